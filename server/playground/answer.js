@@ -18,7 +18,11 @@ const REASONS = {
 
 /** @returns {Candidate[]} */
 export function candidatesOf(answer) {
-  return answer.candidates.map(({ message, q_value: q }) => ({ text: textOf(message), q }));
+  return answer.candidates.map(({ message, q_value: q, prior, posterior }) => ({
+    text: textOf(message),
+    q,
+    shares: posterior === null ? null : { prior, posterior },
+  }));
 }
 
 /** @returns {HTMLElement[]} */

@@ -1,4 +1,7 @@
-/** Candidates as bars of raw Q, the best on top; a second model's Q below the first's. */
+/**
+ * Candidates as bars of raw Q, the best on top; a second model's Q below the first's, and the prior
+ * and posterior where they chose.
+ */
 
 import { axisOf, groupsOf, placeOn, splitReply, summaryOf, written } from "./candidates.js";
 import { el } from "./dom.js";
@@ -7,11 +10,18 @@ import { el } from "./dom.js";
  * @typedef {import("./candidates.js").Candidate} Candidate
  * @typedef {import("./candidates.js").Group} Group
  * @typedef {import("./candidates.js").Axis} Axis
- * @typedef {{ name: string, qOf: (group: Group) => number | null, axis: Axis | null, mean: number,
- *   best: number | null }} Scale one model's Q: `name` is "" where there is one model only
+ * @typedef {{ name: string, qOf: (group: Group) => number | null, axis: Axis | null, mean: number | null,
+ *   best: number | null }} Scale one model's Q, or a share: `name` is "" where there is one only
  * @typedef {{ chosen?: string, taken?: string, tried?: Set<string>, pick?: string,
  *   second?: import("./episode.js").Second | null }} Marks
  */
+
+const TRACKS = { B: "track b", prior: "track share", posterior: "track share" };
+
+const LEGENDS = {
+  prior: "share of the draws or of the likelihood",
+  posterior: "share by Q and the prior",
+};
 
 /**
  * @param {Candidate[]} candidates
@@ -51,10 +61,21 @@ export function gapOf(candidates) {
  * @returns {Scale[]}
  */
 function scalesOf(groups, second) {
-  const first = scaleOf(second ? "A" : "", groups, ({ q }) => q);
-  if (!second) return [first];
+  const weighed = groups.some(({ shares }) => shares);
+  const first = scaleOf(second ? "A" : weighed ? "Q" : "", groups, ({ q }) => q);
+  if (!second) return weighed ? [first, shareOf("prior"), shareOf("posterior")] : [first];
   const qs = new Map(second.qs);
   return [first, scaleOf("B", groups, ({ text }) => qs.get(text) ?? null)];
+}
+
+/**
+ * The scale of a share of 1, which has no mean to mark.
+ * @param {"prior" | "posterior"} name
+ * @returns {Scale}
+ */
+function shareOf(name) {
+  const axis = { low: 0, high: 1, origin: 0 };
+  return { name, qOf: ({ shares }) => shares?.[name] ?? null, axis, mean: null, best: null };
 }
 
 /**
@@ -110,7 +131,7 @@ function qOf(scale, group) {
  * @param {Scale} scale with an axis
  */
 function trackOf(q, { name, axis, mean }) {
-  const track = el("span", { className: name === "B" ? "track b" : "track", "aria-hidden": "true" });
+  const track = el("span", { className: TRACKS[name] ?? "track", "aria-hidden": "true" });
   if (q !== null) {
     const [from, to] = [placeOn(axis.origin, axis), placeOn(q, axis)].sort((a, b) => a - b);
     const bar = el("span", { className: q < axis.origin ? "bar below" : "bar" });
@@ -118,16 +139,19 @@ function trackOf(q, { name, axis, mean }) {
     bar.style.width = percent(to - from);
     track.append(bar);
   }
-  const tick = el("span", { className: "mean" });
-  tick.style.left = percent(placeOn(mean, axis));
-  track.append(tick);
+  if (mean !== null) {
+    const tick = el("span", { className: "mean" });
+    tick.style.left = percent(placeOn(mean, axis));
+    track.append(tick);
+  }
   return track;
 }
 
 /** @param {Scale} scale with an axis */
-function legendOf({ name, axis: { low, high, origin } }) {
+function legendOf({ name, mean, axis: { low, high, origin } }) {
   const from = origin === 0 ? "bars from 0" : `bars from ${written(low)}, not from 0`;
-  const legend = `${name ? `${name}: ` : ""}raw Q · ${from} · tick: mean`;
+  const legend =
+    mean === null ? `${name}: ${LEGENDS[name]}` : `${name ? `${name}: ` : ""}raw Q · ${from} · tick: mean`;
   return el(
     "p",
     { className: "scale" },

@@ -1,9 +1,12 @@
 /**
  * What a set of candidates comes to. Pure.
  *
- * @typedef {{ text: string, q: number | null, count?: number, note?: string }} Candidate
+ * @typedef {{ text: string, q: number | null, count?: number, note?: string, shares?: Shares }} Candidate
  *   `count` is how often it was drawn, where that is known already
- * @typedef {{ text: string, q: number | null, count: number, note: string }} Group equal candidates
+ * @typedef {{ prior: number, posterior: number } | null} Shares what the policy prefers, without Q
+ *   and with it; null where Q alone chose
+ * @typedef {{ text: string, q: number | null, count: number, note: string, shares: Shares }} Group
+ *   equal candidates
  * @typedef {{ best: number, mean: number, gap: number }} Summary
  * @typedef {{ low: number, high: number, origin: number }} Axis `origin` is where bars begin
  */
@@ -27,10 +30,10 @@ export function splitReply(text) {
 export function groupsOf(candidates) {
   /** @type {Map<string, Group>} */
   const groups = new Map();
-  for (const { text, q, count = 1, note = "" } of candidates) {
+  for (const { text, q, count = 1, note = "", shares = null } of candidates) {
     const known = groups.get(text);
     if (known) known.count += count;
-    else groups.set(text, { text, q, count, note });
+    else groups.set(text, { text, q, count, note, shares });
   }
   return [...groups.values()].sort((a, b) => (b.q ?? -Infinity) - (a.q ?? -Infinity) || 0);
 }

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from qnet.errors import UnsupportedParameterError
 from qnet.native import DialectName
 from qnet.support.json_depth import exceeds_max_depth
-from qnet.types import Candidate, History, Sampling
+from qnet.types import Candidate, History, Message, Sampling
 from qnet.usage import NOTHING, TokenUsage
 
 CONTEXT_CODE = "context_length_exceeded"
@@ -283,3 +283,15 @@ def retry_after_s(header: str | None) -> float | None:
     at = at if at.tzinfo else at.replace(tzinfo=UTC)
     wait_s = (at - datetime.now(UTC)).total_seconds()
     return min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
+
+
+def logprob_of(message: Message, tokens: Sequence[Mapping[str, Any]]) -> float | None:
+    """Log-likelihood of a reply by those of its text's tokens; None if it is not known whole.
+
+    Upstreams state none of tool calls.
+    """
+    logprobs = [token.get("logprob") for token in tokens]
+    known = [log for log in logprobs if isinstance(log, int | float) and math.isfinite(log)]
+    if message.tool_calls or not known or len(known) < len(logprobs):
+        return None
+    return math.fsum(known)

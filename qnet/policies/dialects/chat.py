@@ -23,6 +23,7 @@ from qnet.policies.dialects.base import (
     IgnoringExtras,
     Tokens,
     bearer,
+    logprob_of,
     object_in,
     read_as,
 )
@@ -115,6 +116,11 @@ class _Choice(_Whole):
         """The log-probabilities as they came."""
         return None if self.logprobs is None else self.logprobs.model_dump(exclude_unset=True)
 
+    @property
+    def content_tokens(self) -> Sequence[dict[str, Any]]:
+        """The log-probabilities of its text's tokens; empty if unknown."""
+        return (self.logprobs.content if self.logprobs else None) or ()
+
 
 class _PromptDetails(IgnoringExtras):
     cached_tokens: int | None = None
@@ -176,10 +182,12 @@ def _candidates_of(read: _Answer) -> list[Candidate]:
     extra = {k: v for k, v in read.rest.items() if k not in _NOT_PASSED_ON}
     if read.system_fingerprint is not None:
         extra["system_fingerprint"] = read.system_fingerprint
+    replies = [_message(choice.message) for choice in read.choices]
     return [
         Candidate(
-            message=_message(choice.message),
+            message=replies[index],
             completion_tokens=share,
+            logprob=logprob_of(replies[index], choice.content_tokens),
             finished=choice.finish_reason != LENGTH,
             prompt_tokens=usage.prompt_tokens,
             spent=None if index else usage.spent,

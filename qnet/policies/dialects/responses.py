@@ -15,6 +15,7 @@ from qnet.policies.dialects.base import (
     Said,
     Tokens,
     bearer,
+    logprob_of,
     native_body,
     object_in,
     passed_on,
@@ -218,6 +219,7 @@ def _candidate(read: _Answer, said: Json, spent: TokenUsage) -> Candidate:
     return Candidate(
         message=message,
         completion_tokens=spent.completion_tokens,
+        logprob=logprob_of(message, tokens),
         finished=reason != LENGTH,
         prompt_tokens=spent.prompt_tokens,
         spent=spent,

@@ -119,6 +119,15 @@ def test_an_unreadable_answer_is_a_502_or_the_first_candidate(
     assert all(candidate["q_value"] is None for candidate in taken["candidates"])
 
 
+def test_one_score_for_all_candidates_leaves_the_choice_to_the_votes(
+    serve: Serve, address: Address, upstream: FakeUpstream
+) -> None:
+    body = {"messages": [TASK], "candidates": ["Action: dance", "Action: sing"], "counts": [1, 2]}
+    answer = serve(settings_of(address[1])).post("/v1/score", json=body).raise_for_status().json()
+    assert len({one["q_value"] for one in answer["scores"]}) == 1
+    assert (answer["chosen"], answer["reason"]) == (1, "likeliest")
+
+
 def test_a_spent_budget_is_a_503_that_says_when_to_come_back(
     serve: Serve, address: Address, upstream: FakeUpstream
 ) -> None:

@@ -184,3 +184,22 @@ def test_cached_tokens_are_read_as_a_part_of_the_prompt(stated: int | None, read
     usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": stated}}
     completion = read_completion(json.dumps({"choices": [], "usage": usage}).encode())
     assert completion.usage.cached_tokens == read
+
+
+@pytest.mark.parametrize(
+    ("message", "logprobs", "logprob"),
+    [
+        ({"content": "I go."}, [-0.5, -1.25], -1.75),
+        ({"content": "I go."}, [-0.5, None], None),
+        ({"content": "I go."}, ["low"], None),
+        ({"content": "I go."}, [], None),
+        ({"function_call": {"name": "go", "arguments": "{}"}}, [-0.5], None),
+    ],
+)
+def test_a_text_whose_tokens_have_logprobs_has_a_log_likelihood(
+    message: dict[str, Any], logprobs: list[Any], logprob: float | None
+) -> None:
+    tokens = [{"token": "t", "logprob": log} for log in logprobs]
+    choice = {"message": {"role": "assistant"} | message, "logprobs": {"content": tokens}}
+    [candidate] = read_completion(json.dumps({"choices": [choice]}).encode()).candidates
+    assert candidate.logprob == logprob

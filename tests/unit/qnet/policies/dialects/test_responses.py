@@ -112,6 +112,7 @@ def test_items_are_one_reply() -> None:
     assert reply.message.wire is not None
     assert reply.message.wire["reasoning_content"] == "hm"
     assert reply.logprobs == {"content": [{"token": "I"}]}
+    assert reply.logprob is None
     assert reply.finish_reason == "tool_calls"
 
 
