@@ -18,11 +18,13 @@ class CircuitOpenError(Exception):
 
     Args:
         wait_s: seconds until a call may be admitted.
+        caller: whose circuit it is; None is that of all.
     """
 
-    def __init__(self, wait_s: float) -> None:
+    def __init__(self, wait_s: float, *, caller: str | None = None) -> None:
         super().__init__(f"the circuit is open for {wait_s:.1f} s")
         self.wait_s = wait_s
+        self.caller = caller
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +48,9 @@ class CircuitBreaker:
     A step that the upstream cannot answer fails with each of its draws and with their retries. If
     all of them counted, one bad request would shut out every caller.
 
-    Every call that `admit` lets through ends with one of `succeed`, `fail`, `time_out` and
-    `abandon`. Outcomes of calls that began before the last opening do not count: they are not
-    about the upstream as it is now.
+    Every call that `admit` lets through ends with one of `succeed`, `fail` and `abandon`. Outcomes
+    of calls that began before the last opening do not count: they are not about the upstream as it
+    is now.
 
     Args:
         failures: in a row, after which the circuit opens.
@@ -113,27 +115,26 @@ class CircuitBreaker:
             self._opened_at = None
             self._end(self._probes)
 
-    def fail(self, admission: Admission) -> None:
-        """Record that the upstream failed."""
+    def fail(self, admission: Admission) -> bool:
+        """Record that the upstream failed; returns True if this opens the circuit."""
         if admission.opening != self._openings:
-            return
+            return False
         self._failures.add(admission.group or admission)
-        if self.is_open or len(self._failures) >= self._max_failures:
-            self._opened_at = self._clock()
-            self._openings += 1
-            self._failures.clear()  # while open, each failure of a probe opens it again
-            self._end(self._probes)
+        opens = self.is_open or len(self._failures) >= self._max_failures
+        if opens:
+            self.open()
+        return opens
 
-    def time_out(self, admission: Admission) -> None:
-        """Record that no answer came in time.
+    def open(self) -> None:
+        """Let nothing through from now on, but a probe after `open_s`."""
+        self._opened_at = self._clock()
+        self._openings += 1
+        self._failures.clear()  # while open, each failure of a probe opens it again
+        self._end(self._probes)
 
-        It is a failure only if no other request was answered meanwhile. Otherwise the upstream is
-        well and the completion was too long: any caller could shut out all others with a few.
-        """
-        if admission.answers == self._answers:
-            self.fail(admission)
-        else:
-            self.abandon(admission)
+    def has_answered_since(self, admission: Admission) -> bool:
+        """True if another call has succeeded since this one began."""
+        return admission.answers != self._answers
 
     def abandon(self, admission: Admission) -> None:
         """Record that a call ended without showing whether the upstream is well."""

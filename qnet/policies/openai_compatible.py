@@ -5,7 +5,6 @@ that keeps refusing `n` or returning fewer choices gets parallel requests for so
 whose dialect (`qnet.policies.dialects`) has no `n` always gets them.
 """
 
-import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -27,9 +26,11 @@ from qnet.errors import (
 )
 from qnet.policies.answer_parsing import parse
 from qnet.policies.cache_salt import cache_salt_of
-from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qnet.policies.circuit_breaker import CircuitOpenError
+from qnet.policies.circuits import UpstreamCall, UpstreamCircuits, refusal
 from qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
 from qnet.policies.dialects.chat import ChatDialect
+from qnet.policies.health_check import FORBIDDEN, health_problem
 from qnet.policies.n_support import NSupport
 from qnet.policies.session import session_headers
 from qnet.policies.trace_context import trace_headers
@@ -45,7 +46,6 @@ from qnet.support.concurrency import all_of, one_group
 from qnet.types import Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
-_FORBIDDEN = (401, 403)
 _BUSY = 429
 _QUOTA = "insufficient_quota"
 _PASSING = (408, 502, 503, 504, 529)
@@ -130,7 +130,7 @@ class OpenAICompatiblePolicy:
         self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
         self._limits = limits = limits or UpstreamLimits()
-        self._breaker = CircuitBreaker(
+        self._circuits = UpstreamCircuits(
             failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock
         )
         self._http = httpx.AsyncClient(
@@ -175,32 +175,19 @@ class OpenAICompatiblePolicy:
 
     @property
     def circuit_open(self) -> bool:
-        """True after too many failures in a row: requests are refused, except for a probe."""
-        return self._breaker.is_open
+        """True after too many failures in a row: everybody's requests are refused, but a probe."""
+        return self._circuits.are_open
 
     async def health_problem(self) -> str | None:
-        """Reason why the upstream cannot be used, by a request for its models; "" if it can be.
-
-        An upstream without such a list is healthy: even a 404 shows that it answers. None if it
-        could not be asked because all connections were busy, which says nothing about it.
-        """
+        """Reason why the upstream cannot be used; see `qnet.policies.health_check`."""
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
-        try:
-            async with asyncio.timeout(limits.connect_timeout_s + limits.poll_timeout_s):
-                async with self._http.stream("GET", "models", timeout=timeout) as response:
-                    await read_bounded(response, max_bytes=limits.max_answer_bytes)
-        except (AnswerTooLargeError, UnknownEncodingError) as error:
-            return str(error)
-        except httpx.PoolTimeout:
-            return None
-        except TimeoutError:
-            return "did not finish its answer in time"
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            return f"does not answer ({type(error).__name__})"
-        if response.status_code in _FORBIDDEN:
-            return f"refuses this server's key with {response.status_code}"
-        return f"answers with {response.status_code}" if response.is_server_error else ""
+        problem = await health_problem(
+            self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes
+        )
+        if problem is not None:
+            self._circuits.checked(is_well=not problem)
+        return problem
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -273,38 +260,39 @@ class OpenAICompatiblePolicy:
         JSON that is no completion is not a failure to the breaker: this request may be the cause.
         """
         admission = await self._admit()
-        outcome = self._breaker.abandon
+        outcome = self._circuits.abandon
         try:
             response = await self._post(body)
             if response.status_code != 200:
-                outcome = self._breaker.fail if response.is_server_error else self._breaker.succeed
+                outcome = (
+                    self._circuits.fail if response.is_server_error else self._circuits.succeed
+                )
                 raise await self._failure(response)
             completion = await parse(self._dialect.read_answer, response.content)
             record_usage(replace(completion.usage, replica=_replica_of(response)))
             if completion.candidates:
-                outcome = self._breaker.succeed
+                outcome = self._circuits.succeed
                 return completion.candidates
             if not completion.is_object:
-                outcome = self._breaker.fail
+                outcome = self._circuits.fail
             raise UpstreamError(
                 f"upstream {self.name} did not answer with a {self._dialect.answer}"
             )
         except UpstreamTimeoutError:
-            outcome = self._breaker.time_out
+            outcome = self._circuits.time_out
             raise
         except _UnreachableError:
-            outcome = self._breaker.fail
+            outcome = self._circuits.fail
             raise
         finally:
             outcome(admission)
 
-    async def _admit(self) -> Admission:
+    async def _admit(self) -> UpstreamCall:
         try:
-            return await self._breaker.admit()
+            return await self._circuits.admit()
         except CircuitOpenError as error:
             raise _CircuitOpenedError(
-                f"upstream {self.name} failed {self._limits.breaker_failures} times in a row and "
-                f"gets no requests for {error.wait_s:.1f} s; try later",
+                refusal(self.name, self._limits.breaker_failures, error),
                 retry_after_s=error.wait_s,
             ) from error
 
@@ -362,7 +350,7 @@ class OpenAICompatiblePolicy:
                 upstream_type=refusal.kind,
                 parameter=refusal.parameter,
             )
-        if status in _FORBIDDEN:
+        if status in FORBIDDEN:
             return UpstreamError(f"upstream {name} refused this server's key with {status}")
         wait_s = retry_after_s(response.headers.get("retry-after"))
         if status == _BUSY:

@@ -82,7 +82,9 @@ class Upstream(UpstreamSettings):
             server's `timeout_s`.
         max_connections: maximum number of open connections; `parallel` needs one per candidate.
         retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
-        breaker_failures: consecutive failures that open the circuit breaker.
+        breaker_failures: consecutive failures of one API key's requests that open the circuit
+            breaker for this key; it opens for all once it is open for two keys, or for one while
+            the health check fails.
         breaker_open_s: time for which an open circuit breaker sends nothing.
     """
 

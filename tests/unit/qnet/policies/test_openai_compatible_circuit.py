@@ -12,6 +12,7 @@ from qnet.errors import (
     UpstreamUnavailableError,
 )
 from qnet.policies.openai_compatible import UpstreamLimits
+from qnet.tenant import Tenant, working_for
 from qnet.types import Message, Sampling
 from server.chat.fake_openai import FakeUpstream
 from tests.support.clock import Clock
@@ -177,3 +178,37 @@ async def test_different_steps_that_fail_open_the_circuit(
             with pytest.raises(UpstreamError, match="cannot be reached"):
                 await policy.sample((Message("user", "poison"),), n=1, sampling=Sampling())
             assert policy.circuit_open is is_open
+
+
+async def test_a_key_whose_requests_the_upstream_answers_with_500_closes_it_to_no_other_key(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "500"
+    async with connect(limits=UpstreamLimits(retries=0, breaker_failures=2)) as policy:
+        with working_for(Tenant("eve")):
+            for said in ("answered with 500",) * 2 + ("failed 2 times in a row for this key",):
+                with pytest.raises(UpstreamError, match=said):
+                    await policy.sample(HISTORY, n=1, sampling=Sampling())
+        upstream.fault = ""
+        with working_for(Tenant("ada")):
+            assert await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert not policy.circuit_open
+
+
+async def test_an_upstream_that_fails_two_keys_is_closed_to_all(
+    connect: Any, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "500"
+    async with connect(limits=UpstreamLimits(retries=0, breaker_failures=2)) as policy:
+        for key in ("ada", "bob"):
+            with working_for(Tenant(key)):
+                for _ in range(2):
+                    with pytest.raises(UpstreamError, match="answered with 500"):
+                        await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert policy.circuit_open
+        with (
+            working_for(Tenant("eve")),
+            pytest.raises(UpstreamUnavailableError, match="failed 2 times in a row for several"),
+        ):
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert len(upstream.asked) == 4

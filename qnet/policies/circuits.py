@@ -1,0 +1,126 @@
+"""Circuit breakers of one upstream: one for each caller, and one for all.
+
+A caller's failures in a row open its own circuit, because they may be its requests' fault. The
+circuit of all opens when two say that the upstream is down, and nobody has been answered since:
+callers whose circuits have opened, or the health check.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qnet.tenant import NOBODY, current_tenant
+
+_ENOUGH: Final = 2
+"""Witnesses that open the circuit of all."""
+_HEALTH_CHECK: Final = object()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UpstreamCall:
+    """Permission for one call, of its caller's circuit and of that of all."""
+
+    caller: str
+    own: Admission
+    shared: Admission
+
+
+class UpstreamCircuits:
+    """Circuit breakers of one upstream. For one event loop.
+
+    Every call that `admit` lets through ends with one of `succeed`, `fail`, `time_out` and
+    `abandon`. Callers are told apart by `Tenant.name` and never dropped: they are few.
+
+    Args:
+        failures: of one caller in a row, after which its circuit opens.
+        open_s: see `CircuitBreaker`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._new: Callable[[], CircuitBreaker] = partial(
+            CircuitBreaker, failures=failures, open_s=open_s, clock=clock
+        )
+        self._own: dict[str, CircuitBreaker] = {}
+        self._all = CircuitBreaker(failures=1, open_s=open_s, clock=clock)
+        self._witnesses: set[object] = set()
+
+    @property
+    def are_open(self) -> bool:
+        """True while nobody's calls are let through, but a probe."""
+        nobody = self._own.get(NOBODY.name)  # on a server without keys everybody
+        return self._all.is_open or (nobody is not None and nobody.is_open)
+
+    async def admit(self) -> UpstreamCall:
+        """Let a call of the current caller begin.
+
+        Raises:
+            CircuitOpenError: its circuit or that of all is open.
+        """
+        caller = current_tenant().name
+        own = self._own.setdefault(caller, self._new())
+        try:
+            admission = await own.admit()
+        except CircuitOpenError as error:
+            raise CircuitOpenError(error.wait_s, caller=caller) from None
+        try:
+            return UpstreamCall(caller, admission, await self._all.admit())
+        except BaseException:
+            own.abandon(admission)
+            raise
+
+    def succeed(self, call: UpstreamCall) -> None:
+        """Record that the upstream answered."""
+        self._own[call.caller].succeed(call.own)
+        self._all.succeed(call.shared)
+        self._witnesses.clear()
+
+    def fail(self, call: UpstreamCall) -> None:
+        """Record that the upstream failed."""
+        if self._own[call.caller].fail(call.own):
+            self._witnesses.add(call.caller)
+        if self._all.is_open or len(self._witnesses) >= _ENOUGH:
+            self._all.fail(call.shared)
+        else:
+            self._all.abandon(call.shared)
+
+    def time_out(self, call: UpstreamCall) -> None:
+        """Record that no answer came in time.
+
+        It is a failure only if no other request was answered meanwhile. Otherwise the upstream is
+        well and the completion was too long.
+        """
+        if self._all.has_answered_since(call.shared):
+            self.abandon(call)
+        else:
+            self.fail(call)
+
+    def abandon(self, call: UpstreamCall) -> None:
+        """Record that a call ended without showing whether the upstream is well."""
+        self._own[call.caller].abandon(call.own)
+        self._all.abandon(call.shared)
+
+    def checked(self, *, is_well: bool) -> None:
+        """Record the outcome of a health check."""
+        if is_well:
+            self._witnesses.discard(_HEALTH_CHECK)
+            return
+        self._witnesses.add(_HEALTH_CHECK)
+        if len(self._witnesses) >= _ENOUGH:
+            self._all.open()
+
+
+def refusal(upstream: str, failures: int, error: CircuitOpenError) -> str:
+    """The message of a call that no circuit lets through."""
+    failed = f"upstream {upstream} failed {failures} times in a row"
+    refused = "gets no requests"
+    if error.caller is None:
+        failed += " for several keys"
+    elif error.caller != NOBODY.name:
+        failed, refused = f"{failed} for this key", "gets none of its requests"
+    return f"{failed} and {refused} for {error.wait_s:.1f} s; try later"
