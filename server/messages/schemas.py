@@ -305,14 +305,14 @@ class ScoreItem(Body):
         description="possible next actions: texts or assistant messages, all different",
         json_schema_extra=NOT_EMPTY,
     )
-    counts: list[Annotated[int, Field(ge=0), WHOLE]] | None = Field(
+    counts: ListOf[Annotated[int, Field(ge=0), WHOLE]] | None = Field(
         default=None, description="how often each candidate was drawn, for its prior"
     )
-    logprobs: list[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
+    logprobs: ListOf[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
         default=None,
         description="log-likelihood of each candidate by its policy; in place of `counts`",
     )
-    tools: list[dict[str, Any]] | None = Field(
+    tools: ListOf[dict[str, Any]] | None = Field(
         default=None,
         description="what the candidates may call, in OpenAI's shape; only the rule `validity` "
         "reads it",
