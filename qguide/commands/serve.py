@@ -57,6 +57,9 @@ def serve(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept other machines without API keys.")
     ] = False,
+    unlicensed: Annotated[
+        bool, typer.Option("--unlicensed", help="Serve Q models without a licence, too.")
+    ] = False,
 ) -> None:
     """Run the HTTP server; all other settings are QGUIDE_… environment variables."""
     # torch's idle threads spin by default, which slows everything else on a small machine.
@@ -73,6 +76,8 @@ def serve(
         given |= {"upstreams": {name: fields}, "policy": policy or name}
     if insecure:
         given["insecure"] = True
+    if unlicensed:
+        given["unlicensed"] = True
     if q_model is not None:
         given["q_models"] = {_name_of(q_model): q_model}
     console = Console(stderr=True)

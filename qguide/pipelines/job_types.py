@@ -28,6 +28,7 @@ JOB_CONFIGS: Final[Mapping[str, str]] = {
     "recorded-groups": "training.jobs.recorded.groups:RecordedGroupsConfig",
     "rerank-recorded": "training.jobs.recorded.rerank:RerankConfig",
     "import": "training.jobs.import_episodes:ImportConfig",
+    "learn": "training.jobs.recorded.learn:LearnConfig",
 }
 """Import path of each job's configuration; a job's module imports torch, so only when asked for."""
 

@@ -14,10 +14,12 @@ import structlog
 from qnet.device.device_loss import is_lost
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
+from qnet.models.feature_q import is_feature_q, load_feature_q
 from qnet.models.hub import model_folder
 from qnet.models.loading import embedded_path
 from qnet.models.manifest import content_sha256
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qnet.scoring.feature_q import FeatureScorer
 from qnet.scoring.rules import split_rules
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.support.extras import MODELS, extra_named
@@ -25,6 +27,7 @@ from server.observability.metrics import Metrics
 from server.observability.tracing import build_tracing
 from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
 from server.q_models.judge import build_judge, check_judges, is_judge
+from server.q_models.licence import require_licence
 from server.q_models.no_q_model import build_no_q_model, unguided_policies
 from server.q_models.policies import (
     ServedPolicy,
@@ -139,7 +142,14 @@ class Models:
         return NONE
 
     async def load(
-        self, settings: Settings, folder: str, *, name: str, version: str | None, replacing: bool
+        self,
+        settings: Settings,
+        folder: str,
+        *,
+        name: str,
+        version: str | None,
+        replacing: bool,
+        unlicensed: bool = False,
     ) -> None:
         """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
 
@@ -147,6 +157,7 @@ class Models:
             folder: path of the subfolder.
             version: None takes the start of the manifest's hash.
             replacing: see `AliasTable.add`.
+            unlicensed: serve it even if its manifest grants no licence.
 
         Raises:
             CheckpointError: it does not match its manifest, or cannot be run.
@@ -159,7 +170,13 @@ class Models:
         async with self._loading:
             opening = asyncio.create_task(
                 asyncio.to_thread(
-                    _open_q_model, settings, self.runtime, str(path), name=name, version=version
+                    _open_q_model,
+                    settings,
+                    self.runtime,
+                    str(path),
+                    name=name,
+                    version=version,
+                    unlicensed=unlicensed,
                 )
             )
             try:
@@ -323,10 +340,17 @@ def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
 
 
 def _open_q_model(
-    settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None
+    settings: Settings,
+    runtime: Runtime,
+    source: str,
+    *,
+    name: str,
+    version: str | None,
+    unlicensed: bool = False,
 ) -> QModel:
     """Verify, load and build a Q model, which takes seconds; only building uses the device."""
     found, origin = _version_and_source(settings, source, f"{name}@{version}" if version else name)
+    require_licence(origin.manifest, name, unlicensed=unlicensed or settings.unlicensed)
     model = QModel(name, version or found, origin, runtime)
     with ExitStack() as refused:
         refused.callback(model.close)
@@ -340,18 +364,25 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
     if source == SCRIPTED:
         return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
-    if trunk := server_of(settings.vllm_trunks, name):
-        origin = build_vllm_scorer_source(settings, folder, trunk)
-    elif classifier := server_of(settings.classifiers, name):
-        origin = build_classify_source(settings, folder, classifier)
-    else:
-        with extra_named(
-            f"{name}, a Q model in this process,",
-            MODELS,
-            otherwise=", or run it on a server (QGUIDE_VLLM_TRUNKS, QGUIDE_CLASSIFIERS)",
-        ):
-            from server.q_models.local_models import build_local_source
-
-        origin = build_local_source(settings, folder, source_of(source))
+    origin = _source_of_folder(settings, folder, source, name)
     assert origin.manifest is not None
     return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin
+
+
+def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) -> ScorerSource:
+    if trunk := server_of(settings.vllm_trunks, name):
+        return build_vllm_scorer_source(settings, folder, trunk)
+    if classifier := server_of(settings.classifiers, name):
+        return build_classify_source(settings, folder, classifier)
+    if is_feature_q(folder):
+        model, manifest = load_feature_q(folder)
+        scorer = FeatureScorer(manifest.name, model)
+        return ScorerSource(lambda: scorer, source_of(source), manifest)
+    with extra_named(
+        f"{name}, a Q model in this process,",
+        MODELS,
+        otherwise=", or run it on a server (QGUIDE_VLLM_TRUNKS, QGUIDE_CLASSIFIERS)",
+    ):
+        from server.q_models.local_models import build_local_source
+
+    return build_local_source(settings, folder, source_of(source))

@@ -37,6 +37,10 @@ class ModelCard(Body):
     )
     target: str | None = Field(description="regression target of its Q: q, avg or reward")
     metrics: dict[str, float] = Field(description="metrics of its training")
+    licensed: bool | None = Field(
+        description="whether its choices were shown to be above the agent's own on tasks that it "
+        "did not learn from; null where nothing judged them"
+    )
     judge: JudgeCard | None = Field(
         description="the prompted chat model, if the Q model is a judge; null for any other model"
     )
@@ -72,6 +76,9 @@ class LoadRequest(Body):
         default=False,
         description="move the name to this version and drop the version it pointed to; otherwise "
         "the name points to it only if it is new",
+    )
+    unlicensed: bool = Field(
+        default=False, description="serve it even if its manifest grants no licence"
     )
 
 

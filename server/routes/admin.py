@@ -25,7 +25,12 @@ router = APIRouter(
 async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
     """Verify a checkpoint and serve it, in addition to the others or in place of one."""
     await models.load(
-        settings, body.folder, name=body.name, version=body.version, replacing=body.replace
+        settings,
+        body.folder,
+        name=body.name,
+        version=body.version,
+        replacing=body.replace,
+        unlicensed=body.unlicensed,
     )
     return model_list(models)
 

@@ -110,6 +110,7 @@ def _said_by(manifest: Manifest | None) -> dict[str, Any]:
         "checkpoint": manifest.name if manifest else None,
         "environment": manifest.environment if manifest else None,
         "read_at": manifest.read_at or None if manifest else None,
+        "licensed": manifest.licence.granted if manifest and manifest.licence else None,
         "target": manifest.target or None if manifest else None,
         "metrics": manifest.metrics if manifest else {},
     }

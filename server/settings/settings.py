@@ -171,6 +171,8 @@ class Settings(BaseSettings):
         keys_file: file with hashes and limits of the API keys (`qguide keys create`); without it
             no key is needed.
         insecure: allow addresses other than loopback without API keys.
+        unlicensed: serve Q models whose manifest grants no licence, because they were not shown to
+            be above the agent's own choice.
         playground: serve the page at /playground; the page needs no key, its requests do.
         playground_games: the `[environment]` table of the games that the page's race plays, such as
             `{"name": "alfworld"}`, for ALFWorld by default with generated games that no training of
@@ -286,6 +288,7 @@ class Settings(BaseSettings):
     admin: bool = False
     keys_file: Path | None = None
     insecure: bool = False
+    unlicensed: bool = False
     playground: bool = True
     playground_games: dict[str, str | int | bool] = Field(default_factory=dict)
     public_metrics: bool = False

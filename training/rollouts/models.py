@@ -7,7 +7,9 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
+from qnet.models.feature_q import is_feature_q, load_feature_q
 from qnet.models.manifest import PriorSection, read_manifest
+from qnet.scoring.feature_q import FeatureScorer
 from qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
 from qnet.types import BatchPolicy, Scorer
 from training.environment import EnvironmentConfig, ExpertBuilder
@@ -125,7 +127,7 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
 
     Args:
         name: "embedded" for the Q model that ships with QGuide, a checkpoint's folder (a QNet, an
-            implicit Q or an ensemble), that of any sequence classifier with one label,
+            implicit Q, an ensemble or features), that of any sequence classifier with one label,
             `classify:NAME` for one of `inference.classifiers`, `judge:NAME` for one of
             `inference.judges`, or rules, alone or before another: see `qnet.scoring.rules`.
         inference: how it runs.
@@ -142,6 +144,11 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     if name.startswith(CLASSIFY):
         return build_classify_scorer(name, inference.classifiers)
 
+    folder = model_folder(name, "qnet")
+    if is_feature_q(folder):
+        model, manifest = load_feature_q(folder)
+        return FeatureScorer(manifest.name, model)
+
     import torch
 
     from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
@@ -151,7 +158,7 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
     if inference.threads:
         torch.set_num_threads(inference.threads)
     dtype: torch.dtype = getattr(torch, inference.dtype)
-    loaded = load_q_model(model_folder(name, "qnet"), dtype=dtype, device=inference.device)
+    loaded = load_q_model(folder, dtype=dtype, device=inference.device)
     return build_serving_scorer(
         loaded,
         cache_bytes=inference.cache_bytes,

@@ -442,6 +442,8 @@ export interface ModelCard {
     metrics: {
         [key: string]: number;
     };
+    /** @description whether its choices were shown to be above the agent's own on tasks that it did not learn from; null where nothing judged them */
+    licensed: boolean | null;
     /** @description the prompted chat model, if the Q model is a judge; null for any other model */
     judge: JudgeCard | null;
 }

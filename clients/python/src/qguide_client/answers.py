@@ -100,6 +100,11 @@ class ModelCard(Answer):
     """regression target of its Q: q, avg or reward"""
     metrics: dict[str, float]
     """metrics of its training"""
+    licensed: bool | None
+    """
+    whether its choices were shown to be above the agent's own on tasks that it did not learn
+    from; null where nothing judged them
+    """
     judge: JudgeCard | None
     """the prompted chat model, if the Q model is a judge; null for any other model"""
 

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import CheckpointError
+from qnet.models.licence import Licence
+from qnet.models.manifest import Manifest
+from server.q_models.licence import require_licence
+
+NONE = Licence(granted=False, reason="its choice is not shown to be above the agent's own")
+
+
+def manifest(licence: Licence | None) -> Manifest:
+    return Manifest(kind="features", name="shop", licence=licence)
+
+
+def test_a_q_model_without_a_licence_is_refused_with_the_reason_and_the_way_out() -> None:
+    with pytest.raises(CheckpointError, match="not shown to be above") as refused:
+        require_licence(manifest(NONE), "shop", unlicensed=False)
+
+    assert "--unlicensed" in str(refused.value)
+
+
+@pytest.mark.parametrize("licence", [None, Licence(granted=True, reason="it is above")])
+def test_a_licensed_and_an_unjudged_q_model_are_served(licence: Licence | None) -> None:
+    require_licence(manifest(licence), "shop", unlicensed=False)
+
+
+def test_the_operator_may_insist() -> None:
+    require_licence(manifest(NONE), "shop", unlicensed=True)
+
+
+def test_the_embedded_q_model_loads_as_before() -> None:
+    from qnet.models.loading import embedded_path
+    from qnet.models.manifest import read_manifest
+
+    require_licence(read_manifest(Path(embedded_path("qnet"))), "embedded", unlicensed=False)

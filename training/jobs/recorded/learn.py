@@ -1,0 +1,116 @@
+"""Learn a Q model without a network from recorded episodes, and judge it: seconds on one core.
+
+    qguide learn runs/served --output runs/house
+
+or with --config FILE, like every job. It reads what `import` reads, and run folders of
+trajectories; writes a checkpoint with its licence. A killed run starts over.
+"""
+
+import secrets
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qnet.features.hashing import Hasher
+from qnet.models.feature_q import save_feature_q
+from qnet.models.manifest import Manifest, PriorSection
+from qnet.records import MAX_REWARD
+from training.data.runs import open_run
+from training.learning.advantage import Options
+from training.learning.episodes import Episode
+from training.learning.learner import Learned, learn
+from training.learning.sources import read_learnable
+from training.licence.verdict import licence_of
+from training.q_training.fitted_prior import prior_section
+from training.recordings.fields import Fields
+
+CHECKPOINT = "checkpoint"
+_DEFAULTS = Options()
+
+
+class LearnConfig(BaseModel):
+    """Configuration of `qguide learn`.
+
+    Attributes:
+        source: recordings in a format that `qguide import` reads, folders of them, and run folders
+            of trajectories.
+        output: the folder to write.
+        name: the name that the Q model is served under.
+        environment: name of the environment, for recordings that name none.
+        reward_key: field of a record, or attribute of a span, that holds the reward; "" takes the
+            format's own.
+        task_key: the same for the task id; without one, episodes with the same first messages are
+            of one task.
+        default_reward: reward of an episode that states none; None refuses it.
+        skip_bad: leave out records that hold no episode, in place of refusing the source.
+        trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
+        alpha: penalty of the squared weights.
+        bits: weights have 2^bits places.
+        salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: tuple[Path, ...] = Field(min_length=1)
+    output: Path
+    name: str = Field(default="features", min_length=1)
+    environment: str = Field(default="imported", min_length=1)
+    reward_key: str = ""
+    task_key: str = ""
+    default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
+    skip_bad: bool = False
+    trace: float = Field(default=_DEFAULTS.trace, ge=0, le=1)
+    alpha: float = Field(default=_DEFAULTS.alpha, gt=0)
+    bits: int = Field(default=20, ge=8, le=24)
+    salt: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that the operator names."""
+        return Fields(self.reward_key, self.task_key, self.default_reward)
+
+
+def run_learn(config: LearnConfig) -> Manifest:
+    """Write the checkpoint; its manifest says whether it may guide.
+
+    Raises:
+        ConfigError: see `read_learnable`.
+        RecordError: records hold no episode, and `skip_bad` is not set.
+    """
+    with open_run(config.output, config) as run:
+        episodes = read_learnable(
+            config.source,
+            config.fields,
+            environment=config.environment,
+            skip_bad=config.skip_bad,
+        )
+        salt = bytes.fromhex(config.salt) if config.salt else secrets.token_bytes(16)
+        options = Options(trace=config.trace, alpha=config.alpha)
+        learned = learn(episodes, options, Hasher(salt, bits=config.bits))
+        manifest = _manifest(config, learned, episodes)
+        return save_feature_q(run.path / CHECKPOINT, learned.model, manifest)
+
+
+def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) -> Manifest:
+    rewards = [episode.reward for episode in episodes]
+    return Manifest(
+        kind="features",
+        name=config.name,
+        environment=config.environment,
+        target="td-advantage",
+        label_range=(min(rewards), max(rewards)),
+        prior=_prior(learned),
+        licence=licence_of(learned.evidence, learned.credit),
+        metrics={
+            "episodes": len(episodes),
+            "tasks": len({episode.task for episode in episodes}),
+            "steps": sum(len(episode.actions) for episode in episodes),
+            "mean_reward": sum(rewards) / len(rewards),
+        },
+    )
+
+
+def _prior(learned: Learned) -> PriorSection:
+    fitted = learned.evidence.tau
+    section = PriorSection(tau=learned.tau) if fitted is None else prior_section(fitted, "votes")
+    return section.model_copy(update={"tau": learned.tau})

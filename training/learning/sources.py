@@ -1,0 +1,51 @@
+"""Episodes to learn from: run folders of `import` and `collect`, and recordings in any format."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from qnet.errors import ConfigError, RecordError
+from training.data.records import TrajectoryRow
+from training.data.runs import RunFolder, read_rows
+from training.learning.episodes import Episode, episodes_of
+from training.recordings.episode import BadRecord
+from training.recordings.fields import Fields
+from training.recordings.formats import detect_format, files_of, read_episodes
+
+
+def read_learnable(
+    sources: Sequence[Path], fields: Fields, *, environment: str, skip_bad: bool
+) -> list[Episode]:
+    """All episodes of these sources, in their order.
+
+    Args:
+        sources: run folders of trajectories, recordings, or folders of those.
+        fields: of the reward and the task id in recordings.
+        environment: name of the environment, for recordings that name none.
+        skip_bad: leave out records that hold no episode, in place of refusing the source.
+
+    Raises:
+        ConfigError: a source is missing, of an unknown format, or holds no episode.
+        RecordError: a record holds no episode, and `skip_bad` is not set.
+    """
+    rows = chain.from_iterable(
+        _rows(source, fields, environment=environment, skip_bad=skip_bad) for source in sources
+    )
+    if not (episodes := [one for one in episodes_of(rows) if one.actions]):
+        listed = ", ".join(map(str, sources)) or "no source"
+        raise ConfigError(f"{listed} holds no episode with an action; name another source")
+    return episodes
+
+
+def _rows(
+    source: Path, fields: Fields, *, environment: str, skip_bad: bool
+) -> Iterator[TrajectoryRow]:
+    if (run := RunFolder(source)).rows.exists():
+        yield from read_rows(run.rows, TrajectoryRow)
+        return
+    paths = files_of(source)
+    for found in read_episodes(paths, detect_format(paths), fields):
+        if not isinstance(found, BadRecord):
+            yield found.to_row(environment=environment)
+        elif not skip_bad:
+            raise RecordError(f"{found}; correct it, or leave such records out with --skip-bad")

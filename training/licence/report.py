@@ -1,0 +1,58 @@
+"""Manifest and licence of a Q model as text."""
+
+from rich.console import Console
+from rich.table import Table
+
+from qnet.models.licence import Interval, Licence
+from qnet.models.manifest import Manifest, PriorSection
+
+
+def show_licence(licence: Licence | None, console: Console) -> None:
+    """Print the table of choosers, then the verdict."""
+    if licence is None:
+        console.print("licence: none was asked for; nothing has judged this model")
+        return
+    if licence.choosers:
+        console.print(_choosers(licence))
+    if licence.ceiling is not None:
+        console.print(
+            f"two halves of the outcomes agree on the order of {licence.ceiling:.0%} of pairs, "
+            "where chance is 50%: no Q model can be judged more finely than that"
+        )
+    verdict = "granted" if licence.granted else "none"
+    console.print(f"licence: {verdict}; {licence.reason}", markup=False, soft_wrap=True)
+
+
+def show_manifest(manifest: Manifest, console: Console) -> None:
+    """Print a manifest's origin, figures, prior and licence."""
+    table = Table(show_header=False, box=None)
+    for name in ("name", "kind", "environment", "target", "label_range", "trunk", "read_at"):
+        if value := getattr(manifest, name):
+            table.add_row(name, str(value))
+    for name, figure in manifest.metrics.items():
+        table.add_row(name, f"{figure:,.4g}")
+    console.print(table)
+    if manifest.prior is not None:
+        console.print(_prior(manifest.prior), markup=False, soft_wrap=True)
+    if manifest.kind != "policy":
+        show_licence(manifest.licence, console)
+
+
+def _choosers(licence: Licence) -> Table:
+    table = Table("choice by", "outcome", "95 % interval", "regret", "pairs in order (chance 0.5)")
+    for name, own in licence.choosers.items():
+        pairs = "" if own.pair_accuracy is None else f"{own.pair_accuracy:.3f}"
+        if own.pair_interval is not None:
+            pairs += f" ({_range(own.pair_interval)})"
+        table.add_row(name, f"{own.outcome:.3f}", _range(own.interval), f"{own.regret:.3f}", pairs)
+    return table
+
+
+def _range(interval: Interval) -> str:
+    return f"{interval[0]:.3f} to {interval[1]:.3f}"
+
+
+def _prior(prior: PriorSection) -> str:
+    tried = ", ".join(f"{point.tau:g}: {point.outcome:.3f}" for point in prior.curve)
+    curve = f"; outcome by tau: {tried}" if tried else ""
+    return f"posterior: Q / {prior.tau:g} + log prior by {prior.by}{curve}"
