@@ -40,7 +40,7 @@ def check(
         ),
     ] = "",
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="field=value of the [environment] table.")
+        list[str] | None, typer.Option("--set", help="field=value of the table `environment`.")
     ] = None,
 ) -> None:
     """Run the contract's checks over an environment's first tasks; exit 1 if one fails."""

@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from qguide.commands.errors import exit_with
-from qnet.support.extras import MODELS, REPORT, TRAIN, left_out
+from qnet.support.extras import MODELS, REPORT, TRAIN, install, left_out
 
 _EXTRAS: Final = {
     "demo": MODELS,
@@ -37,8 +37,7 @@ class ExtrasGroup(TyperGroup):
             command = ctx.invoked_subcommand or ""
             extra = _EXTRAS.get(command, TRAIN)
             exit_with(
-                f"qguide {command} needs {package}, which is not installed; "
-                f"pip install 'qguide[{extra}]'",
+                f"qguide {command} needs {package}, which is not installed; {install(extra)}",
                 1,
                 error,
             )

@@ -24,6 +24,8 @@ _SWITCH_INTERVAL_S = 0.0005
 the device thread and must get it back from the event loop; with Python's default of 5 ms, a
 forward pass of a few ms took several times as long on a busy event loop."""
 
+_PLAIN_NAMES = ("embedded", "scripted", "none", "votes", "likelihood", "validity", "judge")
+
 
 @app.command()
 def serve(
@@ -87,7 +89,7 @@ def serve(
 def _name_of(scorer: str) -> str:
     """Name of the Q model that --scorer gives; `default` stays an alias, which can be moved."""
     kind = scorer.partition(":")[0]
-    return kind if kind in ("embedded", "scripted", "none", "judge") else "scorer"
+    return kind if kind in _PLAIN_NAMES else "scorer"
 
 
 def _settings(given: dict[str, Any], console: Console) -> "Settings":

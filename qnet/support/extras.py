@@ -1,4 +1,4 @@
-"""Packages that a plain `pip install qguide` leaves out, and the extras that bring them."""
+"""Packages that a plain `pip install .` leaves out, and the extras that bring them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +16,11 @@ PACKAGES: Final = {
     TRAIN: frozenset({"accelerate", "bm25s", "peft", "rapidfuzz"}),
 }
 """Packages of each extra; `train` brings the other two."""
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra; no package is published, so it runs in a clone."""
+    return f"pip install '.[{extra}]' in your clone of QGuide"
 
 
 def left_out(error: ModuleNotFoundError) -> str | None:
@@ -41,7 +46,6 @@ def extra_named(need: str, extra: str, *, otherwise: str = "") -> Iterator[None]
         package = left_out(error)
         if package is None:
             raise
-        remedy = f"pip install 'qguide[{extra}]'"
         raise ConfigError(
-            f"{need} needs {package}, which is not installed; {remedy}{otherwise}"
+            f"{need} needs {package}, which is not installed; {install(extra)}{otherwise}"
         ) from error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from qnet.errors import ConfigError
 from qnet.policies.trace_context import in_trace
+from qnet.support.extras import install
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -162,8 +163,8 @@ def build_tracing(endpoint: str | None) -> Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            "QGUIDE_OTLP_ENDPOINT is set but OpenTelemetry is not installed; install "
-            "`qguide[otel]` or unset the variable"
+            "QGUIDE_OTLP_ENDPOINT is set but OpenTelemetry is not installed; "
+            f"{install('otel')}, or unset the variable"
         ) from error
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
     return OtelTracing(BatchSpanProcessor(exporter))

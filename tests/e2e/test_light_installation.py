@@ -104,7 +104,10 @@ def test_a_classifier_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (["serve"], "the policy 'embedded', which would run in this process, needs torch, which"),
-        (["serve", "--policy", "scripted"], "embedded, a Q model in this process, needs torch"),
+        (
+            ["serve", "--policy", "scripted", "--scorer", "embedded"],
+            "embedded, a Q model in this process, needs torch",
+        ),
         (["export-trunk", "embedded", "nowhere"], "qguide export-trunk needs torch, which is"),
     ],
 )
@@ -112,7 +115,7 @@ def test_a_command_that_needs_torch_names_the_extra(arguments: list[str], reason
     done = run_without(EXTRAS, QGUIDE, *arguments)
     assert done.returncode == 1
     assert reason in done.stderr
-    assert f"pip install 'qguide[{MODELS}]'" in done.stderr
+    assert f"pip install '.[{MODELS}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -127,5 +130,5 @@ def test_a_command_that_needs_torch_names_the_extra(arguments: list[str], reason
 def test_a_job_names_the_extra_that_has_all_it_needs(arguments: list[str], extra: str) -> None:
     done = run_without(EXTRAS, QGUIDE, *arguments)
     assert done.returncode == 1
-    assert f"pip install 'qguide[{extra}]'" in done.stderr
+    assert f"pip install '.[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -31,6 +31,8 @@ _PROGRAMS: Final = (
         "curl",
         "cp",
         "npm",
+        "git",
+        "cd",
         "python",
         "python3",
         "pip",

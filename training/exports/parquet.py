@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from qnet.errors import ConfigError
+from qnet.support.extras import install
 
 _ROWS_PER_GROUP = 1000
 
@@ -24,7 +25,7 @@ def write_parquet(path: Path, kind: type[BaseModel], rows: Iterable[BaseModel]) 
         import pyarrow.parquet
     except ImportError as error:
         raise ConfigError(
-            "parquet needs pyarrow, which is not installed; pip install 'qguide[parquet]'"
+            f"parquet needs pyarrow, which is not installed; {install('parquet')}"
         ) from error
     schema = pyarrow.schema(_struct(kind))
     waiting, count = iter(rows), 0

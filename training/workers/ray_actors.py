@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qnet.errors import ConfigError
+from qnet.support.extras import install
 from training.workers.base import (
     READY,
     START_S,
@@ -106,8 +107,8 @@ class RayExecutor:
             import ray
         except ImportError as error:
             raise ConfigError(
-                "workers.executor is 'ray', which is not installed; pip install 'qguide[ray]', or "
-                "set it to 'processes'"
+                f"workers.executor is 'ray', which is not installed; {install('ray')}, "
+                "or set it to 'processes'"
             ) from error
         self._started = not ray.is_initialized()
         if self._started:

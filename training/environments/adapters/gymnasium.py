@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.support.extras import install
 from qnet.support.operator_code import import_operator_module
 from training.environment import reward_of
 from training.environments.adapters.config import SEED
@@ -28,8 +29,7 @@ def registered(environment_id: str) -> Callable[[], Any]:
         import gymnasium
     except ImportError as error:
         raise ConfigError(
-            f"gymnasium:{environment_id} needs Gymnasium; install the extra: pip install "
-            "'qguide[gymnasium]'"
+            f"gymnasium:{environment_id} needs Gymnasium; {install('gymnasium')}"
         ) from error
     module, _, name = environment_id.rpartition(":")
     try:

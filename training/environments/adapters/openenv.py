@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.support.bounded_body import AnswerTooLargeError, check_number_of_values
+from qnet.support.extras import install
 from training.environment import reward_of
 from training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
 from training.environments.adapters.config import OPENENV, AdaptedConfig
@@ -81,9 +82,7 @@ class OpenEnvSide:
         try:
             from websockets.sync.client import connect
         except ImportError as error:
-            raise ConfigError(
-                f"{self._url} needs websockets; install the extra: pip install 'qguide[openenv]'"
-            ) from error
+            raise ConfigError(f"{self._url} needs websockets; {install('openenv')}") from error
         try:
             return self._open.enter_context(
                 connect(self._url, open_timeout=self._config.timeout_s, max_size=MOST_BYTES)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qnet.errors import ConfigError
+from qnet.support.extras import install
 from qnet.types import ToolCall
 from training.environment import reward_of
 from training.environments.adapters.episode import Answer
@@ -30,9 +31,7 @@ def tools_of(kind: type) -> list[Tool]:
     try:
         from transformers.utils.chat_template_utils import get_json_schema
     except ImportError as error:
-        raise ConfigError(
-            "tools are described by transformers; install the extra: pip install 'qguide[models]'"
-        ) from error
+        raise ConfigError(f"tools are described by transformers; {install('models')}") from error
 
     methods = {
         name: method

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.support.extras import install
 from training.environments.intercode_sql.database import OpenDatabase
 from training.environments.intercode_sql.mariadb_connection import MariaDatabase
 from training.environments.intercode_sql.mariadb_process import MariaDbProcess
@@ -31,8 +32,7 @@ def find_server() -> tuple[str, str]:
         )
     if find_spec("pymysql") is None:
         raise ConfigError(
-            "engine is 'mariadb', which needs the package PyMySQL; install it: "
-            "pip install 'qguide[mariadb]'"
+            f"engine is 'mariadb', which needs the package PyMySQL; {install('mariadb')}"
         )
     installer, server = found
     return str(installer), str(server)

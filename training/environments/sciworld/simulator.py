@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from qnet.errors import ConfigError, EnvironmentFailureError
+from qnet.support.extras import install
 
 SIMPLIFICATIONS: Final = "easy"
 EPISODE_MB: Final = 16
@@ -69,8 +70,7 @@ def find_simulator() -> tuple[str, Path]:
     package = importlib.util.find_spec("scienceworld")
     if package is None or package.origin is None:
         raise ConfigError(
-            'environment "sciworld" needs the package scienceworld; install it: '
-            "pip install 'qguide[sciworld]'"
+            f"environment 'sciworld' needs the package scienceworld; {install('sciworld')}"
         )
     java = find_java()
     if java is None:
