@@ -114,7 +114,7 @@ class Prompt(WholeRequest):
 
 
 class MessagesRequest(Prompt):
-    """Anthropic's request body; parameters that it does not know are passed on to an upstream."""
+    """Anthropic's request body; an upstream gets the parameters that callers may set."""
 
     max_tokens: Positive = Field(description="most tokens of each candidate")
     stream: bool | None = None

@@ -8,6 +8,7 @@ from typing import Any, Final
 from qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qnet.openai_messages import wire_message
 from qnet.types import Candidate, ToolCall, spent_on
+from server.allowlist.parameters import without_effect
 from server.anthropic.history import (
     INVALID_JSON,
     SIGNATURE,
@@ -31,12 +32,13 @@ _WITHOUT_EFFECT: Final = frozenset(
     (
         *("n", "max_completion_tokens", "stream_options"),
         "betas",
+        "billing_policy",
         "cache_control",
-        "container",
         "context_management",
         "diagnostics",
+        "fallback_credit_token",
+        "fallbacks",
         "inference_geo",
-        "mcp_servers",
         "service_tier",
         "speed",
         "user_profile_id",
@@ -44,7 +46,8 @@ _WITHOUT_EFFECT: Final = frozenset(
     )
 )
 """Anthropic's parameters that chat completions have not, or with other values, and theirs that an
-answer in this dialect has no place for."""
+answer in this dialect has no place for. `mcp_servers` and `container` are refused: whoever sends
+them counts on tools that nobody would run."""
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS: Final = {
     "length": "max_tokens",
@@ -118,19 +121,16 @@ def chat_prompt(body: Prompt) -> Json:
 def _tools(body: Prompt) -> list[Json]:
     """The tools that the model knows of: deferred ones only once a search has found them."""
     found = referenced_tools(body.messages)
-    return [
-        _tool(tool, f"tools[{index}]")
-        for index, tool in enumerate(body.tools or ())
-        if not tool.defer_loading or tool.name in found
-    ]
+    tools = [(tool, _tool(tool, f"tools[{i}]")) for i, tool in enumerate(body.tools or ())]
+    return [read for tool, read in tools if not tool.defer_loading or tool.name in found]
 
 
 def _tool(tool: AnthropicTool, place: str) -> Json:
-    if tool.input_schema is None:
+    if tool.input_schema is None or tool.type not in (None, "custom"):
         raise UnsupportedParameterError(
-            f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) has no input_schema: "
-            "tools that Anthropic defines or runs are unknown to this server's upstreams; describe "
-            "it by an input_schema or remove it",
+            f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool "
+            "with an input_schema: upstreams know no tools that Anthropic defines or runs; "
+            "describe it by an input_schema alone or remove it",
             parameter="tools",
         )
     function = {
@@ -160,12 +160,11 @@ def _response_format(body: MessagesRequest) -> Json | None:
 
 
 def _warnings(body: MessagesRequest) -> list[str]:
-    warnings = []
-    dropped = sorted(_WITHOUT_EFFECT & body.parameters.keys())
+    warnings: list[str] = []
+    dropped = {*(_WITHOUT_EFFECT & body.parameters.keys())}
     if body.output_config and body.output_config.effort:
-        dropped.append("output_config.effort")
-    if dropped:
-        warnings.append(f"parameters without effect on this server: {', '.join(dropped)}")
+        dropped.add("output_config.effort")
+    warnings += without_effect(dropped)
     if thoughts := foreign_thoughts(body.messages):
         warnings.append(
             f"{thoughts} thinking blocks were left out, because no upstream of this server gave "

@@ -138,7 +138,7 @@ class WholeRequest(Whole):
 
 
 class ChatCompletionRequest(WholeRequest):
-    """OpenAI's request body; unknown parameters are passed on to an upstream."""
+    """OpenAI's request body; an upstream gets the parameters that callers may set."""
 
     messages: ListOf[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="the policy; null takes the default")

@@ -11,6 +11,8 @@ from qnet.decision.decision import Decision, StepUsage
 from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
 from qnet.openai_messages import wire_message
 from qnet.types import Candidate, Sampling, spent_on
+from server.allowlist.content import check_tools
+from server.allowlist.parameters import chat_parameters
 from server.chat.history import to_chat_history
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
 from server.guidance.readable_view import readable_view
@@ -67,8 +69,9 @@ def read_request(
     Raises:
         InvalidCandidatesError: M is below n.
         InvalidRequestError: the policy cannot read the history, or no Q model can and the request
-            says that this is an error.
-        UnsupportedParameterError: a parameter that only upstreams support.
+            says that this is an error; or it has an address that callers may not send.
+        UnsupportedParameterError: a parameter that only upstreams support, or that callers may not
+            send to them.
     """
     n = body.n or 1
     num_candidates = options.num_candidates
@@ -85,15 +88,21 @@ def read_request(
     unread = flaw is not None and view is None
     if flaw and (policy.upstream_model is None or (unread and options.fallback == "error")):
         raise flaw
+    if policy.upstream_model is not None:
+        for index, message in enumerate(history):
+            content = (message.wire or {}).get("content")
+            settings.reach.check_parts(content, f"messages[{index}].content")
+    sampling, warnings = _sampling(body, options, policy, settings, names)
     return GuidedStepRequest(
         policy=policy,
         history=history,
         unreadable=flaw,
         view=view,
-        sampling=_sampling(body, options, policy, names),
+        sampling=sampling,
         num_candidates=num_candidates,
         options=options,
         n=n,
+        warnings=warnings,
     )
 
 
@@ -101,23 +110,26 @@ def _sampling(
     body: ChatCompletionRequest,
     options: GuidanceOptions,
     policy: ServedPolicy,
+    settings: Settings,
     names: Mapping[str, str],
-) -> Sampling:
+) -> tuple[Sampling, tuple[str, ...]]:
+    """How to draw, and a warning of the parameters that have no effect."""
     sampling = Sampling(
         temperature=body.temperature if options.temperature is None else options.temperature,
         max_tokens=body.max_tokens,
         seed=body.seed,
-        parameters=body.parameters,
     )
     longest = body.max_completion_tokens
     if policy.upstream_model is None:
         _check_in_process(body.parameters, policy.name, names)
         seed = None if body.seed is None else body.seed % 2**63
-        return replace(sampling, max_tokens=longest or body.max_tokens, seed=seed, parameters={})
-    if longest is None:
-        return sampling
-    # Keep the parameter's name as the caller gave it: some upstreams accept only one of the two.
-    return replace(sampling, parameters=body.parameters | {"max_completion_tokens": longest})
+        return replace(sampling, max_tokens=longest or body.max_tokens, seed=seed), ()
+    check_tools(body.parameters)
+    passed, warnings = chat_parameters(body.parameters, settings.caller_fields, names)
+    if longest is not None:
+        # Keep the name as the caller gave it: some upstreams accept only one of the two.
+        passed["max_completion_tokens"] = longest
+    return replace(sampling, parameters=passed), warnings
 
 
 def _check_in_process(

@@ -10,7 +10,7 @@ from server.messages.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive,
 
 
 class CompletionRequest(WholeRequest):
-    """OpenAI's request body; unknown parameters are passed on to an upstream."""
+    """OpenAI's request body; an upstream gets the parameters that callers may set."""
 
     prompt: str | ListOf[str] = Field(
         description="one text, which the policy reads as a user message",

@@ -203,7 +203,7 @@ class GuidedStepService:
         At temperature 0 all candidates are equal, and an upstream charges for each of them. Those
         of paraphrases are not, as far as there are any: see `Perturbation.repeats_at`.
         """
-        warnings = asked.view.warnings if asked.view else ()
+        warnings = (*asked.warnings, *(asked.view.warnings if asked.view else ()))
         greedy = asked.sampling.temperature == 0 and not asked.options.perturb and not asked.blind
         if not greedy or asked.num_candidates == 1:
             return asked, warnings

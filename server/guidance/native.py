@@ -1,4 +1,7 @@
-"""Requests that go on to an upstream of the same dialect as they came, and their answers."""
+"""Requests that go on to an upstream of the same dialect as they came, and their answers.
+
+Of the fields only those of the allow-list (`server.allowlist`) go on.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,25 +10,40 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from qnet.native import DialectName, NativeRequest
+from server.allowlist.parameters import native_fields
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from server.settings.settings import Settings
 
 _OWN: Final = {"qguide", "stream", "stream_options"}
 """Fields that are for this server."""
+_READ: Final = ("messages", "system", "input")
+"""Fields in which an address would be fetched."""
 
 
 def as_it_came(
-    step: GuidedStepRequest, body: BaseModel, dialect: DialectName, *, without: frozenset[str]
+    step: GuidedStepRequest,
+    body: BaseModel,
+    dialect: DialectName,
+    settings: Settings,
+    *,
+    without: frozenset[str],
 ) -> GuidedStepRequest:
     """The step with the caller's own request, if the policy's upstream is asked in its dialect.
 
     Args:
         without: fields that this server takes and that the dialect has not.
+
+    Raises:
+        InvalidRequestError: an address or a reference that callers may not send.
     """
-    if step.policy.dialect != dialect:
+    if step.policy.dialect != dialect or step.policy.upstream_model is None:
         return step
     given = body.model_dump(by_alias=True, exclude_unset=True, exclude=_OWN | without)
-    native = NativeRequest(dialect, given, step.history)
-    return replace(step, sampling=replace(step.sampling, native=native))
+    passed, warnings = native_fields(given, dialect, settings.caller_fields)
+    for name in _READ:
+        settings.reach.check_addresses(passed.get(name), name)
+    native = NativeRequest(dialect, passed, step.history)
+    return replace(step, sampling=replace(step.sampling, native=native), warnings=warnings)
 
 
 def native_answer(taken: GuidedStepResult, dialect: DialectName) -> Mapping[str, Any] | None:

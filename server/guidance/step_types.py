@@ -25,6 +25,7 @@ class GuidedStepRequest:
         unreadable: why Q models cannot read this history as it is (the policy can); None if they
             can.
         view: what Q models can read of such a history; None if they can read nothing of it.
+        warnings: what could not be passed on to the policy, and why.
         too_long: the history is too long for the Q model, and so is every window that may be read.
         no_q_model: no Q model is named, and why.
     """
@@ -37,6 +38,7 @@ class GuidedStepRequest:
     n: int = 1
     unreadable: MalformedHistoryError | None = None
     view: ReadableView | None = None
+    warnings: tuple[str, ...] = ()
     too_long: HistoryTooLongError | None = None
     no_q_model: UnknownModelError | None = None
 

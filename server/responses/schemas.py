@@ -104,7 +104,7 @@ class Reasoning(Whole):
 
 
 class ResponsesRequest(WholeRequest):
-    """OpenAI's request body; unknown parameters are passed on to an upstream."""
+    """OpenAI's request body; an upstream gets the parameters that callers may set."""
 
     input: str | ListOf[InputItem] = Field(
         description="the task as a text, or the history as items", json_schema_extra=NOT_EMPTY
@@ -159,6 +159,6 @@ class ResponsesRequest(WholeRequest):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Unknown parameters to pass on: chat completions may have them."""
+        """Unknown parameters that chat completions may have."""
         given = super().parameters
         return {name: value for name, value in given.items() if name not in _OF_RESPONSES_ONLY}

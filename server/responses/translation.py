@@ -101,11 +101,12 @@ def _check(body: ResponsesRequest) -> None:
 
 def _tool_parameters(body: ResponsesRequest) -> dict[str, Any]:
     """Tools and how to call them; without tools upstreams refuse the rest, so it is left out."""
+    choice = None if body.tool_choice is None else to_chat_choice(body.tool_choice)
     if not body.tools:
         return {}
     parameters: dict[str, Any] = {"tools": to_chat_tools(body.tools)}
-    if body.tool_choice is not None:
-        parameters["tool_choice"] = to_chat_choice(body.tool_choice)
+    if choice is not None:
+        parameters["tool_choice"] = choice
     if body.parallel_tool_calls is not None:
         parameters["parallel_tool_calls"] = body.parallel_tool_calls
     return parameters

@@ -74,7 +74,7 @@ def _read(
     """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
-    step = as_it_came(step, body, "messages", without=frozenset({"seed"}))
+    step = as_it_came(step, body, "messages", settings, without=frozenset({"seed"}))
     if step.sampling.native is not None:
         asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
     return step, asked

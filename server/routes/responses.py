@@ -64,7 +64,7 @@ def _read(
 ) -> tuple[GuidedStepRequest, Json]:
     """The step that is asked for, and the response as far as it is known before."""
     asked = read_request(body, options, policy, settings)
-    asked = as_it_came(asked, body, "responses", without=frozenset())
+    asked = as_it_came(asked, body, "responses", settings, without=frozenset())
     return asked, opened(body, model=policy.name, temperature=temperature_of(asked))
 
 

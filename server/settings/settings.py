@@ -30,6 +30,7 @@ from qnet.policies.upstream_settings import (
 )
 from qnet.records import MAX_REWARD
 from qnet.types import TaskMarker
+from server.allowlist.content import Reach
 from server.settings.thresholds import ThresholdSettings
 
 EMBEDDED: Final = "embedded"
@@ -132,6 +133,11 @@ class Settings(BaseSettings):
             `q_models`, which needs no weights.
         judges: `name@version`, or `name` for all of its versions -> how this judge of `q_models`
             is asked, and its budget.
+        caller_fields: what callers may send to upstreams besides what
+            every caller may: names of parameters, and of fields and types of content parts, such
+            as `["priority", "file_id"]`.
+        caller_media_domains: hosts of images, videos and audio whose addresses callers may send to
+            upstreams, which fetch them; "*" is any. Without any, only `data:` URLs pass.
         thresholds: `name@version`, or `name` for all of its versions -> what is done where the best
             Q of a step is below a threshold.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
@@ -263,6 +269,8 @@ class Settings(BaseSettings):
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
     judges: dict[str, JudgeSettings] = Field(default_factory=dict)
+    caller_fields: tuple[str, ...] = ()
+    caller_media_domains: tuple[str, ...] = ()
     thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
     paraphraser: str = ""
     task_markers: tuple[TaskMarker, ...] = ()
@@ -358,7 +366,13 @@ class Settings(BaseSettings):
                 )
         return origins
 
-    @field_validator("trusted_hosts")
+    @property
+    def reach(self) -> Reach:
+        """What callers may make an upstream fetch or open."""
+        hosts = frozenset(host.lower() for host in self.caller_media_domains)
+        return Reach(hosts, self.caller_fields)
+
+    @field_validator("trusted_hosts", "caller_media_domains")
     @classmethod
     def _hosts_are_names(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
         for host in hosts:

@@ -13,6 +13,7 @@ PREFIX: Final = "QGUIDE_"
 PROTECTING: Final = frozenset(
     {
         "body_timeout_s",
+        "caller_fields",
         "concurrent_requests",
         "cors_origins",
         "episode_max_bytes",
@@ -32,6 +33,7 @@ PROTECTING: Final = frozenset(
         "max_history_messages",
         "max_score_items",
         "max_text_bytes",
+        "caller_media_domains",
         "playground",
         "requests_per_minute",
         "tokens_per_day",

@@ -15,12 +15,15 @@ import httpx
 import structlog
 
 from qnet.errors import ConfigError
+from server.allowlist.content import ANY_HOST
 from server.settings.settings import VLLM, Settings, Upstream
 from server.upstreams.child_environment import child_environment
 from server.upstreams.managed_process import ManagedProcess
 
 _log = structlog.get_logger(__name__)
 
+_NO_HOST: Final = "none.invalid"
+"""Names no machine (RFC 2606); vLLM takes an empty list of domains for no limit."""
 _MODULE: Final = "vllm.entrypoints.openai.api_server"
 _POLL_S: Final = 0.2
 _ASK_STARTING_S: Final = 1.0
@@ -44,7 +47,8 @@ class VllmProcess:
 
     Args:
         python: interpreter that has vLLM installed.
-        arguments: additional command-line options for vLLM.
+        media_hosts: hosts of images that it may fetch; "*" is any.
+        arguments: additional command-line options for vLLM, which take precedence.
         environment: environment variables to pass on besides those of `child_environment`.
         first_wait_s: delay before the first restart.
         longest_wait_s: longest delay before any restart.
@@ -56,6 +60,7 @@ class VllmProcess:
         model: str,
         *,
         python: Path,
+        media_hosts: Sequence[str] = (),
         arguments: Sequence[str] = (),
         environment: Sequence[str] = (),
         first_wait_s: float = _FIRST_WAIT_S,
@@ -75,7 +80,10 @@ class VllmProcess:
             )
         self._command = [str(python), "-m", _MODULE, "--model", model]
         self._command += ["--served-model-name", VLLM, "--host", "127.0.0.1"]
-        self._command += ["--port", str(port), *arguments]
+        self._command += ["--port", str(port)]
+        if ANY_HOST not in media_hosts:
+            self._command += ["--allowed-media-domains", *(media_hosts or [_NO_HOST])]
+        self._command += arguments
         self._named_variables = tuple(environment)
         self._first_wait_s = first_wait_s
         self._longest_wait_s = longest_wait_s
@@ -149,7 +157,8 @@ class VllmProcess:
 
     def _environment(self) -> dict[str, str]:
         inherited = child_environment(os.environ, self._named_variables)
-        return {"VLLM_NO_USAGE_STATS": "1"} | inherited | {"VLLM_API_KEY": self.api_key}
+        own = {"VLLM_NO_USAGE_STATS": "1", "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+        return own | inherited | {"VLLM_API_KEY": self.api_key}
 
     def _watch(self) -> None:
         wait_s, started = self._first_wait_s, monotonic()
@@ -219,6 +228,7 @@ def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
     process = VllmProcess(
         settings.vllm,
         python=settings.vllm_python,
+        media_hosts=settings.caller_media_domains,
         arguments=settings.vllm_arguments,
         environment=settings.vllm_environment,
         silent_s=settings.vllm_silent_s,

@@ -13,8 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 parser = argparse.ArgumentParser()
 for option in ("--model", "--served-model-name", "--host", "--port", "--max-model-len"):
     parser.add_argument(option)
+parser.add_argument("--allowed-media-domains", nargs="+")
 options = parser.parse_args()
 print("loading", options.model, flush=True)
+print("media of", *(options.allowed_media_domains or ["any host"]), flush=True)
 if os.environ.get("VLLM_PLAYS") == "refusal":
     sys.exit("no such model: " + options.model)
 if os.environ.get("VLLM_PLAYS") == "silence":

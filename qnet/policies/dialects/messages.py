@@ -49,6 +49,7 @@ _WITHOUT_EFFECT: Final = frozenset(
     )
 )
 _SYSTEM: Final = ("system", "developer")
+_THINKING: Final = ("thinking", "redacted_thinking")
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
 _FINISH_REASONS: Final = {
     "end_turn": "stop",
@@ -120,10 +121,17 @@ def _blocks(row: Mapping[str, Any]) -> Iterator[Json]:
         call_id = row.get("tool_call_id") or ""
         yield {"type": "tool_result", "tool_use_id": call_id, "content": list(_parts(row))}
         return
-    yield from row.get(THINKING_BLOCKS) or ()
+    yield from _thoughts(row.get(THINKING_BLOCKS))
     yield from _parts(row)
     for call in row.get("tool_calls") or ():
         yield _tool_use(call)
+
+
+def _thoughts(given: object) -> Iterator[Json]:
+    """Signed thoughts of a chat's message; no other block, which could name an address."""
+    for block in given if isinstance(given, list) else ():
+        if isinstance(block, dict) and block.get("type") in _THINKING:
+            yield block
 
 
 def _parts(row: Mapping[str, Any]) -> Iterator[Json]:

@@ -22,7 +22,7 @@ class ChatOptions(ChatParameters, total=False):
     """Parameters of a chat completion, those included that only an upstream reads.
 
     Attributes:
-        extra_body: further parameters; the server passes them on to the policy.
+        extra_body: further parameters; the policy gets those that callers may set.
     """
 
     stop: str | Sequence[str]

@@ -109,7 +109,7 @@ def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
             400,
             "invalid_request_error",
             "unsupported_parameter",
-            "has no input_schema",
+            "is no custom tool with an input_schema",
         ),
         (
             {"messages": [USER] * 2000},

@@ -104,15 +104,14 @@ def test_parameters_that_no_chat_completion_has_are_named() -> None:
     asked = read(
         messages=messages,
         service_tier="auto",
-        mcp_servers=[],
+        fallbacks=[],
         n="many",
         output_config={"effort": "high"},
     )
     assert asked.chat.parameters == {}
     parameters, thoughts = asked.warnings
     assert parameters == (
-        "parameters without effect on this server: mcp_servers, n, service_tier, "
-        "output_config.effort"
+        "parameters without effect on this server: fallbacks, n, output_config.effort, service_tier"
     )
     assert thoughts.startswith("1 thinking blocks were left out")
     assert answer(drawn("look"), speed="fast")["qguide"]["warnings"] == [

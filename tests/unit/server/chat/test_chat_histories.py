@@ -300,7 +300,7 @@ def test_what_is_nested_without_measure_is_a_400(
 ) -> None:
     nested = "[" * levels + "]" * levels if form == "[]" else '{"a":' * levels + "1" + "}" * levels
     part = nested if where == "part" else "1"
-    body = f"""{{"messages": [{{"role": "user", "content": [{{"type": "x", "x": {part}}}]}}],
+    body = f"""{{"messages": [{{"role": "user", "content": [{{"type": "thinking", "x": {part}}}]}}],
         "qguide": {{"fallback": "first", "episode_id": "e"}},
         "functions": {nested if where == "tools" else "[]"}}}"""
     answer = client.post(CHAT, content=body, headers={"Content-Type": "application/json"})

@@ -73,7 +73,7 @@ def test_it_answers_its_key_alone_passes_its_log_on_and_ends_with_its_children(
         assert answer.status_code == 401
         process.close()
     lines = [line["line"] for line in logged if line["event"] == "vllm"]
-    assert lines[0] == "loading a-model"
+    assert lines[:2] == ["loading a-model", "media of none.invalid"]
     assert "vllm_ready" in [line["event"] for line in logged]
     engine = int(re.findall(r"engine (\d+)", "\n".join(lines))[0])
     assert not answers(process)
