@@ -260,6 +260,7 @@ class OfferRow(Row):
         episode: id of the episode, made up when it was recorded; "" in rows of before.
         asked: the Q model, alias or split that the request named; "" for the default.
         reason: why `chosen` was chosen; "" in rows of before.
+        tau: temperature of Q in the posterior by which it was; None without one.
         completion_tokens: tokens drawn for the step.
         duration_ms: time of the step in the server.
         judge: the Q-values are a judge's, a prompted chat model's.
@@ -279,6 +280,7 @@ class OfferRow(Row):
     episode: str = Field(default="", exclude_if=_is_empty)
     asked: str = Field(default="", exclude_if=_is_empty)
     reason: str = Field(default="", exclude_if=_is_empty)
+    tau: FiniteFloat | None = Field(default=None, exclude_if=_is_none)
     completion_tokens: NonNegativeInt | None = Field(default=None, exclude_if=_is_none)
     duration_ms: Annotated[FiniteFloat, Field(ge=0)] | None = Field(
         default=None, exclude_if=_is_none

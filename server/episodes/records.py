@@ -163,6 +163,7 @@ def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact) -> Iterato
             episode=recorded_as,
             asked=offer.asked,
             reason=offer.reason,
+            tau=offer.tau,
             completion_tokens=offer.completion_tokens,
             duration_ms=offer.duration_ms,
             judge=offer.judge,

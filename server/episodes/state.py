@@ -38,6 +38,7 @@ class Offer(_State):
         counts: how often each text was drawn.
         asked: the Q model, alias or split that the request named; "" for the default.
         reason: why it was chosen.
+        tau: temperature of Q in the posterior that chose; None without one.
         duration_ms: time of the step in this server.
         judge: the Q-values are a judge's.
         ranked: the Q-values are places among this step's candidates, and mean nothing elsewhere.
@@ -57,6 +58,7 @@ class Offer(_State):
     counts: Mapping[str, int] = {}
     asked: str = ""
     reason: str = ""
+    tau: FiniteFloat | None = Field(default=None, exclude_if=lambda tau: tau is None)
     duration_ms: float = 0.0
     judge: bool = False
     ranked: bool = False

@@ -307,6 +307,7 @@ class GuidedStepService:
             counts=Counter(candidate.message.text for candidate in decision.candidates),
             asked=asked.options.q_model or "",
             reason=decision.reason,
+            tau=decision.tau,
             duration_ms=taken.total_ms,
             judge=q_model.judge is not None,
             ranked=q_model.ranks,

@@ -294,6 +294,7 @@ def _offer(
         counts=counts,
         asked=asked,
         reason=scored.reason,
+        tau=scored.tau,
         duration_ms=scored.score_ms,
         judge=q_model.judge is not None,
         ranked=q_model.ranks,

@@ -1,11 +1,13 @@
 """Request and response bodies of GET /v1/models and of the admin routes."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
+from qnet.decision.prior import PriorBy
 from qnet.judging.settings import JudgeMode
-from server.messages.schemas import Body
+from qnet.models.manifest import Manifest
+from server.messages.schemas import Body, is_none
 from server.q_models.served import Source
 
 
@@ -14,6 +16,31 @@ class JudgeCard(Body):
 
     model: str = Field(description="the model's name at its upstream")
     mode: JudgeMode
+
+
+class TauOutcome(Body):
+    """Expected outcome of a Q model's choices at one temperature."""
+
+    tau: float
+    outcome: float = Field(description="mean label of the chosen candidates, over tasks")
+    standard_error: float = Field(description="of the difference to the best temperature's")
+
+
+class PriorCard(Body):
+    """Choice by Q and the policy's preference, fitted on held-back decisions."""
+
+    tau: float = Field(description="temperature of Q; 0 is the argmax of Q")
+    by: PriorBy
+    decisions: int = Field(description="held-back decisions whose outcomes differ")
+    tasks: int = Field(description="their tasks")
+    curve: list[TauOutcome]
+
+    @classmethod
+    def of(cls, manifest: Manifest | None) -> Self | None:
+        """Convert from a manifest; None if nothing was fitted."""
+        if manifest is None or manifest.prior is None:
+            return None
+        return cls.model_validate(manifest.prior.model_dump(mode="json"))
 
 
 class ModelCard(Body):
@@ -40,6 +67,12 @@ class ModelCard(Body):
     licensed: bool | None = Field(
         description="whether its choices were shown to be above the agent's own on tasks that it "
         "did not learn from; null where nothing judged them"
+    )
+    prior: PriorCard | None = Field(
+        default=None,
+        description="present if the Q model was fitted to choose by Q and the policy's preference, "
+        "which it then does by default",
+        exclude_if=is_none,
     )
     judge: JudgeCard | None = Field(
         description="the prompted chat model, if the Q model is a judge; null for any other model"

@@ -12,7 +12,7 @@ from server.q_models.aliases import DEFAULT
 from server.q_models.build import Models
 from server.q_models.judge import JudgeQModel
 from server.q_models.policies import ServedPolicy
-from server.q_models.schemas import JudgeCard, ModelCard, ModelList
+from server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
 from server.q_models.served import ServedQModel
 from server.routes.dependencies import ModelsDep
 
@@ -94,6 +94,7 @@ def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelC
         source=model.source,
         default=default,
         context=model.context,
+        prior=PriorCard.of(model.manifest),
         judge=_judge_card(model),
         **_said_by(model.manifest),
     )

@@ -444,6 +444,8 @@ export interface ModelCard {
     };
     /** @description whether its choices were shown to be above the agent's own on tasks that it did not learn from; null where nothing judged them */
     licensed: boolean | null;
+    /** @description present if the Q model was fitted to choose by Q and the policy's preference, which it then does by default */
+    prior?: PriorCard | null;
     /** @description the prompted chat model, if the Q model is a judge; null for any other model */
     judge: JudgeCard | null;
 }
@@ -516,6 +518,19 @@ export interface OutcomeOptions {
 export interface ParaphraseUsage {
     prompt_tokens: number;
     completion_tokens: number;
+}
+
+/** @description Choice by Q and the policy's preference, fitted on held-back decisions. */
+export interface PriorCard {
+    /** @description temperature of Q; 0 is the argmax of Q */
+    tau: number;
+    /** @enum {string} */
+    by: "votes" | "likelihood" | "likelihood-per-token";
+    /** @description held-back decisions whose outcomes differ */
+    decisions: number;
+    /** @description their tasks */
+    tasks: number;
+    curve: readonly TauOutcome[];
 }
 
 /** @description Details of the prompt's tokens. */
@@ -713,6 +728,15 @@ export interface TakenAction {
     best_q: number;
     prompt_tokens: number;
     completion_tokens: number;
+}
+
+/** @description Expected outcome of a Q model's choices at one temperature. */
+export interface TauOutcome {
+    tau: number;
+    /** @description mean label of the chosen candidates, over tasks */
+    outcome: number;
+    /** @description of the difference to the best temperature's */
+    standard_error: number;
 }
 
 /** @description Actions of a step whose best Q was below the operator's threshold. */

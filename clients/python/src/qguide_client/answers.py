@@ -69,64 +69,6 @@ class JudgeCard(Answer):
     mode: str
 
 
-class ModelCard(Answer):
-    """A served model and the metadata of its checkpoint."""
-
-    id: str
-    """name for requests; a Q model's is `name@version`"""
-    kind: str
-    name: str
-    version: str | None
-    """null for the policy"""
-    created: int = 0
-    """Unix time in seconds at which this server started"""
-    owned_by: str = ""
-    """the upstream's name, or qguide"""
-    source: str
-    default: bool
-    """true if requests that name no model can get it"""
-    context: int | None
-    """context length in tokens; null if unknown"""
-    checkpoint: str | None
-    """the name in its manifest"""
-    environment: str | None
-    """the environment it was trained on"""
-    read_at: str | None = None
-    """
-    position at which Q is read: `last_token` of the action, after its `observation`, or all
-    `action_tokens`; null for a policy and a fake
-    """
-    target: str | None
-    """regression target of its Q: q, avg or reward"""
-    metrics: dict[str, float]
-    """metrics of its training"""
-    licensed: bool | None
-    """
-    whether its choices were shown to be above the agent's own on tasks that it did not learn
-    from; null where nothing judged them
-    """
-    judge: JudgeCard | None
-    """the prompted chat model, if the Q model is a judge; null for any other model"""
-
-
-class ModelList(Answer):
-    """All served models, and the aliases of the Q models.
-
-    Model pickers of chat clients show `data`, so it has only what can be chatted with.
-    """
-
-    data: tuple[ModelCard, ...]
-    """the policies, which chat"""
-    q_models: tuple[ModelCard, ...]
-    """the Q models, which score and rerank"""
-    aliases: dict[str, str]
-    """alias -> Q model"""
-    splits: dict[str, dict[str, float]]
-    """alias -> several Q models and the share of episodes for each"""
-    shadows: dict[str, str]
-    """Q model -> the shadow that scores its requests a second time"""
-
-
 class Outcome(Answer):
     """A closed episode."""
 
@@ -254,6 +196,16 @@ class TakenAction(Answer):
     """best Q after it"""
     prompt_tokens: int
     completion_tokens: int
+
+
+class TauOutcome(Answer):
+    """Expected outcome of a Q model's choices at one temperature."""
+
+    tau: float
+    outcome: float
+    """mean label of the chosen candidates, over tasks"""
+    standard_error: float
+    """of the difference to the best temperature's"""
 
 
 class ThresholdResult(Answer):
@@ -402,6 +354,19 @@ class Message(Answer):
     tool_call_id: str | None = None
 
 
+class PriorCard(Answer):
+    """Choice by Q and the policy's preference, fitted on held-back decisions."""
+
+    tau: float
+    """temperature of Q; 0 is the argmax of Q"""
+    by: str
+    decisions: int
+    """held-back decisions whose outcomes differ"""
+    tasks: int
+    """their tasks"""
+    curve: tuple[TauOutcome, ...]
+
+
 class Ranking(Answer):
     """The documents from the highest Q to the lowest."""
 
@@ -537,6 +502,69 @@ class Decision(Answer):
     """
     usage: Usage
     timings_ms: Timings
+
+
+class ModelCard(Answer):
+    """A served model and the metadata of its checkpoint."""
+
+    id: str
+    """name for requests; a Q model's is `name@version`"""
+    kind: str
+    name: str
+    version: str | None
+    """null for the policy"""
+    created: int = 0
+    """Unix time in seconds at which this server started"""
+    owned_by: str = ""
+    """the upstream's name, or qguide"""
+    source: str
+    default: bool
+    """true if requests that name no model can get it"""
+    context: int | None
+    """context length in tokens; null if unknown"""
+    checkpoint: str | None
+    """the name in its manifest"""
+    environment: str | None
+    """the environment it was trained on"""
+    read_at: str | None = None
+    """
+    position at which Q is read: `last_token` of the action, after its `observation`, or all
+    `action_tokens`; null for a policy and a fake
+    """
+    target: str | None
+    """regression target of its Q: q, avg or reward"""
+    metrics: dict[str, float]
+    """metrics of its training"""
+    licensed: bool | None
+    """
+    whether its choices were shown to be above the agent's own on tasks that it did not learn
+    from; null where nothing judged them
+    """
+    prior: PriorCard | None = None
+    """
+    present if the Q model was fitted to choose by Q and the policy's preference, which it then
+    does by default
+    """
+    judge: JudgeCard | None
+    """the prompted chat model, if the Q model is a judge; null for any other model"""
+
+
+class ModelList(Answer):
+    """All served models, and the aliases of the Q models.
+
+    Model pickers of chat clients show `data`, so it has only what can be chatted with.
+    """
+
+    data: tuple[ModelCard, ...]
+    """the policies, which chat"""
+    q_models: tuple[ModelCard, ...]
+    """the Q models, which score and rerank"""
+    aliases: dict[str, str]
+    """alias -> Q model"""
+    splits: dict[str, dict[str, float]]
+    """alias -> several Q models and the share of episodes for each"""
+    shadows: dict[str, str]
+    """Q model -> the shadow that scores its requests a second time"""
 
 
 class ScoreBatch(Answer):

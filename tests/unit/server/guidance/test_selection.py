@@ -1,5 +1,6 @@
 """The choice by Q and the prior: from the request, the settings or the Q model's manifest."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,14 +8,16 @@ from fastapi.testclient import TestClient
 
 from qnet.decision.selection import DEFAULT_TAU
 from qnet.device.device_thread import DeviceThread
-from qnet.models.manifest import Manifest, PriorSection
+from qnet.models.manifest import Manifest, PriorSection, TauOutcome
 from qnet.policies.scripted import ScriptedPolicy
+from qnet.records import OfferRow
 from qnet.scoring.scripted import ScriptedScorer
 from server.observability.metrics import Metrics
 from server.q_models.build import Models, ServedPolicy
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve
+from training.data.runs import read_rows
 
 TASK = [{"role": "user", "content": "You see a desk. Your task is to: take the mug."}]
 REPLIES = ["Action: look", "Action: wait", "Action: look", "Action: look"]
@@ -176,3 +179,28 @@ def test_where_q_is_the_same_for_all_own_candidates_the_votes_decide(serve: Serv
     same = {"candidates": ["Action: sit", "Action: go"], "counts": [1, 2]}
     answer = score(served(serve), **same).json()
     assert (answer["chosen"], answer["reason"]) == (1, "likeliest")
+
+
+def test_a_fitted_prior_is_listed_with_its_curve(serve: Serve) -> None:
+    curve = (TauOutcome(tau=0.1, outcome=0.5, standard_error=0.0),)
+    fitted = PriorSection(tau=0.1, curve=curve, decisions=40, tasks=12)
+    [card] = served(serve, fitted).get("/v1/models").json()["q_models"]
+    assert card["prior"] == {
+        "tau": 0.1,
+        "by": "votes",
+        "decisions": 40,
+        "tasks": 12,
+        "curve": [{"tau": 0.1, "outcome": 0.5, "standard_error": 0.0}],
+    }
+    [plain] = served(serve).get("/v1/models").json()["q_models"]
+    assert "prior" not in plain
+
+
+def test_the_record_of_a_step_keeps_its_tau(serve: Serve, tmp_path: Path) -> None:
+    client = served(serve, episodes_dir=tmp_path)
+    act(client, tau=0.1, episode_id="e")
+    client.post("/v1/episodes/e/outcome", json={"reward": 1}).raise_for_status()
+    (file,) = tmp_path.glob("offers-*.jsonl")
+    (offer,) = read_rows(file, OfferRow)
+    assert (offer.reason, offer.tau) == ("highest_posterior", 0.1)
+    assert [candidate.count for candidate in offer.candidates] == [3, 1]
