@@ -158,6 +158,9 @@ def _show(server: "uvicorn.Server", folder: Path) -> None:
     (offers,) = folder.glob("offers-*.jsonl")
     (trees,) = folder.glob("trees-*.jsonl")
     typer.echo(
+        "\nReplies and Q-values are a fixed script about a mug and a shelf: whatever task you or"
+        "\nyour agent send, the answer is one of its five lines. To guide your own model:"
+        "\nqguide serve --upstream openai:MODEL --scorer judge:MODEL\n"
         f"\nthe page       {url}/playground"
         f"\nthe episode    {url}/playground#records, recorded in"
         f"\n               {offers}\n               {trees}"

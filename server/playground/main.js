@@ -5,6 +5,7 @@ import { showError } from "./alert.js";
 import { byId, offer } from "./dom.js";
 import { newEpisode } from "./episode.js";
 import { EXAMPLE, EXAMPLE_CANDIDATES } from "./example.js";
+import { knowsOf } from "./knows.js";
 import { kept } from "./link.js";
 import { Live } from "./live.js";
 import { plainTurn } from "./messages.js";
@@ -42,8 +43,10 @@ function showModels(models) {
   const others = policies.map((card) => asChoice(card.id));
   offer(byId("act-form").elements.policy, [["", "the server's default"], ...others]);
   const policy = policies.find((card) => card.default)?.id ?? "no policy";
-  const judges = qModels.filter((card) => card.default).map((card) => card.id);
-  byId("served").textContent = `${policy}, judged by ${judges.join(" or ")}`;
+  const judges = qModels.filter((card) => card.default && card.source !== "none");
+  const guided = judges.length ? `judged by ${judges.map((card) => card.id).join(" or ")}` : "unguided";
+  byId("served").textContent = `${policy}, ${guided}`;
+  byId("knows").textContent = knowsOf(models);
 }
 
 /** @param {string} name */

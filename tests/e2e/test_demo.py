@@ -32,6 +32,7 @@ def test_the_demo_serves_a_page_and_records_an_episode() -> None:
             (page,) = re.findall(r"the page +(\S+)", text)
             assert httpx.get(page).status_code == 200
             assert text.count("*0.") == 3
+            assert "Replies and Q-values are a fixed script" in text
             assert "*0.95 put mug 1 in shelf 1" in text
             (offers,) = (Path(found) for found in re.findall(r"\S+offers-\S+", text))
             rows = [json.loads(line) for line in offers.read_text().splitlines()]

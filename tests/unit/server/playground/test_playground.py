@@ -324,3 +324,23 @@ def test_a_key_lives_for_the_page_where_the_browser_stores_nothing(evaluate: Eva
         console.log(JSON.stringify(seen));"""
     )
     assert keys == ["", "k-1", ""]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (FAKES, "a fixed script, for trying out the page"),
+        (Settings(), "trained on ALFWorld, a text game of household tasks"),
+        (Settings(policy=SCRIPTED), "nothing chooses among the candidates"),
+    ],
+    ids=["scripted", "embedded", "none"],
+)
+def test_the_page_says_what_the_loaded_models_know(
+    serve: Serve, evaluate: Evaluate, settings: Settings, expected: str
+) -> None:
+    models = serve(settings).get("/v1/models").json()
+    said = evaluate(
+        f"""import {{ knowsOf }} from "./knows.js";
+        console.log(JSON.stringify(knowsOf({json.dumps(models)})));"""
+    )
+    assert expected in said

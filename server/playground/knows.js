@@ -1,0 +1,45 @@
+/** What the loaded models know, in words. Pure. */
+
+/**
+ * @typedef {{ id: string, name: string, source: string, default: boolean, environment: string | null,
+ *   judge: { model: string } | null }} Card
+ */
+
+const OWN = {
+  alfworld: "ALFWorld, a text game of household tasks",
+};
+
+/**
+ * Sentences about the models that requests get which name none.
+ * @param {{ data: Card[], q_models: Card[] }} models
+ */
+export function knowsOf({ data, q_models: qModels }) {
+  const policy = data.find((card) => card.default);
+  const judges = qModels.filter((card) => card.default);
+  return [...(policy ? [ofPolicy(policy)] : []), ...judges.map(ofQModel)].filter(Boolean).join(" ");
+}
+
+/** @param {Card} policy */
+function ofPolicy(policy) {
+  if (policy.source === "scripted") return "The replies are a fixed script: they do not depend on the task.";
+  if (policy.source === "upstream") return `Replies come from the upstream ${policy.name}.`;
+  if (!policy.environment) return "";
+  return `The policy ${policy.name} knows ${nameOf(policy)} alone, whatever the task is.`;
+}
+
+/** @param {Card} card */
+function ofQModel(card) {
+  if (card.source === "none") return "No Q model is named, so nothing chooses among the candidates.";
+  if (card.source === "scripted") {
+    return "Q-values are a fixed script, for trying out the page: they know nothing of any task. In qguide demo the replies are, too.";
+  }
+  if (card.source === "rules") return `${card.name} is a rule: it needs no training and knows no task.`;
+  if (card.judge) return `Q is what ${card.judge.model} answers when it is asked to judge.`;
+  if (!card.environment) return `Nothing says what the Q model ${card.name} was trained on.`;
+  return `The Q model ${card.name} was trained on ${nameOf(card)}: its Q-values mean nothing for other tasks.`;
+}
+
+/** @param {Card} card */
+function nameOf({ environment }) {
+  return OWN[environment ?? ""] ?? environment ?? "";
+}
