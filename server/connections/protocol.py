@@ -28,8 +28,8 @@ _MAX_PIPELINED: Final = 16
 _COUNTED_PER_HEADER: Final = len(b": \r\n")
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024**2
-"""Bytes still read after a refusal: closing at once would reset the connection, and the client
-might lose the answer."""
+"""Time and bytes for which a refused connection is still read: closing it at once would reset it,
+and the client might lose the answer."""
 
 Reading = Literal["nothing", "head", "body"]
 Refusal = tuple[int, str, str]
@@ -336,9 +336,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._clock = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def _discard(self, size: int) -> None:
+        """Drop what arrives; beyond the limit it is left unread, which costs nothing."""
         self._discarded_bytes = (self._discarded_bytes or 0) + size
-        if self._discarded_bytes > _LINGER_BYTES:
-            self.transport.close()
+        if self._discarded_bytes > _LINGER_BYTES and not self.transport.is_closing():
+            self.flow.hold()
 
     def _hang_up(self) -> None:
         self._drop_answers()

@@ -9,20 +9,27 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import httpx
 
 from qguide.bench.serve.agents import Agent
 
-Scene = Literal["megabytes", "batches", "draws"]
+Asked = Literal["megabytes", "batches", "draws", "faults", "values"]
+"""Scenes of requests; no two of a scene are alike."""
+Scene = Literal["megabytes", "batches", "draws", "faults", "values", "chunks", "scrapes"]
 
 _TIMEOUT_S: Final = 120.0
 _MEGABYTE: Final = 1_000_000
 _ITEMS: Final = 64
 _TURNS: Final = 4
+_VALUES: Final = 65_000
+"""Nearly as many JSON values as the server takes in a body."""
+_VALUES_PER_CALL: Final = 5
+_CHUNKS: Final = b"1\r\na\r\n" * 10_000
 
 
 def megabyte(rng: Random) -> tuple[str, dict[str, Any]]:
@@ -52,10 +59,25 @@ def draws(rng: Random) -> tuple[str, dict[str, Any]]:
     return "/v1/act", agent.question("/v1/act") | {"max_tokens": 128}
 
 
-QUESTIONS: Final[dict[Scene, Callable[[Random], tuple[str, dict[str, Any]]]]] = {
+def faults(rng: Random) -> tuple[str, dict[str, Any]]:
+    """A megabyte of candidates that are none."""
+    messages = [{"role": "user", "content": f"Find mug {rng.randrange(10**6)}."}]
+    return "/v1/score", {"messages": messages, "candidates": [1] * (_MEGABYTE // 3)}
+
+
+def values(rng: Random) -> tuple[str, dict[str, Any]]:
+    """Very many tool calls: valid items, whose translation takes longest of all."""
+    call = {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"}
+    named = call | {"name": f"look_{rng.randrange(10**6)}"}
+    return "/v1/responses", {"input": [named] * (_VALUES // _VALUES_PER_CALL)}
+
+
+QUESTIONS: Final[dict[Asked, Callable[[Random], tuple[str, dict[str, Any]]]]] = {
     "megabytes": megabyte,
     "batches": batch,
     "draws": draws,
+    "faults": faults,
+    "values": values,
 }
 
 
@@ -68,10 +90,30 @@ async def crowd(url: str, key: str, scene: Scene, clients: int) -> None:
 
 async def _ask(http: httpx.AsyncClient, scene: Scene, client: int) -> None:
     for number in count():
-        path, body = QUESTIONS[scene](Random(1_000_003 * client + number))
-        await http.post(path, content=json.dumps(body))
+        match scene:
+            case "scrapes":
+                await http.get("/metrics")
+            case "chunks":
+                await _drip(http.base_url)
+            case _:
+                path, body = QUESTIONS[scene](Random(1_000_003 * client + number))
+                await http.post(path, content=json.dumps(body))
+
+
+async def _drip(url: httpx.URL) -> None:
+    """Send a body in chunks of one byte, without a key, until the server hangs up."""
+    head = f"POST /v1/score HTTP/1.1\r\nHost: {url.host}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with suppress(ConnectionError):
+        _, writer = await asyncio.open_connection(url.host, url.port)
+        try:
+            writer.write(head.encode())
+            while not writer.is_closing():
+                writer.write(_CHUNKS)
+                await writer.drain()
+        finally:
+            writer.close()
 
 
 if __name__ == "__main__":
-    scenes: dict[str, Scene] = {scene: scene for scene in QUESTIONS}
+    scenes: dict[str, Scene] = {scene: scene for scene in get_args(Scene)}
     asyncio.run(crowd(sys.argv[1], sys.argv[2], scenes[sys.argv[3]], int(sys.argv[4])))

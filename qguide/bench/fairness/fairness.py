@@ -1,11 +1,14 @@
-"""Fairness benchmark: latency of one key's scores, alone and under load in three scenes.
+"""Fairness benchmark: latency of one key's scores, alone and under load in several scenes.
 
 One client scores step after step, while another key sends histories of one megabyte, batches of 64
-histories, or steps of 64 candidates. The figure of interest is the ratio of the 95th percentiles,
-measured in one run on one server.
+histories, steps of 64 candidates, a megabyte of faults, as many values as a body may have, or
+scrapes of the metrics; or while connections without a key send chunks of one byte. The figures of
+interest are the ratio of the 95th percentiles, measured in one run on one server, and the slowest
+answer of /healthz.
 """
 
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,9 +34,14 @@ from server.upstreams.managed_process import ManagedProcess
 ALONE: Final = "alone"
 GOAL: Final = 5.0
 """Goal for the ratio of the 95th percentiles in each scene to that alone."""
+CHEAP_GOAL: Final = 3.0
+"""Goal in the scenes whose requests need no device."""
+HEALTH_GOAL_MS: Final = 100.0
+"""Goal for the slowest answer of /healthz in each of these scenes."""
 
 _PATH: Final = "/v1/score"
 _TIMEOUT_S: Final = 120.0
+_HEALTH_EVERY_S: Final = 0.05
 
 Advance = Callable[[str], None]
 
@@ -87,8 +95,13 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
             with _server(config, folder) as (url, process):
                 for scene in scenes():
                     advance(scene)
-                    with _crowd(config, scene, url, keys["crowd"], folder):
+                    with (
+                        _crowd(config, scene, url, keys["crowd"], folder),
+                        _watched_health(url) as waits_ms,
+                    ):
                         row = _victim(config, scene, url, keys["victim"])
+                    slowest = max(waits_ms, default=None)
+                    row = row.model_copy(update={"slowest_health_ms": slowest})
                     run = run.model_copy(update={"rows": (*run.rows, row)})
                     if not process.running:
                         raise process.failure("exited")
@@ -119,6 +132,28 @@ def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRo
             else:
                 errors[str(response.status_code)] += 1
     return FairnessRow(scene=scene, errors=dict(errors), latency_ms=percentiles(waits_ms))
+
+
+@contextmanager
+def _watched_health(url: str) -> Iterator[list[float]]:
+    """Ask for the server's health again and again during the block; the waits so far, in ms."""
+    waits_ms: list[float] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        with httpx.Client(base_url=url, timeout=_TIMEOUT_S) as http:
+            while not over.wait(_HEALTH_EVERY_S):
+                began_s = time.perf_counter()
+                http.get("/healthz")
+                waits_ms.append((time.perf_counter() - began_s) * 1e3)
+
+    watching = threading.Thread(target=watch, name="health")
+    watching.start()
+    try:
+        yield waits_ms
+    finally:
+        over.set()
+        watching.join()
 
 
 @contextmanager

@@ -313,11 +313,13 @@ class FairnessRow(_Row):
     Attributes:
         errors: status -> number of the key's requests that were answered with it.
         latency_ms: latency of the key's scores under the load of the other key.
+        slowest_health_ms: longest wait for /healthz; None in records from before it was measured.
     """
 
     scene: str
     errors: dict[str, int]
     latency_ms: Percentiles | None
+    slowest_health_ms: float | None = None
 
 
 class FairnessRun(_Row):
