@@ -38,6 +38,18 @@ def test_score_ranks_the_callers_own_candidates(client: QGuide) -> None:
     assert scores.reason == "highest_q"
 
 
+def test_own_candidates_are_weighed_by_their_counts(client: QGuide) -> None:
+    scores = client.score(TASK, ["Action: look", "Action: go to desk 1"], counts=[9, 1], tau=10.0)
+    assert (scores.chosen, scores.reason, scores.tau) == (0, "highest_posterior", 10.0)
+    item: ScoreItem = {
+        "messages": TASK,
+        "candidates": ["Action: look", "Action: put"],
+        "counts": [9, 1],
+    }
+    [scored] = client.score_batch([item], tau=10.0).items
+    assert scored.scores[0].prior == 9.5 / 11
+
+
 def test_tool_calls_are_candidates_like_texts(client: QGuide) -> None:
     calls = [call_of("look"), call_of("inventory")]
     scores = client.score(TASK, [*calls, "Action: go to desk 1"])
