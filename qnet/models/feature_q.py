@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from qnet.errors import CheckpointError
+from qnet.features.domain import DOMAIN, Domain
 from qnet.features.hashing import Hasher, Sparse
 from qnet.features.state_action import (
     FEATURES_VERSION,
@@ -86,14 +87,17 @@ def feature_q_of(
     return FeatureQ(config, values, advantages, hasher)
 
 
-def save_feature_q(directory: Path, model: FeatureQ, manifest: Manifest) -> Manifest:
-    """Write weights, configuration and manifest; the manifest gets the files' hashes."""
+def save_feature_q(
+    directory: Path, model: FeatureQ, manifest: Manifest, *, domain: Domain
+) -> Manifest:
+    """Write weights, configuration, domain and manifest; the manifest gets the files' hashes."""
     directory.mkdir(parents=True, exist_ok=True)
+    domain.save(directory)
     save_file({"values": model.values, "advantages": model.advantages}, directory / WEIGHTS)
     (directory / CONFIG).write_text(model.config.model_dump_json(indent=2) + "\n")
     complete = manifest.model_copy(
         update={
-            "files": {name: sha256_of(directory / name) for name in (CONFIG, WEIGHTS)},
+            "files": {name: sha256_of(directory / name) for name in (CONFIG, DOMAIN, WEIGHTS)},
             "versions": {"numpy": version("numpy")},
         }
     )

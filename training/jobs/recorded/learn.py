@@ -20,6 +20,7 @@ from training.learning.advantage import Options
 from training.learning.episodes import Episode
 from training.learning.learner import Learned, learn
 from training.learning.sources import read_learnable
+from training.licence.domain import fit_domain
 from training.licence.verdict import licence_of
 from training.q_training.fitted_prior import prior_section
 from training.recordings.fields import Fields
@@ -88,7 +89,9 @@ def run_learn(config: LearnConfig) -> Manifest:
         options = Options(trace=config.trace, alpha=config.alpha)
         learned = learn(episodes, options, Hasher(salt, bits=config.bits))
         manifest = _manifest(config, learned, episodes)
-        return save_feature_q(run.path / CHECKPOINT, learned.model, manifest)
+        states = [(episode.task, state) for episode in episodes for state in episode.states]
+        domain = fit_domain(states, salt=salt.hex())
+        return save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
 
 
 def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) -> Manifest:

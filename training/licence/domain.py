@@ -1,0 +1,68 @@
+"""Fit of a Q model's domain to the states that it is trained on; see `qnet.features.domain`.
+
+The limits are those that 99.5 % of held-back states keep, with a margin, for each of the two
+shares: each fifth of the tasks is measured by the words of the other four.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from qnet.features.domain import Domain, Hash, state_hashes, union
+from qnet.types import History
+
+_KEPT: Final = 0.995
+"""Share of held-back states within each limit; both are kept by 99 %."""
+_COMMON: Final = 0.98
+"""Share of the states that have a common word."""
+_FOLDS: Final = 5
+_LEAST_LIMIT: Final = 0.05
+"""Limit where all held-back states have a smaller share, so that one new word is no alarm."""
+_MARGIN: Final = 1.25
+"""The limit over the quantile, because a few hundred states do not show the rarest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    known: frozenset[Hash]
+    common: frozenset[Hash]
+
+
+def fit_domain(states: Sequence[tuple[str, History]], *, salt: str = "") -> Domain:
+    """The domain of these states, each with its task.
+
+    Args:
+        salt: of the words' hashes, in hex.
+    """
+    found = [(task, state_hashes(history, salt=salt)) for task, history in states]
+    number = {task: i for i, task in enumerate(dict.fromkeys(task for task, _ in found))}
+    folds = min(_FOLDS, len(number))
+    unknown, missing = [0.0], [0.0]
+    for fold in range(folds if folds > 1 else 0):
+        others = _words([words for task, words in found if number[task] % folds != fold])
+        for task, words in found:
+            if number[task] % folds == fold and words:
+                unknown.append(len(words - others.known) / len(words))
+                missing.append(len(others.common - words) / max(len(others.common), 1))
+    whole = _words([words for _, words in found])
+    return Domain(
+        salt=salt,
+        known=whole.known,
+        common=whole.common,
+        unknown_limit=_limit(unknown),
+        missing_limit=_limit(missing),
+    )
+
+
+def _words(states: Sequence[frozenset[Hash]]) -> _Words:
+    counts = Counter(word for words in states for word in words)
+    least = _COMMON * len(states)
+    return _Words(union(states), frozenset(w for w, count in counts.items() if count >= least))
+
+
+def _limit(shares: Sequence[float]) -> float:
+    quantile = float(np.quantile(shares, _KEPT)) * _MARGIN
+    return min(max(quantile, _LEAST_LIMIT), 1.0)
