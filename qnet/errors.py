@@ -15,6 +15,7 @@ QGuideError
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
 ├── RoutingError                 a change that would let a name lead nowhere, or to two Q models
 ├── ScorerUnavailableError       no Q can be given: a dead scorer, a full queue, or no time left
+│   ├── OutOfDomainError         a state of another kind than the Q model was trained on
 │   ├── DeadlineExceededError    the time was up while candidates were drawn or scored
 │   ├── OverloadedError          the queue is full
 │   ├── UnscorableError          the trunk's server refused this input
@@ -122,6 +123,10 @@ class RoutingError(QGuideError):
 
 class ScorerUnavailableError(QGuideError):
     """No Q can be given: the scorer is dead, or gave no usable answer."""
+
+
+class OutOfDomainError(ScorerUnavailableError):
+    """A state of another kind than the Q model was trained on."""
 
 
 class DeadlineExceededError(ScorerUnavailableError):

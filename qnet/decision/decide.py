@@ -29,7 +29,7 @@ from qnet.decision.decision import Decision, StepUsage
 from qnet.decision.prior import Prior, PriorBy, prior_of
 from qnet.decision.selection import DEFAULT_TAU, Selection, SelectionName, TieBreak, select
 from qnet.decision.threshold import Threshold, ThresholdActions, with_note
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError, QGuideError
+from qnet.errors import HistoryTooLongError, InvalidCandidatesError, OutOfDomainError, QGuideError
 from qnet.openai_messages import tools_in
 from qnet.types import (
     Candidate,
@@ -241,6 +241,8 @@ class _Step:
         fallback = self._guidance.fallback
         if isinstance(error, HistoryTooLongError):
             fallback = self._guidance.too_long or fallback
+        elif isinstance(error, OutOfDomainError):
+            fallback = "first"  # nothing failed: the policy alone is right here
         if fallback == "error":
             raise error
         self._unguided = reason

@@ -28,6 +28,7 @@ from server.guidance.below_threshold import (
     threshold_of,
     threshold_settings,
 )
+from server.guidance.domain import DomainScorer, domain_of
 from server.guidance.long_history import (
     STEP,
     LongHistoryScorer,
@@ -250,7 +251,11 @@ class GuidedStepService:
         """The Q model as it reads this history."""
         if asked.obstacle is not None:
             return ObstructedScorer(q_model.name, asked.obstacle)
-        scorer = LongHistoryScorer(q_model, long_history_mode(asked, self.settings), STEP)
+        scorer: AsyncScorer = LongHistoryScorer(
+            q_model, long_history_mode(asked, self.settings), STEP
+        )
+        if domain := domain_of(q_model, asked.options.out_of_domain, self.settings):
+            scorer = DomainScorer(scorer, domain, self.metrics, q_model.id)
         return scorer if asked.view is None else ViewScorer(scorer, asked.view)
 
     def _guidance(

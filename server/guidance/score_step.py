@@ -8,12 +8,13 @@ from time import perf_counter
 
 from qnet.decision.deadline import SCORING, Deadline
 from qnet.decision.history_window import LongHistory
-from qnet.decision.selection import Distinct, Reason, distinct, select
+from qnet.decision.selection import Distinct, Reason, Selection, distinct, select
 from qnet.errors import InvalidRequestError
 from qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qnet.usage import JudgeUsage
 from server.episodes.service import Episodes
 from server.episodes.state import Offer
+from server.guidance.domain import domain_of, reason_outside
 from server.guidance.long_history import SCORE, Choices, LongHistoryScorer
 from server.guidance.selection import SelectionOptions, SelectionRule, selection_rule
 from server.messages.history import (
@@ -42,6 +43,7 @@ class Scored:
         tau: temperature of Q in the posterior; None without one.
         judge: requests to the judge that scored; None for a trained Q model.
         window: what was read in place of a history that is too long; None if it was read whole.
+        unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
     """
 
     q_values: tuple[float, ...]
@@ -55,6 +57,7 @@ class Scored:
     tau: float | None = None
     judge: JudgeUsage | None = None
     window: HistoryWindow | None = None
+    unguided_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,10 @@ class ScoringService:
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
         rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
         chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
+        domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
+        if outside := reason_outside(domain, history):
+            self.metrics.out_of_domain.labels(q_model.id).inc()
+            chosen = Selection(prior.likeliest if prior else 0, "fallback")
         return Scored(
             q_values=q_values,
             chosen=chosen.chosen,
@@ -234,6 +241,7 @@ class ScoringService:
             tau=None if chosen.posterior is None else tau,
             judge=result.judge,
             window=result.window,
+            unguided_reason=outside or None,
         )
 
 

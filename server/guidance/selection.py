@@ -6,6 +6,7 @@ from typing import Protocol
 from qnet.decision.prior import PriorBy
 from qnet.decision.selection import DEFAULT_TAU, SelectionName
 from qnet.models.manifest import PriorSection
+from server.guidance.domain import OutOfDomain
 from server.q_models.served import QModelLease
 from server.settings.settings import Settings
 
@@ -17,6 +18,8 @@ class SelectionOptions(Protocol):
     def selection(self) -> SelectionName | None: ...  # noqa: D102
     @property
     def tau(self) -> float | None: ...  # noqa: D102
+    @property
+    def out_of_domain(self) -> OutOfDomain | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,6 +227,12 @@ class ScoredItem(Body):
         description="temperature of Q in the posterior; absent if it was not the reason",
         exclude_if=is_none,
     )
+    unguided_reason: str | None = Field(
+        default=None,
+        description="why `chosen` is the likeliest candidate, or the first, and not that of the "
+        "highest Q; absent if it is",
+        exclude_if=is_none,
+    )
     window: WindowField = None
     usage: ScoreUsage
 

@@ -88,6 +88,15 @@ EpisodeArm = Annotated[
 ]
 
 
+OutOfDomain = Annotated[
+    Literal["unguided", "guide"] | None,
+    Field(
+        description="answer to a state of another kind than the Q model was trained on: "
+        "`unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the "
+        "server's setting"
+    ),
+]
+
 LongHistoryToScore = Annotated[
     Literal["error", "window"] | None,
     Field(
@@ -233,6 +242,7 @@ class StepOptions(Body):
     )
     selection: Selection = None
     tau: Tau = None
+    out_of_domain: OutOfDomain = None
     prior: PriorBy | None = Field(
         default=None,
         description="the prior: `votes`, smoothed shares of the draws, or the policy's own "
@@ -325,6 +335,7 @@ class ScoreRequestBody(ScoreItem):
     q_model: QModelName = None
     selection: Selection = None
     tau: Tau = None
+    out_of_domain: OutOfDomain = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeId = None
 
@@ -336,6 +347,7 @@ class ScoreBatchBody(Body):
     q_model: QModelName = None
     selection: Selection = None
     tau: Tau = None
+    out_of_domain: OutOfDomain = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeArm = None
 

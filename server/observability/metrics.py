@@ -75,6 +75,11 @@ class Metrics:
             "Requests answered with the likeliest candidate because Q was missing or told nothing.",
             _Q_MODEL,
         )
+        self.out_of_domain = self._counter(
+            "out_of_domain",
+            "Requests with a state of another kind than the Q model was trained on.",
+            _Q_MODEL,
+        )
 
     def _watch_draws(self) -> None:
         self.completion_tokens = self._counter(
@@ -292,7 +297,7 @@ class Metrics:
 
     def start_series(self, q_model: str) -> None:
         """Start a Q model's rare counters at 0, because rate() misses a counter's first value."""
-        for counter in (self.unguided, self.windows, self.left_out_tokens):
+        for counter in (self.unguided, self.out_of_domain, self.windows, self.left_out_tokens):
             counter.labels(q_model)
         for ended in _ENDINGS:
             self.queue_seconds.labels(q_model, ended)
@@ -321,7 +326,7 @@ class Metrics:
             self.queue_seconds.remove(q_model, ended)
         for metric in (self.batch_requests, self.batch_seconds):
             metric.remove(q_model)
-        for counter in (self.unguided, self.windows, self.left_out_tokens):
+        for counter in (self.unguided, self.out_of_domain, self.windows, self.left_out_tokens):
             counter.remove(q_model)
         self.cache_bytes.remove(q_model)
         self.cache_evictions.remove(q_model)

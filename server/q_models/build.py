@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import time
 from typing import Final
@@ -14,6 +14,7 @@ import structlog
 from qnet.device.device_loss import is_lost
 from qnet.device.device_thread import DeviceThread
 from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
+from qnet.features.domain import Domain
 from qnet.models.feature_q import is_feature_q, load_feature_q
 from qnet.models.hub import model_folder
 from qnet.models.loading import embedded_path
@@ -364,7 +365,7 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
     if source == SCRIPTED:
         return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
-    origin = _source_of_folder(settings, folder, source, name)
+    origin = replace(_source_of_folder(settings, folder, source, name), domain=Domain.load(folder))
     assert origin.manifest is not None
     return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin
 

@@ -20,6 +20,7 @@ from qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qnet.device.read_ahead import ReadAhead
 from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
 from qnet.errors import ScorerUnavailableError
+from qnet.features.domain import Domain
 from qnet.models.manifest import Manifest
 from qnet.policies.usage_ledger import record_usage
 from qnet.types import (
@@ -77,6 +78,7 @@ class ScorerSource:
         own_thread: score on a separate thread, because it waits on a network and the device thread
             must not.
         renderer: makes tokens of messages as the Q model reads them; None for a fake.
+        domain: the states that it was trained on; None if unknown.
     """
 
     build: Callable[[], CachingScorer]
@@ -85,13 +87,16 @@ class ScorerSource:
     own_thread: bool = False
     precision: str = ""
     renderer: "Renderer | None" = None
+    domain: Domain | None = None
 
 
 class QModel(ServedQModel):
     """One version of a Q model whose scorers run on threads; owned by the event loop."""
 
     def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
-        super().__init__(name, version, origin.source, manifest=origin.manifest)
+        super().__init__(
+            name, version, origin.source, manifest=origin.manifest, domain=origin.domain
+        )
         self._renderer = origin.renderer
         self._runtime = runtime
         self._own_thread = origin.own_thread

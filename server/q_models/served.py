@@ -6,6 +6,7 @@ from typing import Literal
 
 from qnet.decision.history_window import RequestSize
 from qnet.device.read_ahead import ReadAhead
+from qnet.features.domain import Domain
 from qnet.judging.settings import JudgeSettings
 from qnet.models.manifest import Manifest
 from qnet.types import AsyncScorer, History, ScoreRequest
@@ -28,6 +29,7 @@ class ServedQModel(ABC):
         manifest: None for a fake and for a judge.
         context: most tokens of history and candidate; None if unknown.
         judge: how a judge is asked; None for any other Q model.
+        domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
         refusal: why `none` scores nothing; "" for a Q model.
         scorer: scores requests.
@@ -45,6 +47,7 @@ class ServedQModel(ABC):
         *,
         manifest: Manifest | None = None,
         judge: JudgeSettings | None = None,
+        domain: Domain | None = None,
     ) -> None:
         self.id = join(name, version)
         self.name = name
@@ -52,6 +55,7 @@ class ServedQModel(ABC):
         self.source = source
         self.manifest = manifest
         self.judge = judge
+        self.domain = domain
         self.context: int | None = None
         self.ranks = judge is not None and judge.mode == "rank"
         self.refusal = ""

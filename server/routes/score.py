@@ -122,6 +122,7 @@ def _shown(scored: Scored) -> dict[str, Any]:
         "tau": scored.tau,
         "chosen": scored.chosen,
         "reason": scored.reason,
+        "unguided_reason": scored.unguided_reason,
         "window": Window.of(scored.window),
         "usage": ScoreUsage(
             scored_tokens=scored.computed_tokens,

@@ -209,6 +209,8 @@ class Settings(BaseSettings):
         fallback: answer if no Q is available: an error, or with "first" the likeliest candidate:
             the one drawn most often, of equal ones the first. The default is "first" for candidates
             of an upstream and "error" for those of a policy in this process.
+        out_of_domain: answer to a state of another kind than the Q model was trained on:
+            "unguided" takes the likeliest candidate, "guide" that of the Q model.
         long_history: answer if a history is longer than the Q model takes: "error", "first" for the
             likeliest candidate, or "window" to score after the task and the newest turns that fit.
             Without it `fallback` decides; if neither is set, it is "window" for candidates of an
@@ -318,6 +320,7 @@ class Settings(BaseSettings):
     prior: PriorBy | None = None
     fallback: Fallback | None = None
     long_history: LongHistory | None = None
+    out_of_domain: Literal["unguided", "guide"] = "unguided"
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=1024, ge=1)
     max_text_bytes: int = Field(default=1_000_000, ge=1)

@@ -1,0 +1,83 @@
+"""States of another kind than the Q model was trained on: the policy alone answers."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from server.settings.settings import SCRIPTED, Settings
+from tests.unit.server.conftest import Serve
+from tests.unit.training.jobs.recorded.test_learn import recording
+from training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
+
+INSIDE = [{"role": "user", "content": "Find the coin of guest 7."}]
+OUTSIDE = [{"role": "user", "content": "Plan a weekend in Lisbon for two."}]
+DRAWERS = ["Action: open the red drawer", "Action: open the blue drawer"]
+
+
+@pytest.fixture
+def start(serve: Serve, tmp_path: Path) -> Any:
+    """Starts a server whose Q model has learned where rings and coins are."""
+    run_learn(
+        LearnConfig(source=(recording(tmp_path / "chats.jsonl"),), output=tmp_path / "r", bits=12)
+    )
+    checkpoint = str(tmp_path / "r" / CHECKPOINT)
+
+    def started(**more: Any) -> TestClient:
+        return serve(Settings(policy=SCRIPTED, q_models={"drawers": checkpoint}, **more))
+
+    return started
+
+
+def act(client: TestClient, messages: Any, **more: Any) -> dict[str, Any]:
+    body = {"messages": messages, "num_candidates": 3, "greedy_candidate": False} | more
+    answer: dict[str, Any] = client.post("/v1/act", json=body).raise_for_status().json()
+    return answer
+
+
+def score(client: TestClient, messages: Any, **more: Any) -> dict[str, Any]:
+    body = {"messages": messages, "candidates": DRAWERS} | more
+    answer: dict[str, Any] = client.post("/v1/score", json=body).raise_for_status().json()
+    return answer
+
+
+def test_a_state_of_its_kind_is_guided(start: Any) -> None:
+    answer = act(start(), INSIDE)
+
+    assert answer["guided"] is True
+
+
+def test_a_foreign_task_is_answered_by_the_policy_alone_and_says_why(start: Any) -> None:
+    client = start()
+
+    answer = act(client, OUTSIDE)
+
+    assert (answer["guided"], answer["reason"]) == (False, "fallback")
+    assert answer["unguided_reason"].startswith("outside what this Q model was trained on")
+    assert [candidate["q_value"] for candidate in answer["candidates"]] == [None] * 3
+    assert 'qguide_out_of_domain_total{q_model="drawers@' in client.get("/metrics").text
+
+
+def test_such_a_step_is_answered_even_where_a_missing_q_is_an_error(start: Any) -> None:
+    assert act(start(fallback="error"), OUTSIDE, fallback="error")["guided"] is False
+
+
+def test_a_request_may_insist(start: Any) -> None:
+    assert act(start(), OUTSIDE, out_of_domain="guide")["guided"] is True
+
+
+def test_the_operator_may_insist(start: Any) -> None:
+    assert act(start(out_of_domain="guide"), OUTSIDE)["guided"] is True
+
+
+def test_candidates_of_a_foreign_task_are_scored_and_the_likeliest_is_chosen(start: Any) -> None:
+    client = start()
+    inside = score(client, INSIDE, selection="argmax")
+    outside = score(client, OUTSIDE, counts=[1, 3])
+
+    assert inside["chosen"] == 1
+    assert "unguided_reason" not in inside
+    assert (outside["chosen"], outside["reason"]) == (1, "fallback")
+    assert "Lisbon" not in outside["unguided_reason"]
+    assert all(one["q_value"] is not None for one in outside["scores"])
