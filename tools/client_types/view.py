@@ -73,7 +73,7 @@ OPTIONS: Final = {
     "ModelOptions": Options(
         "Options of a request that only scores.",
         "ScoreRequestBody",
-        _ITEM | {"long_history", "selection", "tau"},
+        _ITEM | {"long_history", "out_of_domain", "selection", "tau"},
     ),
     "BatchOptions": Options("Options of scoring a batch.", "ScoreRequestBody", _ITEM),
     "ScoreOptions": Options(

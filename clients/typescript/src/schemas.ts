@@ -14,6 +14,8 @@ export type ActOptions = ModelOptions & {
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
     tau?: number | null;
+    /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
+    out_of_domain?: ("unguided" | "guide") | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
@@ -58,6 +60,8 @@ export type BatchOptions = ModelOptions & {
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
     tau?: number | null;
+    /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
+    out_of_domain?: ("unguided" | "guide") | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
 };
@@ -352,6 +356,8 @@ export interface GuidanceOptions {
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
     tau?: number | null;
+    /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
+    out_of_domain?: ("unguided" | "guide") | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
@@ -648,6 +654,8 @@ export type ScoreOptions = ModelOptions & {
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */
     tau?: number | null;
+    /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
+    out_of_domain?: ("unguided" | "guide") | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
 };
@@ -685,6 +693,8 @@ export interface ScoredItem {
     reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
     /** @description temperature of Q in the posterior; absent if it was not the reason */
     tau?: number | null;
+    /** @description why `chosen` is the likeliest candidate, or the first, and not that of the highest Q; absent if it is */
+    unguided_reason?: string | null;
     /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
     window?: Window | null;
     usage: ScoreUsage;

@@ -399,6 +399,11 @@ class ScoredItem(ScoredItemBase):
     reason: str
     tau: float | None = None
     """temperature of Q in the posterior; absent if it was not the reason"""
+    unguided_reason: str | None = None
+    """
+    why `chosen` is the likeliest candidate, or the first, and not that of the highest Q; absent
+    if it is
+    """
     window: Window | None = None
     """
     present if the Q model read a window of a history that is longer than it takes

@@ -33,6 +33,11 @@ class GuidanceOptions(TypedDict, total=False):
     temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
     prior does; null takes the server's setting, else the Q model's fitted one
     """
+    out_of_domain: Literal["unguided", "guide"] | None
+    """
+    answer to a state of another kind than the Q model was trained on: `unguided` takes the
+    likeliest candidate, `guide` that of the Q model; null takes the server's setting
+    """
     prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
     """
     the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or
@@ -126,6 +131,11 @@ class ScoreOptions(ModelOptions, total=False):
     temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
     prior does; null takes the server's setting, else the Q model's fitted one
     """
+    out_of_domain: Literal["unguided", "guide"] | None
+    """
+    answer to a state of another kind than the Q model was trained on: `unguided` takes the
+    likeliest candidate, `guide` that of the Q model; null takes the server's setting
+    """
     long_history: Literal["error", "window"] | None
     """
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
@@ -157,6 +167,11 @@ class ActOptions(ModelOptions, total=False):
     """
     temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
     prior does; null takes the server's setting, else the Q model's fitted one
+    """
+    out_of_domain: Literal["unguided", "guide"] | None
+    """
+    answer to a state of another kind than the Q model was trained on: `unguided` takes the
+    likeliest candidate, `guide` that of the Q model; null takes the server's setting
     """
     prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
     """
@@ -202,6 +217,11 @@ class BatchOptions(ModelOptions, total=False):
     """
     temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
     prior does; null takes the server's setting, else the Q model's fitted one
+    """
+    out_of_domain: Literal["unguided", "guide"] | None
+    """
+    answer to a state of another kind than the Q model was trained on: `unguided` takes the
+    likeliest candidate, `guide` that of the Q model; null takes the server's setting
     """
     long_history: Literal["error", "window"] | None
     """
