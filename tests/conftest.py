@@ -15,6 +15,7 @@ from stamina.instrumentation import set_on_retry_hooks
 from qnet.errors import ConfigError
 from tests.support import limits
 from tests.support.alone import put_alone
+from training.environments.alfworld.bundle import write_games
 from training.environments.intercode_sql.mariadb import find_server
 from training.environments.sciworld.simulator import find_simulator
 
@@ -27,6 +28,8 @@ settings.register_profile("any-speed", deadline=None, suppress_health_check=[Hea
 settings.load_profile("any-speed")
 
 _DATA = Path(os.environ.get("QGUIDE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+GENERATED_GAMES = 60
 
 _STARTS_SERVERS = frozenset(
     {
@@ -59,6 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         named = _STARTS_SERVERS & vars(item.module).keys()
         if named or {
             "address",
+            "games_dir",
             "mariadb_installed",
             "real_games_dir",
             "sciworld_installed",
@@ -91,6 +95,21 @@ def real_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alfworld")
     with tarfile.open(archive) as games:
         games.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def generated_games_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Generated ALFWorld games, in files and folders as the real ones have them."""
+    folder = tmp_path_factory.mktemp("generated")
+    write_games(folder, count=GENERATED_GAMES, first_seed=0)
+    return folder
+
+
+@pytest.fixture(scope="session", params=["generated", "real"])
+def games_dir(request: pytest.FixtureRequest) -> Path:
+    """Generated games, and the real ones where QGUIDE_DATA has them."""
+    folder: Path = request.getfixturevalue(f"{request.param}_games_dir")
     return folder
 
 

@@ -28,6 +28,12 @@ def real_engine(request: pytest.FixtureRequest) -> EnvironmentConfig:
     return AlfWorldConfig(games=games, limit=2, engine="textworld", processes=1)
 
 
+def generated_in_engine(request: pytest.FixtureRequest) -> EnvironmentConfig:
+    """Two generated games in ALFWorld's own engine, where it is installed."""
+    request.getfixturevalue("textworld_installed")
+    return AlfWorldConfig(count=2, engine="textworld", processes=1)
+
+
 def real_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
     """Two of InterCode-SQL's tasks, if its data is available."""
     tasks, databases = request.getfixturevalue("intercode_sql_data")
@@ -56,6 +62,7 @@ def science_world(request: pytest.FixtureRequest) -> EnvironmentConfig:
 SUBJECTS: dict[str, Subject] = {
     "fake": CorridorConfig(count=2),
     "alfworld-generated": AlfWorldConfig(count=2),
+    "alfworld-generated-textworld": generated_in_engine,
     "alfworld-python": real_games,
     "alfworld-textworld": real_engine,
     "hotpotqa-generated": HotPotQaConfig(count=2),

@@ -19,8 +19,8 @@ def parity(games: Path, episodes: int, max_steps: int) -> tuple[ParityReport, st
 
 
 @pytest.mark.usefixtures("textworld_installed")
-def test_the_engines_agree_on_real_games(real_games_dir: Path) -> None:
-    report, printed = parity(real_games_dir, 4, 30)
+def test_the_engines_agree(games_dir: Path) -> None:
+    report, printed = parity(games_dir, 4, 30)
     assert report.mismatches == []
     assert report.exit_status == 0
     assert (report.episodes, report.won_flags.total) == (4, report.steps + 4)
@@ -30,10 +30,10 @@ def test_the_engines_agree_on_real_games(real_games_dir: Path) -> None:
 
 @pytest.mark.usefixtures("textworld_installed")
 def test_a_difference_is_printed_and_fails_the_run(
-    real_games_dir: Path, monkeypatch: pytest.MonkeyPatch
+    games_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_listing", lambda names: "many things")
-    report, printed = parity(real_games_dir, 1, 5)
+    report, printed = parity(games_dir, 1, 5)
     assert report.exit_status == 1
     assert report.admissible_sets.rate == 1.0
     assert "many things" in printed

@@ -33,9 +33,9 @@ print(json.dumps([[s.feedback, s["admissible_commands"]] for s in states]))
 
 
 @pytest.fixture
-def games(real_games_dir: Path) -> list[Path]:
-    """Paths of real games in a fixed order."""
-    return sorted(real_games_dir.rglob("game.tw-pddl"))
+def games(games_dir: Path) -> list[Path]:
+    """Paths of games in a fixed order."""
+    return sorted(games_dir.rglob("game.tw-pddl"))
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ def test_the_shipped_counts_are_of_all_train_games_and_small() -> None:
     assert STATISTICS_FILE.stat().st_size < 150_000
 
 
-def test_real_games_can_be_counted(real_games_dir: Path) -> None:
-    kitchen = min(real_games_dir.rglob("pick_heat_then_place_in_recep-*"))
+def test_games_of_a_folder_can_be_counted(games_dir: Path) -> None:
+    kitchen = min(games_dir.rglob("pick_heat_then_place_in_recep-*"))
     counted = count_statistics(kitchen)
     assert list(counted.rooms) == ["kitchen"]
     assert list(counted.goals) == ["pick_heat_then_place_in_recep"]
