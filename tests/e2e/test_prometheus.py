@@ -14,6 +14,7 @@ import httpx
 import pytest
 import yaml
 
+from server.access.keys import create_key
 from tests.support.serving import ROOT, free_port, serving
 
 BINARY = shutil.which("prometheus") or os.environ.get("QGUIDE_PROMETHEUS", "")
@@ -21,7 +22,8 @@ START_S = 180.0
 DATA_S = 60.0
 DASHBOARD = json.loads((ROOT / "docker/helm/qguide/dashboards/qguide.json").read_text())
 CONFIG = yaml.safe_load((ROOT / "docker/prometheus/prometheus.yml").read_text())
-EXPRESSIONS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+EXPRESSIONS = [target["expr"] for target in TARGETS if "vllm:" not in target["expr"]]
 TASK = {"role": "user", "content": "You see a desk 1. Your task is to: look around."}
 
 pytestmark = pytest.mark.skipif(
@@ -33,8 +35,13 @@ pytestmark = pytest.mark.skipif(
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A Prometheus that has scraped a server which did everything that the panels show."""
     folder = tmp_path_factory.mktemp("prometheus")
+    keys_file = folder / "keys.json"
+    bearer = {"Authorization": f"Bearer {create_key(keys_file, 'ada')}"}
     environment = {
-        "QGUIDE_Q_MODELS": '{"a@1": "scripted", "b@1": "scripted"}',
+        "QGUIDE_KEYS_FILE": str(keys_file),
+        "QGUIDE_PUBLIC_METRICS": "true",
+        "QGUIDE_UPSTREAMS": '{"gone": {"url": "http://127.0.0.1:9/v1", "model": "m"}}',
+        "QGUIDE_Q_MODELS": '{"a@1": "scripted", "b@1": "scripted", "judge": "judge:gone"}',
         "QGUIDE_SHADOWS": '{"a": "b"}',
         "QGUIDE_PARAPHRASER": "scripted",
         "QGUIDE_REDIS_URL": "redis://127.0.0.1:9/0",
@@ -44,7 +51,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
         port = free_port()
         config = json.loads(json.dumps(CONFIG))
         config["global"]["scrape_interval"] = "1s"
-        (scrape,) = config["scrape_configs"]
+        scrape, _vllm = config["scrape_configs"]
+        config["scrape_configs"] = [scrape]
+        config["rule_files"] = [str(ROOT / "docker/prometheus/rules.yml")]
         scrape["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         command = [BINARY, f"--config.file={folder / 'prometheus.yml'}"]
@@ -58,20 +67,21 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
             try:
                 _wait(lambda: client.get("/-/ready").status_code == 200, START_S)
                 _wait(lambda: bool(_ask(client, "qguide_episodes_total")), START_S)
-                _keep_busy(url, client)
+                with httpx.Client(base_url=url, headers=bearer, timeout=30) as caller:
+                    _keep_busy(caller, client)
                 yield client
             finally:
                 process.terminate()
 
 
-def _keep_busy(url: str, prometheus: httpx.Client) -> None:
+def _keep_busy(caller: httpx.Client, prometheus: httpx.Client) -> None:
     """Send requests until there is data for every panel, or time is up."""
     deadline = time.monotonic() + DATA_S
     for k in itertools.count():
         asked = {"messages": [TASK], "episode_id": f"e{k}", "perturb": True}
-        httpx.post(f"{url}/v1/act", json=asked, timeout=30).raise_for_status()
-        httpx.post(f"{url}/v1/episodes/e{k}/outcome", json={"reward": 0.5}).raise_for_status()
-        httpx.get(f"{url}/v1/nowhere")
+        caller.post("/v1/act", json=asked).raise_for_status()
+        caller.post(f"/v1/episodes/e{k}/outcome", json={"reward": 0.5}).raise_for_status()
+        caller.get("/v1/nowhere")
         if time.monotonic() > deadline or all(_ask(prometheus, _query(e)) for e in EXPRESSIONS):
             return
         time.sleep(0.5)
@@ -104,6 +114,12 @@ def test_every_query_of_the_dashboard_is_understood_and_answered(
     expression: str, prometheus: httpx.Client
 ) -> None:
     assert _ask(prometheus, _query(expression)), "no data"
+
+
+def test_every_alert_is_understood(prometheus: httpx.Client) -> None:
+    (group,) = prometheus.get("/api/v1/rules").json()["data"]["groups"]
+    assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}
+    assert len(group["rules"]) > 5
 
 
 def test_the_arms_mean_reward_is_what_was_told(prometheus: httpx.Client) -> None:

@@ -12,16 +12,22 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from server.access.keys import create_key
 from server.app import create_app
-from server.settings.settings import SCRIPTED, Settings
+from server.settings.settings import SCRIPTED, Settings, Upstream
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SERVICES = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
 DASHBOARD = json.loads((DOCKER / "helm/qguide/dashboards/qguide.json").read_text())
 SOURCE = yaml.safe_load((DOCKER / "grafana/provisioning/datasources/prometheus.yaml").read_text())
 PROVIDER = yaml.safe_load((DOCKER / "grafana/provisioning/dashboards/qguide.yaml").read_text())
-SCRAPES = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())["scrape_configs"]
+PROMETHEUS = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())
+SCRAPES = PROMETHEUS["scrape_configs"]
 EXPRESSIONS = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
+RULES = yaml.safe_load((DOCKER / "prometheus/rules.yml").read_text())
+ALERTS = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
+VLLMS = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+"""Metrics of vLLM that a panel shows; its own, so no server of ours tells them."""
 METRIC = re.compile(r"\bqguide_\w+")
 SELECTED = re.compile(r"\b(qguide_\w+)\{(.*?)\}")
 GROUPED = re.compile(r"by \((.*?)\)")
@@ -32,20 +38,26 @@ Samples = dict[str, set[str]]
 
 
 @pytest.fixture(scope="module")
-def samples() -> Samples:
-    """Series that a server with a shadow and a Redis tells after one request, and their labels."""
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    """Series that a server with all that panels show tells after one request, and their labels."""
+    keys_file = tmp_path_factory.mktemp("keys") / "keys.json"
+    bearer = {"Authorization": f"Bearer {create_key(keys_file, 'ada')}"}
+    gone = "http://127.0.0.1:9"
     settings = Settings(
         policy=SCRIPTED,
-        q_models={"a@1": SCRIPTED, "b@1": SCRIPTED},
+        keys_file=keys_file,
+        upstreams={"gone": Upstream.model_validate({"url": f"{gone}/v1", "model": "m"})},
+        q_models={"a@1": SCRIPTED, "b@1": SCRIPTED, "judge": "judge:gone"},
         shadows={"a": "b"},
         redis_url=SecretStr("redis://127.0.0.1:9/0"),  # gone, which is told as well
     )
-    with TestClient(create_app(settings), "http://localhost") as client:
+    with TestClient(create_app(settings), "http://localhost", headers=bearer) as client:
         body = {"messages": [{"role": "user", "content": "look"}]}
         assert client.post("/v1/act", json=body).status_code == 200
         told = client.get("/metrics").text
-        patience = monotonic() + SHADOW_S  # nobody waits for a shadow's score but this test
-        while "qguide_shadow_requests_total{" not in told and monotonic() < patience:
+        patience = monotonic() + SHADOW_S  # nobody waits for these but this test
+        late = ("qguide_shadow_requests_total{", "qguide_upstream_up{")
+        while not all(name in told for name in late) and monotonic() < patience:
             told = client.get("/metrics").text
     return {
         sample.name: set(sample.labels)
@@ -54,10 +66,14 @@ def samples() -> Samples:
     }
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_metric_and_label_of_a_panel_is_told(expression: str, samples: Samples) -> None:
+@pytest.mark.parametrize("expression", EXPRESSIONS + ALERTS)
+def test_every_metric_and_label_of_a_panel_and_an_alert_is_told(
+    expression: str, samples: Samples
+) -> None:
     metrics = METRIC.findall(expression)
-    assert metrics or expression == 'min(up{job="qguide"})'
+    assert metrics or "up{job=" in expression or any(name in expression for name in VLLMS)
+    if not metrics:
+        return
     for metric in metrics:
         assert metric in samples
     for metric, selectors in SELECTED.findall(expression):
@@ -82,6 +98,13 @@ def test_the_dashboard_shows_what_an_operator_asks_first() -> None:
         "qguide_redis_up",
         "qguide_episodes_total",
         "qguide_episode_reward_total",
+        "qguide_upstream_up",
+        "qguide_judge_calls_total",
+        "qguide_judge_tokens_total",
+        "qguide_threshold_actions_total",
+        "qguide_threshold_tokens_total",
+        "qguide_key_requests_total",
+        *VLLMS,
     ):
         assert metric in asked
     assert 'status=~"4..|5.."' in asked
@@ -104,13 +127,30 @@ def _cells(place: dict[str, int]) -> list[tuple[int, int]]:
 
 
 def test_prometheus_asks_the_server_by_the_name_and_port_that_it_has() -> None:
-    (scrape,) = SCRAPES
+    scrape, vllm = SCRAPES
+    (found,) = vllm["dns_sd_configs"]
+    assert found == {"names": ["vllm"], "type": "A", "port": 8000}
+    assert "vllm" in SERVICES
     assert scrape["static_configs"] == [{"targets": ["server:8000"]}]
     assert scrape.get("metrics_path", "/metrics") == "/metrics"
     aliases = SERVICES["server-gpu"]["networks"]["default"]["aliases"]
     assert aliases == ["server"]
     for name in ("server", "server-gpu"):
         assert SERVICES[name]["ports"][0].endswith(":8000")
+
+
+def test_prometheus_reads_alerts_that_say_what_is_wrong() -> None:
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
+    (path,) = PROMETHEUS["rule_files"]
+    assert mounts["./prometheus/rules.yml"] == path
+    rules = [rule for group in RULES["groups"] for rule in group["rules"]]
+    names = [rule["alert"] for rule in rules]
+    assert len(set(names)) == len(names)
+    page = (DOCKER.parent / "docs/operate/monitoring.md").read_text()
+    for rule in rules:
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in ("critical", "warning", "info")
+        assert f"`{rule['alert']}`" in page, "the page says what to do"
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:
