@@ -5,6 +5,7 @@ that keeps refusing `n` or returning fewer choices gets parallel requests for so
 whose dialect (`qnet.policies.dialects`) has no `n` always gets them.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ _BUSY = 429
 _QUOTA = "insufficient_quota"
 _PASSING = (408, 502, 503, 504, 529)
 _FIRST_WAIT_S = 0.1
+_LARGE_CHARACTERS = 65_536
 _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
 
@@ -130,6 +132,7 @@ class OpenAICompatiblePolicy:
         self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
         self._limits = limits = limits or UpstreamLimits()
+        self._writing = asyncio.Lock()
         self._circuits = UpstreamCircuits(
             failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock
         )
@@ -299,7 +302,7 @@ class OpenAICompatiblePolicy:
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         limits = self._limits
         try:
-            content = json.dumps(body, allow_nan=False)  # escaped: a lone surrogate has no UTF-8
+            content = await self._written(body)
         except ValueError as error:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
@@ -335,6 +338,14 @@ class OpenAICompatiblePolicy:
                 f"upstream {self.name} cannot be reached ({type(error).__name__}); try later",
                 retriable=True,
             ) from error
+
+    async def _written(self, body: dict[str, Any]) -> str:
+        """The body as JSON; of several large ones one at a time, between which others go on."""
+        async with self._writing:
+            content = json.dumps(body, allow_nan=False)  # escaped: a lone surrogate has no UTF-8
+            if len(content) > _LARGE_CHARACTERS:
+                await asyncio.sleep(0)
+            return content
 
     async def _failure(self, response: httpx.Response) -> Exception:
         """The error that an answer other than a 200 means to the caller."""

@@ -97,7 +97,7 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
                     advance(scene)
                     with (
                         _crowd(config, scene, url, keys["crowd"], folder),
-                        _watched_health(url) as waits_ms,
+                        _watched_health(config, url) as waits_ms,
                     ):
                         row = _victim(config, scene, url, keys["victim"])
                     slowest = max(waits_ms, default=None)
@@ -135,13 +135,14 @@ def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRo
 
 
 @contextmanager
-def _watched_health(url: str) -> Iterator[list[float]]:
-    """Ask for the server's health again and again during the block; the waits so far, in ms."""
+def _watched_health(config: FairnessBench, url: str) -> Iterator[list[float]]:
+    """Ask for the server's health again and again during the block; the waits since the warm-up."""
     waits_ms: list[float] = []
     over = threading.Event()
 
     def watch() -> None:
         with httpx.Client(base_url=url, timeout=_TIMEOUT_S) as http:
+            over.wait(config.warm_up_s)
             while not over.wait(_HEALTH_EVERY_S):
                 began_s = time.perf_counter()
                 http.get("/healthz")

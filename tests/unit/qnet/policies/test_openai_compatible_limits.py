@@ -3,10 +3,13 @@
 import asyncio
 import gzip
 import itertools
+import json
 import threading
 import zlib
 from contextlib import suppress
+from typing import Any
 
+import httpx
 import pytest
 
 from qnet.errors import UpstreamError
@@ -14,7 +17,7 @@ from qnet.policies.dialects.base import Completion
 from qnet.policies.dialects.chat import read_completion
 from qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qnet.support.bounded_body import MAX_CHUNKS
-from qnet.types import Sampling
+from qnet.types import Message, Sampling
 from tests.support.upstream_policy import HISTORY, MIB, Body, answering
 
 
@@ -135,3 +138,35 @@ async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_o
     await policy.close()
     server.close()
     assert others >= MAX_CHUNKS // 16
+
+
+async def test_large_requests_of_one_step_are_written_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turn = 0
+    written: list[int] = []
+    dumps = json.dumps
+
+    def noted(body: object, **options: Any) -> str:
+        written.append(turn)
+        return dumps(body, **options)
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    answer = b'{"choices": [{"message": {"content": "go"}}]}'
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Body([answer])))
+    policy = OpenAICompatiblePolicy(
+        "demo", url="http://demo/v1", model="m", takes_n=False, transport=transport
+    )
+    monkeypatch.setattr("qnet.policies.openai_compatible.json.dumps", noted)
+    counting = asyncio.create_task(count_turns())
+    history = (Message("user", "find the mug " * 10_000),)
+    drawn = await policy.sample(history, n=8, sampling=Sampling())
+    counting.cancel()
+    await policy.close()
+    assert len(drawn) == 8
+    assert len(set(written)) == 8, "the event loop served others between two of them"
