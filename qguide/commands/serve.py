@@ -155,7 +155,8 @@ def _run(settings: "Settings", console: Console) -> None:
         gc.collect()
         gc.freeze()
         config = server_config(app, settings)
-        DrainingServer(config, app.state.drain, delay_s=settings.drain_delay_s).run(sockets)
+        delay_s = settings.drain_delay_s
+        DrainingServer(config, app.state.drain, delay_s=delay_s, ends_hard=True).run(sockets)
 
 
 def _reasons(error: ValidationError) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from qnet.errors import CheckpointError, QGuideError
-from qnet.models.hub import model_folder
+from qnet.models.hub import hub_name, model_folder
 from qnet.models.manifest import Manifest, other_renderer
+from qnet.models.tokenizer_check import check_tokenizer
 from qnet.rendering.renderer import Renderer
 from qnet.rendering.version import FIRST_RENDERER_VERSION
 
@@ -19,11 +20,18 @@ def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
 
 
 def load_renderer(directory: Path) -> Renderer:
-    """The renderer of a checkpoint's tokenizer."""
+    """The renderer of a checkpoint's tokenizer; one of the hub is tried in a child process first.
+
+    Raises:
+        CheckpointError: the trial failed; see `qnet.models.tokenizer_check`.
+    """
     from transformers import AutoTokenizer  # seconds, which a server without a tokenizer saves
 
+    folder = model_folder(directory)
+    if hub_name(folder):
+        check_tokenizer(folder)
     tokenizer = AutoTokenizer.from_pretrained(
-        model_folder(directory), local_files_only=True, trust_remote_code=False
+        folder, local_files_only=True, trust_remote_code=False
     )
     return Renderer(tokenizer)
 

@@ -1,5 +1,6 @@
 """Graceful shutdown: readiness fails first, then new requests are refused; running ones end."""
 
+import faulthandler
 import signal
 from time import monotonic
 from types import FrameType
@@ -11,6 +12,10 @@ from server.errors.types import DrainingError
 
 _REFUSAL_S: Final = 0.5
 """Time before the server stops listening in which clients on open connections are told to go."""
+
+
+_CLOSING_S: Final = 5.0
+"""Time after the last limit in which models and connections are closed."""
 
 
 class Drain:
@@ -36,7 +41,7 @@ class Drain:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn server that goes on serving for a while after SIGTERM.
+    """uvicorn server that goes on serving for a while after SIGTERM, and then ends in any case.
 
     Load balancers then see the failing readiness check before requests are refused. A second
     SIGTERM, or SIGINT at any time, skips the delay. Requests in flight are waited for in either
@@ -44,24 +49,40 @@ class DrainingServer(uvicorn.Server):
 
     Args:
         delay_s: time from the signal until new requests are refused.
+        ends_hard: end the process if it is still there some seconds after all limits have passed,
+            because a thread or the event loop is stuck. Only for a process that is nothing but
+            this server.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, *, delay_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, drain: Drain, *, delay_s: float, ends_hard: bool = False
+    ) -> None:
         super().__init__(config)
         self._drain = drain
         self._delay_s = delay_s
+        self._ends_hard = ends_hard
         self._leave_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain; at the second signal, shut down at once."""
         first = not self._drain.draining
         self._drain.draining = True
+        if self._ends_hard:
+            self._end_hard_after(self._delay_s + _REFUSAL_S if first else 0.0)
         if sig == signal.SIGTERM and first and self._delay_s:
             self._leave_at = monotonic() + self._delay_s
             self._captured_signals.append(sig)
         else:
             self._drain.refusing = True
             super().handle_exit(sig, frame)
+
+    def _end_hard_after(self, delay_s: float) -> None:
+        """Arm a thread outside Python, which needs neither the event loop nor the GIL.
+
+        It writes what every thread was doing to stderr: files, lines and functions, no values.
+        """
+        grace_s = self.config.timeout_graceful_shutdown or 0
+        faulthandler.dump_traceback_later(delay_s + grace_s + _CLOSING_S, exit=True)
 
     async def on_tick(self, counter: int) -> bool:
         """True if the server should stop listening; uvicorn asks ten times per second."""

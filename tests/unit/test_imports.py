@@ -216,7 +216,10 @@ def test_algorithms_know_no_environment_and_no_job() -> None:
 
 def test_qnet_starts_no_server() -> None:
     for path in _modules("qnet"):
-        assert list(servers_in(path.read_text())) == [], path
+        found = set(servers_in(path.read_text()))
+        # The trial of a downloaded tokenizer is a process that ends before its caller goes on.
+        tried = {"subprocess"} if path.name == "tokenizer_check.py" else set()
+        assert found == tried, path
 
 
 def servers_in(source: str) -> Iterator[str]:

@@ -23,6 +23,7 @@ from tests.support.gated_scorer import (
     stream_of,
 )
 from tests.support.serving import Serving, serving_app, serving_process
+from tests.support.tiny_models import save_policy
 from tests.unit.server.conftest import FAKES
 
 
@@ -169,3 +170,43 @@ def test_a_stream_cut_off_by_the_shutdown_ends_with_an_error() -> None:
     assert answer.status_code == 200
     *_, last = [line for line in answer.text.splitlines() if line]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"
+
+
+LOOPS_AT_A_WORD = (
+    "{% for m in messages %}{% if 'abracadabra' in m['content'] %}"
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}"
+    "{{ m['role'] }}: {{ m['content'] }}{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
+    "\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+def test_sigterm_ends_a_server_whose_chat_template_never_does(tmp_path: Path) -> None:
+    folder = save_policy(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text(LOOPS_AT_A_WORD)
+    limits = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_SHUTDOWN_TIMEOUT_S": "1"}
+    with (
+        serving_process(tmp_path, "--policy", str(folder), environment=limits) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        body = {"messages": [USER | {"content": "abracadabra"}], "num_candidates": 1}
+        asked = pool.submit(_hung_up_on, f"{server.url}/v1/act", body)
+        used = psutil.Process(server.process.pid).cpu_times().user
+        deadline = time.monotonic() + END_S
+        while psutil.Process(server.process.pid).cpu_times().user < used + 1:  # it loops
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(END_S) == 1
+        assert asked.result()
+    said = server.log.read_text()
+    assert "Timeout (" in said
+    assert "chat_template" in said  # which function was stuck
+    assert "abracadabra" not in said
+
+
+def _hung_up_on(url: str, body: dict[str, object]) -> bool:
+    """True if the server did not answer with a 200."""
+    try:
+        return httpx.post(url, json=body, timeout=END_S).status_code != 200
+    except httpx.TransportError:
+        return True
