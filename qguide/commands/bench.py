@@ -205,12 +205,18 @@ def fairness(
     seconds: Annotated[float | None, typer.Option(help="Duration of each scene.")] = None,
     warm_up_s: WarmUp = None,
     clients: Annotated[int | None, typer.Option(help="Clients of the other key.")] = None,
+    endpoints: Annotated[
+        str | None, typer.Option(help="score, rerank, act; several with commas.")
+    ] = None,
+    scenes: Annotated[
+        str | None, typer.Option(help="megabytes, batches, draws and others; several with commas.")
+    ] = None,
     threads: Threads = None,
     seed: Seed = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:
-    """Measure the latency of one key's scores, alone and under the load of another key."""
+    """Measure the latency of one key's requests, alone and under the load of another key."""
     options = _options(locals())
     with _shown_errors():
         from qguide.bench.fairness.fairness import FairnessBench

@@ -53,10 +53,10 @@ def run_episodes(config: "EpisodesBench") -> None:
 
 def run_fairness(config: "FairnessBench") -> None:
     """Measure fairness between keys."""
-    from qguide.bench.fairness.fairness import fairness_bench, scenes
+    from qguide.bench.fairness.fairness import fairness_bench, measurements
     from qguide.bench.fairness.report import print_fairness
 
-    with _steps(len(scenes())) as advance:
+    with _steps(len(measurements(config))) as advance:
         run = fairness_bench(config, advance=advance)
     print_fairness(run, Console())
 

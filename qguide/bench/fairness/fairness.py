@@ -1,10 +1,10 @@
-"""Fairness benchmark: latency of one key's scores, alone and under load in several scenes.
+"""Fairness benchmark: latency of one key's requests, alone and under load in several scenes.
 
-One client scores step after step, while another key sends histories of one megabyte, batches of 64
-histories, steps of 64 candidates, a megabyte of faults, as many values as a body may have, or
-scrapes of the metrics; or while connections without a key send chunks of one byte. The figures of
-interest are the ratio of the 95th percentiles, measured in one run on one server, and the slowest
-answer of /healthz.
+One client scores, reranks or acts step after step, while another key sends histories of one
+megabyte, batches of 64 histories, steps of 64 candidates, a megabyte of faults, as many values as a
+body may have, or scrapes of the metrics; or while connections without a key send chunks of one
+byte. The figures of interest are the ratio of the 95th percentiles, measured in one run on one
+server, and the slowest answer of /healthz.
 """
 
 import sys
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import httpx
 from pydantic import Field
 
 from qguide.bench.fairness.crowd import Scene
 from qguide.bench.measurement.measure import describe_machine
-from qguide.bench.measurement.options import BenchOptions, OutputFile
+from qguide.bench.measurement.options import BenchOptions, OutputFile, Words
 from qguide.bench.measurement.processes import child
 from qguide.bench.measurement.records import FairnessRow, FairnessRun
 from qguide.bench.score.http_baselines import free_port, wait_until_ready
@@ -39,7 +39,8 @@ CHEAP_GOAL: Final = 3.0
 HEALTH_GOAL_MS: Final = 100.0
 """Goal for the slowest answer of /healthz in each of these scenes."""
 
-_PATH: Final = "/v1/score"
+Endpoint = Literal["score", "rerank", "act"]
+
 _TIMEOUT_S: Final = 120.0
 _HEALTH_EVERY_S: Final = 0.05
 
@@ -55,6 +56,8 @@ class FairnessBench(BenchOptions):
         warm_up_s: seconds before each measurement, already under load.
         clients: number of clients of the other key, each with one request at a time.
         threads: number of torch threads of the server.
+        endpoints: what the first key asks for: score, rerank, act.
+        scenes: loads of the other key, see `qguide.bench.fairness.crowd`.
         seed: seed of the requests.
         command: the command line.
     """
@@ -64,20 +67,22 @@ class FairnessBench(BenchOptions):
     warm_up_s: float = Field(default=3.0, ge=0)
     clients: int = Field(default=4, ge=1)
     threads: int = Field(default=1, ge=1)
+    endpoints: Annotated[tuple[Endpoint, ...], Words, Field(min_length=1)] = ("score",)
+    scenes: Annotated[tuple[Scene, ...], Words] = get_args(Scene)
     seed: int = 0
     command: str = ""
 
 
-def scenes() -> tuple[str, ...]:
-    """Names of the scenes in the order of measurement."""
-    return (ALONE, *get_args(Scene))
+def measurements(config: FairnessBench) -> list[tuple[Endpoint, str]]:
+    """Endpoints and scenes in the order of measurement."""
+    return [(endpoint, scene) for endpoint in config.endpoints for scene in (ALONE, *config.scenes)]
 
 
 def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) -> FairnessRun:
     """Measure every scene; an interrupted run is written with `complete: false`.
 
     Args:
-        advance: called with the name of each scene before it.
+        advance: called with the name of each measurement before it.
 
     Raises:
         ConfigError: the server does not start, or exits.
@@ -93,13 +98,13 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
             folder = Path(name)
             keys = {who: create_key(folder / "keys.json", who) for who in ("victim", "crowd")}
             with _server(config, folder) as (url, process):
-                for scene in scenes():
-                    advance(scene)
+                for endpoint, scene in measurements(config):
+                    advance(f"{endpoint}, {scene}")
                     with (
                         _crowd(config, scene, url, keys["crowd"], folder),
                         _watched_health(config, url) as waits_ms,
                     ):
-                        row = _victim(config, scene, url, keys["victim"])
+                        row = _victim(config, endpoint, scene, url, keys["victim"])
                     slowest = max(waits_ms, default=None)
                     row = row.model_copy(update={"slowest_health_ms": slowest})
                     run = run.model_copy(update={"rows": (*run.rows, row)})
@@ -111,8 +116,11 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
     return run
 
 
-def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRow:
+def _victim(
+    config: FairnessBench, endpoint: Endpoint, scene: str, url: str, key: str
+) -> FairnessRow:
     """Measure the latency of one client."""
+    path = f"/v1/{endpoint}"
     agent = Agent(candidates=5, seed=config.seed)
     waits_ms: list[float] = []
     errors = Counter[str]()
@@ -121,7 +129,7 @@ def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRo
     ) as http:
         from_s = time.perf_counter() + config.warm_up_s
         while (began_s := time.perf_counter()) < from_s + config.seconds:
-            response = http.post(_PATH, json=agent.question(_PATH))
+            response = http.post(path, json=agent.question(path))
             wait_ms = (time.perf_counter() - began_s) * 1e3
             if response.status_code == 200:
                 agent.take(response.json())
@@ -131,7 +139,9 @@ def _victim(config: FairnessBench, scene: str, url: str, key: str) -> FairnessRo
                 waits_ms.append(wait_ms)
             else:
                 errors[str(response.status_code)] += 1
-    return FairnessRow(scene=scene, errors=dict(errors), latency_ms=percentiles(waits_ms))
+    return FairnessRow(
+        endpoint=endpoint, scene=scene, errors=dict(errors), latency_ms=percentiles(waits_ms)
+    )
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from rich.table import Table
 from qguide.bench.fairness.fairness import ALONE, CHEAP_GOAL, GOAL, HEALTH_GOAL_MS
 from qguide.bench.measurement.records import FairnessRow, FairnessRun
 
+_NAMES = ("endpoint", "scene")
+
 
 def print_fairness(run: FairnessRun, console: Console) -> None:
     """Print the latencies of every scene and their ratio to those of the key alone."""
@@ -15,24 +17,28 @@ def print_fairness(run: FairnessRun, console: Console) -> None:
         f"{CHEAP_GOAL:g} ×, with /healthz within {HEALTH_GOAL_MS:g} ms"
     )
     table = Table(title=title, box=SIMPLE)
-    for name in ("scene", "p50", "p95", "p99", "p95 / alone", "slowest health", "errors"):
-        table.add_column(name, justify="left" if name == "scene" else "right")
+    for name in (*_NAMES, "p50", "p95", "p99", "p95 / alone", "slowest health", "errors"):
+        table.add_column(name, justify="left" if name in _NAMES else "right")
     for row in run.rows:
         table.add_row(*_cells(row, ratios_of(run)))
     console.print(table)
 
 
-def ratios_of(run: FairnessRun) -> dict[str, float]:
-    """The 95th percentile of each scene divided by that of the key alone."""
-    p95 = {row.scene: row.latency_ms.p95 for row in run.rows if row.latency_ms}
-    return {scene: value / p95[ALONE] for scene, value in p95.items() if ALONE in p95}
+def ratios_of(run: FairnessRun) -> dict[tuple[str, str], float]:
+    """By endpoint and scene, the 95th percentile divided by that of the key alone."""
+    p95 = {(row.endpoint, row.scene): row.latency_ms.p95 for row in run.rows if row.latency_ms}
+    return {
+        (endpoint, scene): value / p95[endpoint, ALONE]
+        for (endpoint, scene), value in p95.items()
+        if (endpoint, ALONE) in p95
+    }
 
 
-def _cells(row: FairnessRow, ratios: dict[str, float]) -> list[str]:
-    times = row.latency_ms
+def _cells(row: FairnessRow, ratios: dict[tuple[str, str], float]) -> list[str]:
+    times, place = row.latency_ms, (row.endpoint, row.scene)
     shown = (times.p50, times.p95, times.p99) if times else ()
-    ratio = f"{ratios[row.scene]:.1f}" if row.scene in ratios else ""
+    ratio = f"{ratios[place]:.1f}" if place in ratios else ""
     errors = ", ".join(f"{number} × {status}" for status, number in row.errors.items())
     health = "" if row.slowest_health_ms is None else f"{row.slowest_health_ms:.0f}"
     latencies = [*(f"{ms:.0f}" for ms in shown), *[""] * (3 - len(shown))]
-    return [row.scene, *latencies, ratio, health, errors]
+    return [*place, *latencies, ratio, health, errors]

@@ -316,6 +316,7 @@ class FairnessRow(_Row):
         slowest_health_ms: longest wait for /healthz; None in records from before it was measured.
     """
 
+    endpoint: str = "score"
     scene: str
     errors: dict[str, int]
     latency_ms: Percentiles | None

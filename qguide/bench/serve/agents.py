@@ -31,6 +31,9 @@ class Agent:
         if path == "/v1/score":
             self._offered = self._replies()
             return body | {"candidates": self._offered}
+        if path == "/v1/rerank":
+            self._offered = self._replies()
+            return body | {"documents": self._offered}
         return body | {
             "num_candidates": self._candidates,
             "temperature": _TEMPERATURE,
@@ -43,15 +46,21 @@ class Agent:
         if len(self._messages) > 2 * _MOST_STEPS:
             self._begin()
             return
-        action = answer["action"] if "action" in answer else self._offered[answer["chosen"]]
         place, thing = self._place(), self._rng.choice(_THINGS)
         self._messages += [
-            {"role": "assistant", "content": action},
+            {"role": "assistant", "content": self._chosen(answer)},
             {
                 "role": "user",
                 "content": f"You arrive at {place}. On the {place}, you see a {thing} 1.",
             },
         ]
+
+    def _chosen(self, answer: dict[str, Any]) -> str:
+        if "action" in answer:
+            action: str = answer["action"]
+            return action
+        best = answer["results"][0]["index"] if "results" in answer else answer["chosen"]
+        return self._offered[best]
 
     def _begin(self) -> None:
         seen = ", ".join(f"a {self._place()}" for _ in range(6))

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 
-from qguide.bench.fairness.crowd import QUESTIONS
-from qguide.bench.fairness.fairness import ALONE, FairnessBench, fairness_bench, scenes
+from qguide.bench.fairness.crowd import QUESTIONS, Scene
+from qguide.bench.fairness.fairness import ALONE, Endpoint, FairnessBench, fairness_bench
 from qguide.bench.fairness.report import ratios_of
 from qguide.bench.measurement.measure import describe_machine
 from qguide.bench.measurement.records import FairnessRow, FairnessRun, Percentiles
@@ -23,7 +24,7 @@ def test_a_scene_is_told_as_a_multiple_of_the_wait_alone() -> None:
     rows = (row(ALONE, 20.0), row("megabytes", 50.0), row("batches", None))
     machine = describe_machine(device="cpu", threads=1)
     run = FairnessRun(complete=True, command="", machine=machine, clients=4, rows=rows)
-    assert ratios_of(run) == {ALONE: 1.0, "megabytes": 2.5}
+    assert ratios_of(run) == {("score", ALONE): 1.0, ("score", "megabytes"): 2.5}
     assert ratios_of(run.model_copy(update={"rows": rows[1:]})) == {}
 
 
@@ -37,11 +38,24 @@ def test_no_two_requests_of_the_other_key_are_alike() -> None:
     assert len({json.dumps(item) for item in body["items"]}) == 64
 
 
-def test_every_scene_is_measured_and_kept(tmp_path: Path) -> None:
-    config = FairnessBench(output=tmp_path / "fairness.json", seconds=0.2, warm_up_s=0.0, clients=1)
+@pytest.mark.parametrize(
+    ("endpoints", "scenes"), [(("score",), get_args(Scene)), (("rerank", "act"), ("draws",))]
+)
+def test_every_scene_is_measured_and_kept(
+    tmp_path: Path, endpoints: tuple[Endpoint, ...], scenes: tuple[Scene, ...]
+) -> None:
+    config = FairnessBench(
+        output=tmp_path / "fairness.json",
+        seconds=0.2,
+        warm_up_s=0.0,
+        clients=1,
+        endpoints=endpoints,
+        scenes=scenes,
+    )
     told: list[str] = []
     run = fairness_bench(config, advance=told.append)
-    assert told == [row.scene for row in run.rows] == list(scenes())
+    assert told == [f"{row.endpoint}, {row.scene}" for row in run.rows]
+    assert told == [f"{endpoint}, {scene}" for endpoint in endpoints for scene in (ALONE, *scenes)]
     assert run.complete
     assert run == FairnessRun.model_validate_json(config.output.read_text())
     assert all(row.latency_ms and not row.errors for row in run.rows)
