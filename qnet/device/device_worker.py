@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from time import perf_counter
 from traceback import clear_frames
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
@@ -31,7 +32,8 @@ Ending = Literal["answered", "failed", "given_up"]
 DEFAULT_MAX_BATCH = 16
 MOST_UNFINISHED = 4
 """Batches of one kind in turns with each other: each holds keys and values on the device, and each
-that runs alone is one that the others cannot be batched with."""
+that runs alone is one that the others cannot be batched with. Callers that have none unfinished may
+begin as many again, so that a flood of others does not keep them waiting for the end of a batch."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +58,10 @@ class DeviceWorker(Generic[Request, Result]):
         run_batch: results of a batch of requests, in order, at once or in slices.
         max_batch: most requests of one micro-batch.
         cost: of a request, in any unit; asked once, when the request comes.
-        max_cost: of one micro-batch together; a request that costs more is one alone.
+        max_cost: of one micro-batch together; a request that costs more is one alone. A request
+            within it is expected to take a single slice. 0 is no limit.
+        max_shared_cost: of one micro-batch of several callers, whose slices take as long as those
+            of the longest request; None is `max_cost`.
         observe: told of every batch that ran, on the device thread, before its callers are.
         observe_wait: told of every request that was not refused how long it waited in the queue,
             and how it ended; on the caller's thread.
@@ -72,6 +77,7 @@ class DeviceWorker(Generic[Request, Result]):
         max_batch: int = DEFAULT_MAX_BATCH,
         cost: Callable[[Request], int] = lambda _: 0,
         max_cost: int = 0,
+        max_shared_cost: int | None = None,
         observe: Callable[[BatchRun], None] = lambda _: None,
         observe_wait: Callable[[float, Ending], None] = lambda *_: None,
         observe_unanswered: Callable[[TokenUsage], None] = lambda _: None,
@@ -80,6 +86,7 @@ class DeviceWorker(Generic[Request, Result]):
         self._max_batch = max_batch
         self._cost = cost
         self._max_cost = max_cost
+        self._max_shared_cost = max_shared_cost
         self._run_batch = run_batch
         self._observe = _never_raising(observe)
         self._observe_wait = _never_raising(observe_wait)
@@ -146,20 +153,27 @@ class DeviceWorker(Generic[Request, Result]):
         if error is not None and waiting.future.set_running_or_notify_cancel():
             waiting.future.set_exception(error)
 
-    def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
-        """True while few batches are unfinished, or if the request likely takes a single slice."""
-        return running < MOST_UNFINISHED or 0 < waiting.cost <= self._max_cost
+    def may_start(self, waiting: QueuedRequest, *, running: int, own: int) -> bool:
+        """True while few batches are unfinished, or if it is the caller's only one or short."""
+        most = MOST_UNFINISHED if own else 2 * MOST_UNFINISHED
+        return running < most or 0 < waiting.cost <= self._max_cost
 
     def first_of(self, waiting: Sequence[QueuedRequest]) -> list[QueuedRequest]:
         """The next micro-batch, in order: up to its limits, and at least one request."""
         batch = list(waiting[:1])
-        room = self._max_cost - batch[0].cost
+        cost = batch[0].cost
         for one in waiting[1 : self._max_batch]:
-            room -= one.cost
-            if room < 0:
+            cost += one.cost
+            if cost > self._most(batch, one):
                 break
             batch.append(one)
         return batch
+
+    def _most(self, batch: Sequence[QueuedRequest], one: QueuedRequest) -> float:
+        """Most that a batch may cost with one more request."""
+        if self._max_shared_cost is not None and one.caller != batch[0].caller:
+            return self._max_shared_cost
+        return self._max_cost or inf
 
     def slices(self, batch: Sequence[QueuedRequest]) -> Generator[None, None, None]:
         """Serve a batch on the device thread; cancelled requests cost nothing."""

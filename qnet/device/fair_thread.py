@@ -59,8 +59,12 @@ class QueuedRequest:
 class Worker(Protocol):
     """One kind of work."""
 
-    def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
-        """True if the request may begin while `running` batches of this kind are unfinished."""
+    def may_start(self, waiting: QueuedRequest, *, running: int, own: int) -> bool:
+        """True if the request may begin while `running` batches of this kind are unfinished.
+
+        Args:
+            own: how many of them have a request of the same caller.
+        """
         ...
 
     def first_of(self, waiting: Sequence[QueuedRequest]) -> list[QueuedRequest]:
@@ -78,7 +82,7 @@ class _Call:
     def __init__(self, is_lost: Callable[[Exception], bool]) -> None:
         self._is_lost = is_lost
 
-    def may_start(self, waiting: QueuedRequest, *, running: int) -> bool:
+    def may_start(self, waiting: QueuedRequest, *, running: int, own: int) -> bool:
         """A single function may always start."""
         return True
 
@@ -356,20 +360,19 @@ class FairThread:
         for caller, waiting in self._queue:
             if before_s is not None and self._queue.used_s(caller) >= before_s:
                 return None
-            worker = waiting.worker
-            running = sum(job.worker is worker for job in self._jobs)
-            if worker.may_start(waiting, running=running):
-                return self._begin(worker, running)
+            if self._may_start(waiting):
+                return self._begin(waiting.worker)
         return None
 
-    def _begin(self, worker: Worker, running: int) -> _Job:
+    def _may_start(self, waiting: QueuedRequest) -> bool:
+        running = [job.callers for job in self._jobs if job.worker is waiting.worker]
+        own = sum(waiting.caller in callers for callers in running)
+        return waiting.worker.may_start(waiting, running=len(running), own=own)
+
+    def _begin(self, worker: Worker) -> _Job:
         """A batch of those that wait for the same work, whoever's they are."""
         batch = worker.first_of(
-            [
-                one
-                for _, one in self._queue
-                if one.worker is worker and worker.may_start(one, running=running)
-            ]
+            [one for _, one in self._queue if one.worker is worker and self._may_start(one)]
         )
         taken = set(map(id, batch))
         self._queue.keep({id(one) for _, one in self._queue} - taken)

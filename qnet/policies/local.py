@@ -25,6 +25,9 @@ from qnet.usage import TokenUsage
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048
 DEFAULT_MAX_ROWS = 512
+_SHARED_PART = 8
+"""Draws of several callers are one batch only where they are an eighth of a forward pass: a pass of
+so few takes hardly longer than one of a single draw, so that no caller waits for another's."""
 
 
 class LocalPolicy:
@@ -59,7 +62,15 @@ class LocalPolicy:
         self._stop = frozenset(loaded.renderer.stop_token_ids)
         self._max_rows = max_rows
         self._worker = (
-            DeviceWorker(thread, self._slices, observe_unanswered=record_usage) if thread else None
+            DeviceWorker(
+                thread,
+                self._slices,
+                cost=lambda asked: len(asked.draws),
+                max_shared_cost=max(1, tokens_per_forward // _SHARED_PART),
+                observe_unanswered=record_usage,
+            )
+            if thread
+            else None
         )
         self.history_tokens = 0
         self.prefill_tokens = 0

@@ -60,7 +60,7 @@ class Agent:
             action: str = answer["action"]
             return action
         best = answer["results"][0]["index"] if "results" in answer else answer["chosen"]
-        return self._offered[best]
+        return self._offered[int(best)]
 
     def _begin(self) -> None:
         seen = ", ".join(f"a {self._place()}" for _ in range(6))

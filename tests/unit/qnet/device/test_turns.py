@@ -105,24 +105,64 @@ async def test_requests_of_several_callers_still_share_a_batch(
     assert sliced.slices == ["a1", "bob+carl"]
 
 
+async def begun_before_an_end(
+    thread: DeviceThread, sliced: Sliced, callers: Sequence[str], *, short: str
+) -> list[str]:
+    """Names in the order in which they began, until one had ended; of 9 slices, one of 1."""
+    worker = DeviceWorker(thread, sliced, max_batch=1, cost=lambda work: work[1], max_cost=1)
+    tasks = [ask(worker, callers[0], f"{callers[0]}-0", 9)]
+    await sliced.is_busy()
+    tasks += [ask(worker, who, f"{who}-{n}", 9) for n, who in enumerate(callers[1:], start=1)]
+    tasks.append(ask(worker, short, "short", 1))
+    await asyncio.sleep(0)
+    sliced.gate.set()
+    await asyncio.gather(*tasks)
+    ends = [at for at, name in enumerate(sliced.slices) if sliced.slices[: at + 1].count(name) == 9]
+    return list(dict.fromkeys(sliced.slices[: ends[0]]))
+
+
 async def test_only_so_many_long_batches_are_unfinished_at_once(
     thread: DeviceThread, sliced: Sliced
 ) -> None:
-    worker = DeviceWorker(thread, sliced, max_batch=1, cost=lambda work: work[1], max_cost=1)
-    callers = [f"caller{n}" for n in range(MOST_UNFINISHED + 1)]
-    tasks = [ask(worker, callers[0], callers[0], 9)]
+    callers = [f"caller{n}" for n in range(2 * MOST_UNFINISHED)]
+    begun = await begun_before_an_end(thread, sliced, callers, short="bob")
+    assert sorted(begun) == sorted([*(f"{who}-{n}" for n, who in enumerate(callers)), "short"])
+
+
+async def test_of_one_caller_half_as_many_are_and_a_short_request_goes_first(
+    thread: DeviceThread, sliced: Sliced
+) -> None:
+    begun = await begun_before_an_end(thread, sliced, ["ada"] * 7, short="bob")
+    assert begun[:2] == ["ada-0", "short"]
+    assert len(begun) <= 1 + MOST_UNFINISHED
+
+
+async def test_work_of_a_caller_with_none_unfinished_waits_for_no_end_of_anothers(
+    thread: DeviceThread, sliced: Sliced
+) -> None:
+    worker = DeviceWorker(thread, sliced, max_batch=1)
+    flood = [ask(worker, f"caller{n}", f"flood-{n}", 9) for n in range(MOST_UNFINISHED)]
     await sliced.is_busy()
-    tasks += [ask(worker, caller, caller, 9) for caller in callers[1:]]
-    short = ask(worker, "bob", "short", 1)
+    own = ask(worker, "bob", "own", 9)
     await asyncio.sleep(0)
     sliced.gate.set()
-    await asyncio.gather(short, *tasks)
-    last = callers[-1]
-    begun = list(dict.fromkeys(sliced.slices))
-    assert begun[-1] == last
-    assert begun.index("short") < len(begun) - 1
-    finished = {name: len(sliced.slices) - sliced.slices[::-1].index(name) for name in callers}
-    assert min(finished[name] for name in callers[:-1]) <= sliced.slices.index(last)
+    await asyncio.gather(own, *flood)
+    assert sliced.slices.index("own") <= MOST_UNFINISHED
+    assert sliced.slices.count("own") == 9
+
+
+async def test_costly_work_of_one_caller_is_no_batch_with_anothers(
+    thread: DeviceThread, sliced: Sliced
+) -> None:
+    worker = DeviceWorker(thread, sliced, cost=lambda work: work[1], max_shared_cost=5)
+    tasks = [ask(worker, "ada", "a0", 1)]
+    await sliced.is_busy()
+    tasks += [ask(worker, "ada", f"a{n}", 4) for n in (1, 2)]
+    tasks += [ask(worker, who, who, 2) for who in ("bob", "carl")]
+    await asyncio.sleep(0)
+    sliced.gate.set()
+    await asyncio.gather(*tasks)
+    assert set(sliced.slices) == {"a0", "bob+carl", "a1+a2"}
 
 
 async def test_a_flood_of_one_caller_closes_the_queue_to_nobody_else(

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from qnet.device.device_thread import DeviceThread
+from qnet.engine.attention import PackedSegment
 from qnet.engine.packed_model import PackedModel
 from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.scoring.value_head import SharedPrefixScorer
+from qnet.tenant import Tenant, working_for
 from qnet.types import CachingScorer, Message, Sampling, ScoreRequest, ScoreResult
 from server.access.keys import create_key
 from server.app import create_app
@@ -213,6 +215,33 @@ async def test_draws_give_way_to_a_score_between_two_tokens(
         assert passes_before[0] <= 5  # not all of the tokens that were still to be drawn
         assert (await act).status_code == 200
     assert passes.passes > 5
+
+
+@pytest.mark.parametrize(("flood", "shared"), [(40, False), (3, True)])
+async def test_draws_of_two_keys_share_their_passes_only_if_both_are_few(
+    monkeypatch: pytest.MonkeyPatch, flood: int, shared: bool
+) -> None:
+    thread, gate = DeviceThread(), threading.Event()
+    policy = LocalPolicy(policy_model(), thread=thread, tokens_per_forward=64)
+    rows: list[int] = []
+    forward = policy._packed.forward
+
+    def noted(batch: list[PackedSegment]) -> torch.Tensor:
+        rows.append(len(batch))
+        return forward(batch)
+
+    monkeypatch.setattr(policy._packed, "forward", noted)
+    thread.call(gate.wait)
+    histories = {key: (*HISTORY, Message("assistant", key), *HISTORY) for key in ("ada", "bob")}
+    drawing = []
+    for key, n in (("ada", flood), ("bob", 2)):
+        with working_for(Tenant(key, cache_salt=key)):
+            drawing.append(asyncio.create_task(policy.sample(histories[key], n=n, sampling=HOT)))
+    await until_waiting(thread, 2)
+    gate.set()
+    assert [len(drawn) for drawn in await asyncio.gather(*drawing)] == [flood, 2]
+    thread.close()
+    assert (max(rows) == 2) is shared, "histories in one pass"
 
 
 async def test_a_history_of_a_megabyte_is_refused_before_it_is_tokenized(
