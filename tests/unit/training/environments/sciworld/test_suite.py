@@ -105,7 +105,7 @@ def test_the_splits_are_the_papers(sciworld_indices: Path) -> None:
 
 def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="qguide\\[sciworld\\]"):
+    with pytest.raises(ConfigError, match="\\.\\[sciworld\\]"):
         build_suite(SciWorldConfig())
     monkeypatch.undo()
     if importlib.util.find_spec("scienceworld") is None:
