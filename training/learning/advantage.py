@@ -13,7 +13,6 @@ own luck. Both are linear in hashed features.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from qnet.features.hashing import Hasher
 from qnet.features.state_action import candidate_features, state_features, state_of
 from training.learning.episodes import Episode, folds_of
-from training.learning.ridge import Floats, design, ridge
+from training.learning.ridge import Design, Floats, design, ridge
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,14 @@ class Steps:
     """All decisions of some episodes as matrices.
 
     Attributes:
-        states, actions: (n, 2^bits) features.
+        states, actions: their features.
         outcome: (n,) of each decision's episode.
         last: (n,) true at an episode's last decision.
         tasks: of each decision.
     """
 
-    states: Any
-    actions: Any
+    states: Design
+    actions: Design
     outcome: Floats
     last: NDArray[np.bool_]
     tasks: tuple[str, ...]
@@ -59,8 +58,8 @@ class Steps:
     def where(self, chosen: NDArray[np.bool_]) -> "Steps":
         """Some of the decisions, of whole episodes."""
         return Steps(
-            self.states[chosen],
-            self.actions[chosen],
+            self.states.where(chosen),
+            self.actions.where(chosen),
             self.outcome[chosen],
             self.last[chosen],
             tuple(task for task, kept in zip(self.tasks, chosen, strict=True) if kept),
@@ -69,15 +68,14 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Weights of values and advantages; value(s) = values @ state + mean.
+    """Weights of values and advantages in the columns of a design; value(s) = values @ s + mean.
 
     Attributes:
-        values, advantages: (2^bits,) weights.
         mean: value of a state of which nothing is known.
     """
 
-    values: NDArray[np.float32]
-    advantages: NDArray[np.float32]
+    values: Floats
+    advantages: Floats
     mean: float
 
 
@@ -130,11 +128,11 @@ def trace_returns(
     return returns
 
 
-def _cross_fitted(x: Any, y: Floats, folds: NDArray[np.int_], *, alpha: float) -> Floats:
+def _cross_fitted(x: Design, y: Floats, folds: NDArray[np.int_], *, alpha: float) -> Floats:
     """(n,) predictions of each fold by a fit to the others; of a single fold its mean."""
     predicted = np.full(len(y), y.mean())
     for fold in range(folds.max() + 1) if folds.max() else ():
         held = folds == fold
-        weights, mean = ridge(x[~held], y[~held], alpha=alpha)
-        predicted[held] = x[held] @ weights + mean
+        weights, mean = ridge(x.where(~held), y[~held], alpha=alpha)
+        predicted[held] = x.where(held).rows @ weights + mean
     return predicted

@@ -49,7 +49,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     evidence = evidence_of(held_back.decisions())
     usual = float(np.sqrt(np.mean(held_back.advantages**2)))
     return Learned(
-        _model(fit(steps, options), hasher),
+        _model(fit(steps, options), steps, hasher),
         evidence,
         held_back.credit(),
         _TAU_OF_ADVANTAGE * usual,
@@ -74,14 +74,16 @@ class _Judge:
             held = self._of_step == fold
             found = fit(steps.where(~held), options)
             self._fits[fold] = found
-            self.advantages[held] = steps.actions[held] @ found.advantages
-            self._values[held] = steps.states[held] @ found.values + found.mean
+            mine = steps.where(held)
+            self.advantages[held] = mine.actions.rows @ found.advantages
+            self._values[held] = mine.states.rows @ found.values + found.mean
 
     def decisions(self) -> Iterator[HeldBackDecision]:
         """The decisions of every fold, valued by the others' model."""
         for fold, found in self._fits.items():
             mine = [e for e, f in zip(self._episodes, self._of_episode, strict=True) if f == fold]
-            yield from recorded_decisions(mine, _model(found, self._hasher).q_values)
+            model = _model(found, self._steps, self._hasher)
+            yield from recorded_decisions(mine, model.q_values)
 
     def credit(self) -> Credit:
         """Credit of preferred actions on every step."""
@@ -89,5 +91,10 @@ class _Judge:
         return credit_of(self.advantages, surprises, self._steps.tasks)
 
 
-def _model(found: Fit, hasher: Hasher) -> FeatureQ:
-    return feature_q_of(found.values, found.advantages, mean=found.mean, hasher=hasher)
+def _model(found: Fit, steps: Steps, hasher: Hasher) -> FeatureQ:
+    return feature_q_of(
+        steps.states.spread(found.values),
+        steps.actions.spread(found.advantages),
+        mean=found.mean,
+        hasher=hasher,
+    )
