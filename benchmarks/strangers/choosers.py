@@ -1,5 +1,7 @@
 """Agents that choose among M candidates, as rollout tasks; all see the same draws of a state.
 
+The first of the M is the greedy reply, as the server draws it by default.
+
 greedy      the likeliest reply
 sample      one draw: the agent without guidance
 random      any of the distinct candidates
@@ -11,7 +13,7 @@ oracle      peeks: tries each candidate in a copy, and goes on from there severa
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 from typing import Any, Final, Literal
@@ -75,6 +77,10 @@ class Seat:
         """The sampling of each step, by its seed."""
         return seeded(DRAWN, *self.seed, self.task.id, *more)
 
+    def choice(self, step: int) -> Sampling:
+        """The sampling of the candidates of a step."""
+        return replace(self.sampling()(step), first_greedy=True)
+
 
 def play(
     seat: Seat, chooser: Chooser, *, tau: float | None = None, continuations: int = 10
@@ -99,10 +105,9 @@ def play(
 
 def _choosing(seat: Seat, chooser: Chooser, tau: float | None) -> Agent:
     """The agent that draws M candidates and takes one of the distinct ones."""
-    sampling = seat.sampling()
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        drawn: list[Candidate] = yield SampleRequest(history, seat.candidates, sampling(step))
+        drawn: list[Candidate] = yield SampleRequest(history, seat.candidates, seat.choice(step))
         messages, counts = distinct(drawn)
         chance = Random(derived_seed("choice", *seat.seed, seat.task.id, step))
         anything = chooser == "random" or (chooser == "explore" and chance.random() < EXPLORED)
@@ -139,7 +144,7 @@ def _oracle(seat: Seat, continuations: int) -> RolloutTask[Episode]:
     episode: Episode = yield from replay(seat.make, taken, chat=chat)
     while len(taken) < seat.max_steps and not (episode.steps and episode.steps[-1].ended):
         step = len(taken)
-        request = SampleRequest(episode.messages, seat.candidates, seat.sampling()(step))
+        request = SampleRequest(episode.messages, seat.candidates, seat.choice(step))
         messages, counts = distinct((yield request))
         values = [0.0]
         if len(messages) > 1:
