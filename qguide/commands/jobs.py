@@ -30,7 +30,6 @@ ENVIRONMENT_HELP = f"{', '.join(ENVIRONMENTS)}, or package.module:BUNDLE."
 CONFIG_HELP = "The job's TOML file; docs/reference/jobs.md lists its fields and their defaults."
 
 Config = Annotated[Path | None, typer.Option(help=CONFIG_HELP)]
-RequiredConfig = Annotated[Path, typer.Option(help=CONFIG_HELP)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", help="field=value or table.field=value; overrides the file."),
@@ -41,7 +40,7 @@ Games = Annotated[
 
 
 @app.command()
-def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
+def collect(config: Config = None, overrides: Overrides = None) -> None:
     """Collect trajectories of an expert, or a policy's own successes, for behaviour cloning."""
     with shown_errors():
         from dataclasses import asdict
@@ -52,7 +51,7 @@ def collect(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
+def sft(config: Config = None, overrides: Overrides = None) -> None:
     """Train a policy on trajectories (behaviour cloning)."""
     with shown_errors():
         from training.jobs.sft import SftConfig, run_sft
@@ -61,7 +60,7 @@ def sft(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
+def explore(config: Config = None, overrides: Overrides = None) -> None:
     """Grow exploration trees with a policy (QLASS algorithm 2)."""
     with shown_errors():
         from training.jobs.explore import ExploreConfig, run_explore
@@ -70,7 +69,7 @@ def explore(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
+def groups(config: Config = None, overrides: Overrides = None) -> None:
     """Build decision groups: value each candidate of played episodes by playing on."""
     with shown_errors():
         from training.jobs.groups import GroupsConfig, run_groups
@@ -79,7 +78,7 @@ def groups(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def label(config: RequiredConfig, overrides: Overrides = None) -> None:
+def label(config: Config = None, overrides: Overrides = None) -> None:
     """Label the nodes of exploration trees with Q-values (QLASS algorithm 3)."""
     with shown_errors():
         from training.jobs.label import LabelConfig, run_label
@@ -88,7 +87,7 @@ def label(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def pairs(config: RequiredConfig, overrides: Overrides = None) -> None:
+def pairs(config: Config = None, overrides: Overrides = None) -> None:
     """Preference pairs from decision groups, exploration trees and episodes."""
     with shown_errors():
         from training.jobs.pairs import PairsConfig, run_pairs
@@ -97,7 +96,7 @@ def pairs(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def rro(config: RequiredConfig, overrides: Overrides = None) -> None:
+def rro(config: Config = None, overrides: Overrides = None) -> None:
     """Preference pairs by reward rising sampling (RRO algorithm 1)."""
     with shown_errors():
         from training.jobs.rro import RroConfig, run_rro
@@ -106,7 +105,7 @@ def rro(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def ipr(config: RequiredConfig, overrides: Overrides = None) -> None:
+def ipr(config: Config = None, overrides: Overrides = None) -> None:
     """Preference pairs of an agent's mistakes along expert trajectories (IPR)."""
     with shown_errors():
         from training.jobs.ipr import IprConfig, run_ipr
@@ -115,7 +114,7 @@ def ipr(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
+def train_dpo(config: Config = None, overrides: Overrides = None) -> None:
     """An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO."""
     with shown_errors():
         from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
@@ -125,7 +124,7 @@ def train_dpo(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def train_policy(config: RequiredConfig, overrides: Overrides = None) -> None:
+def train_policy(config: Config = None, overrides: Overrides = None) -> None:
     """Improve a policy by the values of its own candidates: group-relative optimization (GRPO)."""
     with shown_errors():
         from training.jobs.train_policy import TrainPolicyConfig, run_train_policy
@@ -135,7 +134,7 @@ def train_policy(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
+def train_qnet(config: Config = None, overrides: Overrides = None) -> None:
     """Train a Q model on labelled trees and decision groups."""
     with shown_errors():
         from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
@@ -145,7 +144,7 @@ def train_qnet(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def paraphrase(config: RequiredConfig, overrides: Overrides = None) -> None:
+def paraphrase(config: Config = None, overrides: Overrides = None) -> None:
     """Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug)."""
     with shown_errors():
         from training.jobs.paraphrase import ParaphraseConfig, run_paraphrase
@@ -266,7 +265,7 @@ def _number(text: str) -> int:
 
 
 @app.command()
-def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
+def choice_regret(config: Config = None, overrides: Overrides = None) -> None:
     """Measure the regret of a Q model's choices on decision groups; no episodes are played."""
     with shown_errors():
         from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
@@ -276,7 +275,7 @@ def choice_regret(config: RequiredConfig, overrides: Overrides = None) -> None:
 
 
 @app.command()
-def recorded_groups(config: RequiredConfig, overrides: Overrides = None) -> None:
+def recorded_groups(config: Config = None, overrides: Overrides = None) -> None:
     """Decision groups from recorded LLM episodes on InterCode-SQL."""
     with shown_errors():
         from training.jobs.recorded.groups import RecordedGroupsConfig, run_recorded_groups
@@ -286,7 +285,7 @@ def recorded_groups(config: RequiredConfig, overrides: Overrides = None) -> None
 
 
 @app.command()
-def rerank_recorded(config: RequiredConfig, overrides: Overrides = None) -> None:
+def rerank_recorded(config: Config = None, overrides: Overrides = None) -> None:
     """Choice among recorded candidates by Q and by its baselines; nothing is played."""
     with shown_errors():
         from training.jobs.recorded.rerank import RerankConfig, run_rerank

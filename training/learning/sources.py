@@ -1,4 +1,4 @@
-"""Episodes to learn from: run folders of `import` and `collect`, and recordings in any format."""
+"""Episodes to learn from: run folders of trajectories and trees, and recordings in any format."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -19,7 +19,7 @@ def read_learnable(
     """All episodes of these sources, in their order.
 
     Args:
-        sources: run folders of trajectories, recordings, or folders of those.
+        sources: run folders of trajectories or trees, recordings, or folders of those.
         fields: of the reward and the task id in recordings.
         environment: name of the environment, for recordings that name none.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
@@ -40,11 +40,13 @@ def read_learnable(
 def _rows(
     source: Path, fields: Fields, *, environment: str, skip_bad: bool
 ) -> Iterator[TrajectoryRow]:
-    if (run := RunFolder(source)).rows.exists():
+    run = RunFolder(source)
+    paths = [run.rows] if run.rows.exists() else files_of(source)
+    format_ = detect_format(paths)
+    if run.rows.exists() and format_ != "served":
         yield from read_rows(run.rows, TrajectoryRow)
         return
-    paths = files_of(source)
-    for found in read_episodes(paths, detect_format(paths), fields):
+    for found in read_episodes(paths, format_, fields):
         if not isinstance(found, BadRecord):
             yield found.to_row(environment=environment)
         elif not skip_bad:

@@ -34,7 +34,7 @@ class LearnConfig(BaseModel):
 
     Attributes:
         source: recordings in a format that `qguide import` reads, folders of them, and run folders
-            of trajectories.
+            of trajectories, or of trees, of which each path to a leaf is an episode.
         output: the folder to write.
         name: the name that the Q model is served under.
         environment: name of the environment, for recordings that name none.

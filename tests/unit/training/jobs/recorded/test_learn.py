@@ -8,6 +8,7 @@ from rich.console import Console
 from qnet.errors import CheckpointError, ConfigError, RecordError
 from qnet.models.feature_q import WEIGHTS, is_feature_q, load_feature_q
 from qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qnet.records import NodeRow, TreeRow
 from qnet.types import Message, ScoreRequest
 from training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
 from training.licence.report import show_manifest
@@ -117,3 +118,39 @@ def test_features_of_another_version_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match="99"):
         load_feature_q(folder)
+
+
+def test_each_path_of_an_exploration_is_an_episode(tmp_path: Path) -> None:
+    def node(number: int, drawer: str, reward: float) -> NodeRow:
+        action = f"Action: open the {drawer} drawer"
+        return NodeRow(
+            id=number,
+            parent=0,
+            depth=1,
+            action=action,
+            observation="Open.",
+            reward=reward,
+            terminated=True,
+            source="policy",
+        )
+
+    folder = tmp_path / "trees"
+    folder.mkdir()
+    with (folder / "rows.jsonl").open("w") as file:
+        for number in range(20):
+            tree = TreeRow(
+                task_id=f"{number}",
+                kind="find",
+                environment="drawers",
+                first_observation=f"Find the ring of guest {number}.",
+                nodes=(node(1, "red", 1.0), node(2, "blue", 0.0)),
+                draws=2,
+            )
+            file.write(tree.model_dump_json() + "\n")
+
+    manifest = run_learn(LearnConfig(source=(folder,), output=tmp_path / "run"))
+
+    assert manifest.metrics["episodes"] == 40
+    assert manifest.licence is not None
+    assert manifest.licence.decisions == 20
+    assert manifest.licence.granted
