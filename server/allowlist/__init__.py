@@ -1,1 +1,1 @@
-"""What of a caller's request reaches an upstream, which is asked with the operator's key."""
+"""Allow-list of the parts of a request that reach an upstream with the operator's key."""

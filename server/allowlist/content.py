@@ -36,7 +36,7 @@ _CHOICES: Final = (*_KINDS, "allowed_tools")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What callers may make an upstream fetch or open.
+    """Addresses and files that callers may make an upstream fetch or open.
 
     Attributes:
         hosts: of addresses, in lower case; `*` is any.

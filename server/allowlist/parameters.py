@@ -27,9 +27,10 @@ _OPEN_SERVERS: Final = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
     *("regex", "json_schema", "ebnf", "grammar"),
     *("reasoning", "include_reasoning", "separate_reasoning", "thinking", "enable_thinking"),
-    *("thinking_budget", "safe_prompt", "random_seed"),
+    *("thinking_budget", "safe_prompt", "random_seed", "cache_salt"),
 )
-"""Sampling, structured outputs and thoughts at vLLM, SGLang, llama.cpp, OpenRouter and others."""
+"""Sampling, structured outputs and thoughts at vLLM, SGLang, llama.cpp, OpenRouter and others. A
+salt only divides a cache further: where upstreams get one, it is hashed with the key's own."""
 _TEMPLATE: Final = "chat_template_kwargs"
 _TEMPLATE_VARIABLES: Final = frozenset(
     (

@@ -113,7 +113,7 @@ def _sampling(
     settings: Settings,
     names: Mapping[str, str],
 ) -> tuple[Sampling, tuple[str, ...]]:
-    """How to draw, and a warning of the parameters that have no effect."""
+    """Sampling options of the draw, and a warning of the parameters that have no effect."""
     sampling = Sampling(
         temperature=body.temperature if options.temperature is None else options.temperature,
         max_tokens=body.max_tokens,

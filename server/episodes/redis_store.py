@@ -28,7 +28,7 @@ _CLAIM_S: Final = 60
 """Longer than recording takes; the claim of a replica that died expires."""
 _STATE: Final = "state"
 _Field = bytes | bytearray | memoryview | str | int | float
-"""What redis-py takes in a hash."""
+"""Values that redis-py takes in a hash."""
 
 
 class RedisEpisodeStore:

@@ -74,7 +74,7 @@ class Offer(_State):
 
 
 class StepRecord(_State):
-    """What a step adds to the record of its episode.
+    """Addition of a step to the record of its episode.
 
     Attributes:
         messages: those that its history has and the previous step's has not; none for another

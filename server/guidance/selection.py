@@ -12,7 +12,7 @@ from server.settings.settings import Settings
 
 
 class SelectionOptions(Protocol):
-    """What a request may say of the choice."""
+    """Fields of a request that concern the choice."""
 
     @property
     def selection(self) -> SelectionName | None: ...  # noqa: D102

@@ -44,7 +44,7 @@ class GuidedStepRequest:
 
     @property
     def obstacle(self) -> InvalidRequestError | None:
-        """Why no candidate can be judged for this history; None if they can."""
+        """Reason why no candidate can be judged for this history; None if they can."""
         unreadable = self.unreadable if self.view is None else None
         return self.no_q_model or self.too_long or unreadable
 

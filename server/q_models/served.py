@@ -153,7 +153,7 @@ class QModelLease:
 
     @property
     def refusal(self) -> str:
-        """Why it scores nothing; "" for a Q model."""
+        """Reason why it scores nothing; "" for a Q model."""
         return self.model.refusal
 
     @property

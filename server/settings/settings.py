@@ -371,7 +371,7 @@ class Settings(BaseSettings):
 
     @property
     def reach(self) -> Reach:
-        """What callers may make an upstream fetch or open."""
+        """Addresses and files that callers may make an upstream fetch or open."""
         hosts = frozenset(host.lower() for host in self.caller_media_domains)
         return Reach(hosts, self.caller_fields)
 

@@ -1,4 +1,4 @@
-"""What is refused by a schema, a whole implementation refuses, too; and any schema ends."""
+"""Refusals by a schema are those of a whole implementation, and any schema ends."""
 
 from typing import Any
 

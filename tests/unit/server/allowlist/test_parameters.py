@@ -85,7 +85,6 @@ def test_every_field_of_a_native_sdk_passes_or_is_accounted_for(
         "lora_path",
         "lora_request",
         "priority",
-        "cache_salt",
         "vllm_xargs",
         "mm_processor_kwargs",
         "documents",

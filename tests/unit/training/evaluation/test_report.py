@@ -37,7 +37,7 @@ def episode(method: MethodName, task: int, reward: float) -> EpisodeRow:
 
 
 def printed(*rewards: float) -> str:
-    """What a terminal of 80 columns shows of every method, by one reward for each task."""
+    """The part of every method that a terminal of 80 columns shows, one reward for each task."""
     rows = [episode(m, task, reward) for m in METHODS for task, reward in enumerate(rewards)]
     played = latest(rows)
     results = Results(
