@@ -24,7 +24,14 @@ class Features:
     """See `benchmarks.strangers.protocol.Learner`."""
 
     name = "features"
+    options = Options()
 
     def fit(self, rows: Sequence[TrajectoryRow]) -> LicensedScorer:
         """Learn Q from recorded episodes, by the options of `qguide learn`."""
-        return LicensedScorer(learn(episodes_of(rows), Options(), Hasher(b"strangers")))
+        return LicensedScorer(learn(episodes_of(rows), self.options, Hasher(b"strangers")))
+
+
+class WholeOutcomes(Features):
+    """The same, with every step credited with the whole outcome (lambda = 1)."""
+
+    options = Options(trace=1.0)
