@@ -186,7 +186,9 @@ def assert_qguide(command: Command) -> None:
         if name in JOBS:
             path = options["config"]
             overrides = [*(options["overrides"] or ()), *([] if path else ["output=there"])]
-            overrides += [f"source={options['source']}"] if options.get("source") else []
+            if source := options.get("source"):
+                several = [str(one) for one in source] if isinstance(source, list) else str(source)
+                overrides.append(f"source={json.dumps(several)}")
             load_config(JOBS[name], path and ROOT / path, overrides)
         if name == "serve" and "policy" in options:
             given = {option: options[option] for option in ("host", "policy") if options[option]}
