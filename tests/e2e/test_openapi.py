@@ -41,6 +41,8 @@ from server.settings.settings import SCRIPTED, Settings, Upstream
 from tests.support.serving import serving_app
 
 EVERYDAY_CASES = 120
+ENOUGH_CASES = 10_000
+"""So many that every route gets hundreds; with fewer, chance decides which answers are seen."""
 CASES = int(os.environ.get("QGUIDE_OPENAPI_CASES", EVERYDAY_CASES))
 SERVERS = ("as it comes", "for a team")
 CASES_OF_ONE = -(-CASES // len(SERVERS))
@@ -158,7 +160,7 @@ def test_every_answer_is_documented_and_none_is_a_failure(served: Served) -> Non
     assert (401 in {status for _, status in sent}) == bool(served.headers)
     answered = {label for label, status in sent if status == 200}
     assert answered & {"POST /v1/score", "POST /v1/act", "POST /v1/rerank", "POST /v2/rerank"}
-    if CASES > EVERYDAY_CASES:
+    if CASES >= ENOUGH_CASES:
         assert served.answers <= sent.keys()
 
 
