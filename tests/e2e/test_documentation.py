@@ -291,8 +291,10 @@ def test_an_admin_key_promotes_a_q_model_as_the_page_says(
     for name in ("shop-0042", "shop-0043"):
         shutil.copytree(embedded_path("qnet"), tmp_path / "models" / name)
     keys = tmp_path / "keys.json"
-    created = [sys.executable, "-m", "qguide", "keys", "create", "root", "--admin", "--file", keys]
-    said = subprocess.run(created, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    create = [sys.executable, "-m", "qguide", "keys", "create", "root", "--admin", "--file"]
+    said = subprocess.run(
+        [*create, str(keys)], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     settings = {
         "QGUIDE_KEYS_FILE": str(keys),
         "QGUIDE_ADMIN": "true",

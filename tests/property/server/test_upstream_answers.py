@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from qnet.decision.decide import Decision, StepUsage
+from qnet.decision.decision import Decision, StepUsage
 from qnet.native import DialectName
 from qnet.policies.dialects.build import build_dialect
 from qnet.types import Candidate, spent_on

@@ -13,7 +13,8 @@ from qnet.policies.scripted import ScriptedPolicy
 from qnet.records import OfferRow
 from qnet.scoring.scripted import ScriptedScorer
 from server.observability.metrics import Metrics
-from server.q_models.build import Models, ServedPolicy
+from server.q_models.build import Models
+from server.q_models.policies import ServedPolicy
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve

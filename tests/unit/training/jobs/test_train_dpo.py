@@ -60,8 +60,10 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
     assert manifest.prior.tasks >= 10
     q_model = loaded(config.output / "checkpoint")
     assert q_model.manifest == manifest
-    assert load_policy(config.output / "policy").manifest.prior is None
-    policy = load_policy(config.output / "policy").model
+    saved = load_policy(config.output / "policy")
+    assert saved.manifest is not None
+    assert saved.manifest.prior is None
+    policy = saved.model
     assert torch.equal(policy.lm_head.weight, q_model.model.policy.lm_head.weight)
     margins = []
     for row in read_rows(RunFolder(config.held_back_pairs[0]).rows, PreferenceRow):
