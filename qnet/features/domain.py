@@ -21,12 +21,16 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qnet.errors import CheckpointError
-from qnet.features.words import words_of
+from qnet.features.words import read_part, words_of
 from qnet.types import History
 
 DOMAIN: Final = "domain.json"
 _CACHED_WORDS: Final = 1 << 16
+_FIRST: Final = 2
+_LAST: Final = 30
+"""Messages of a long history that are read: the instructions, and the newest ones."""
 _HASH_BYTES: Final = 5
+_MOST_CHARACTERS: Final = 64
 
 Hash = str
 
@@ -109,14 +113,14 @@ class Domain(BaseModel):
 
 def state_hashes(history: History, *, salt: str) -> frozenset[Hash]:
     """Hashes of the words of a state: all messages but the agent's own."""
-    return frozenset().union(
-        *(_hashes(message.text, salt) for message in history if message.role != "assistant")
-    )
+    texts = [message.text for message in history if message.role != "assistant"]
+    read = texts if len(texts) <= _FIRST + _LAST else [*texts[:_FIRST], *texts[-_LAST:]]
+    return union(_hashes(read_part(text), salt) for text in read)
 
 
-@lru_cache(4_096)
+@lru_cache(512)
 def _hashes(text: str, salt: str) -> frozenset[Hash]:
-    return frozenset(_hash(word, salt) for word in words_of(text))
+    return frozenset(_hash(word[:_MOST_CHARACTERS], salt) for word in words_of(text))
 
 
 @lru_cache(_CACHED_WORDS)

@@ -17,7 +17,8 @@ Hashes = NDArray[np.uint64]
 Sparse = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Indices and values of a vector; an index may occur more than once."""
 
-_CACHED_WORDS: Final = 1 << 18
+_CACHED_WORDS: Final = 1 << 16
+_MOST_CHARACTERS: Final = 1_024
 _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -41,7 +42,7 @@ class Hasher:
 
     def hashes(self, texts: Iterable[str]) -> Hashes:
         """Hash of each text."""
-        return np.fromiter((self._hash(text) for text in texts), np.uint64)
+        return np.fromiter((self._hash(text[:_MOST_CHARACTERS]) for text in texts), np.uint64)
 
     def sparse(self, families: Sequence[Hashes]) -> Sparse:
         """One vector of all families, each of length 1; an empty family adds nothing."""

@@ -42,7 +42,7 @@ class State:
     """Parts of a history that the features read.
 
     Attributes:
-        task: words of the first user message; of a long one those of its first sentences.
+        task: the first 60 different words of the first user message.
         last: words of the last observation; of a long one those that concern the task.
         recent: the same of the last six.
         all_last, earlier: all words of the last observation, and of those before it.
@@ -71,6 +71,7 @@ def state_of(history: History) -> State:
     start = next((i for i, m in enumerate(history) if m.role == "user"), 0)
     actions, observed = _turns(history[start + 1 :])
     task = words_of(history[start].text)[:_TASK_WORDS] if history else ()
+    answers = observed[1:]
     texts = tuple(text for text in observed if text)[-_RECENT_OBSERVATIONS:]
     last = texts[-1] if texts else ""
     each = _RECENT_WORDS // max(len(texts), 1)
@@ -82,20 +83,20 @@ def state_of(history: History) -> State:
         all_last=frozenset(words_of(last)),
         earlier=frozenset(word for text in observed[:-1] for word in words_of(text)),
         actions=tuple(actions),
-        answers=tuple(words_of(text) for text in observed),
+        answers=tuple(words_of(text) for text in answers),
         text=texts,
     )
 
 
 def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
-    """Each action, and all that was observed before the next one."""
+    """Each action, and all that was observed before the first, then after each."""
     actions: list[ActionWords] = []
-    observed: list[list[str]] = []
+    observed: list[list[str]] = [[]]
     for message in messages:
         if message.role == "assistant":
             actions.append(action_words(message))
             observed.append([])
-        elif observed:
+        else:
             observed[-1].append(message.text)
     return actions, ["\n".join(texts) for texts in observed]
 

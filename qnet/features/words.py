@@ -12,7 +12,9 @@ from qnet.types import Message, ToolCall
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
-_CACHED_TEXTS: Final = 4_096
+_MOST_CHARACTERS: Final = 8_192
+"""Read of one text, so that neither the work of a request nor the caches grow with it."""
+_CACHED_TEXTS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +34,30 @@ class ActionWords:
     words: tuple[str, ...]
 
 
-@lru_cache(_CACHED_TEXTS)
+def read_part(text: str) -> str:
+    """The beginning and the end of a text that is longer than features read."""
+    half = _MOST_CHARACTERS // 2
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:half]}\n{text[-half:]}"
+
+
 def words_of(text: str) -> tuple[str, ...]:
     """The different words of a text in lower case, in the order of first appearance."""
+    return _words(read_part(text))
+
+
+def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
+    """The words of each sentence or line of a text."""
+    return _sentences(read_part(text))
+
+
+@lru_cache(_CACHED_TEXTS)
+def _words(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_WORD.findall(text.lower())))
 
 
 @lru_cache(_CACHED_TEXTS)
-def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
-    """The words of each sentence or line of a text."""
-    found = (words_of(sentence) for sentence in _SENTENCE_END.split(text))
+def _sentences(text: str) -> tuple[tuple[str, ...], ...]:
+    found = (tuple(_WORD.findall(part.lower())) for part in _SENTENCE_END.split(text))
     return tuple(words for words in found if words)
 
 
@@ -65,7 +81,7 @@ def action_words(reply: Message) -> ActionWords:
         key = " ".join(f"{p}={w}" for p, w in named)
         verbs = "+".join(call.name.lower() for call in reply.tool_calls)
         return ActionWords(f"{verbs} {key}", verbs or first, places, words)
-    said = _WORD.findall(message_key(reply).lower())
+    said = _WORD.findall(read_part(message_key(reply)).lower())
     verb = said[0] if said else ""
     return ActionWords(" ".join(said), verb, ("",) * len(said[1:]), tuple(said[1:]))
 
@@ -81,7 +97,7 @@ def _call_words(call: ToolCall) -> list[tuple[str, str]]:
     return [
         (str(name).lower(), word)
         for name, value in sorted(arguments.items())
-        for word in _WORD.findall(_text(value).lower())
+        for word in _WORD.findall(read_part(_text(value)).lower())
     ]
 
 

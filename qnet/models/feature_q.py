@@ -7,6 +7,7 @@ has neither a tokenizer nor a trunk, and reading it needs no torch.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -73,10 +74,17 @@ class FeatureQ:
         """Q of each candidate."""
         state = state_of(history)
         value = self.config.mean + _dot(state_features(state, self.hasher), self.values)
-        return tuple(value + self._advantage(state, candidate) for candidate in candidates)
+        return tuple(value + advantage for advantage in self._advantages(state, candidates))
 
-    def _advantage(self, state: State, candidate: Message) -> float:
-        return _dot(candidate_features(state, candidate, self.hasher), self.advantages)
+    def advantages_of(self, history: History, candidates: Sequence[Message]) -> tuple[float, ...]:
+        """A(s, a) of each candidate."""
+        return self._advantages(state_of(history), candidates)
+
+    def _advantages(self, state: State, candidates: Sequence[Message]) -> tuple[float, ...]:
+        return tuple(
+            _dot(candidate_features(state, candidate, self.hasher), self.advantages)
+            for candidate in candidates
+        )
 
 
 def feature_q_of(

@@ -1,5 +1,6 @@
 """States of another kind than a Q model was trained on, which it does not guide."""
 
+import asyncio
 from typing import Literal
 
 from qnet.errors import OutOfDomainError
@@ -21,11 +22,11 @@ def domain_of(
     return q_model.model.domain if mode == "unguided" else None
 
 
-def reason_outside(domain: Domain | None, history: History) -> str:
-    """The reason why a state is outside; "" inside."""
+async def reason_outside(domain: Domain | None, history: History) -> str:
+    """The reason why a state is outside; "" inside. Read on a thread: a history may be long."""
     if domain is None:
         return ""
-    distance = domain.distance(history)
+    distance = await asyncio.to_thread(domain.distance, history)
     return distance.reason if distance.outside else ""
 
 
@@ -45,7 +46,7 @@ class DomainScorer:
         Raises:
             OutOfDomainError: the state is outside.
         """
-        if reason := reason_outside(self._domain, request.history):
+        if reason := await reason_outside(self._domain, request.history):
             self._metrics.out_of_domain.labels(self._q_model).inc()
             raise OutOfDomainError(
                 f'{reason}; "out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same'

@@ -226,7 +226,7 @@ class ScoringService:
         rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
         chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
         domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
-        if outside := reason_outside(domain, history):
+        if outside := await reason_outside(domain, history):
             self.metrics.out_of_domain.labels(q_model.id).inc()
             chosen = Selection(prior.likeliest if prior else 0, "fallback")
         return Scored(

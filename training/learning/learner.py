@@ -6,18 +6,24 @@ recorded episode counts as evidence, and the model that is kept has learned from
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
+from statistics import fmean
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qnet.features.hashing import Hasher
 from qnet.models.feature_q import FeatureQ, feature_q_of
 from training.learning.advantage import Fit, Options, Steps, fit, steps_of
 from training.learning.episodes import Episode, folds_of
 from training.learning.recorded import recorded_decisions
+from training.learning.ridge import Floats
 from training.licence.credit import Credit, credit_of
 from training.licence.evidence import Evidence, HeldBackDecision, evidence_of
 
+_SEED: Final = 0
+_OTHER_ACTIONS: Final = 2
 _TAU_OF_ADVANTAGE: Final = 0.3
 """At a third, two errands' recordings and a help desk's chose as well as by Q alone; at the whole,
 and at the temperature fitted on recorded decisions, up to 8 points worse."""
@@ -46,13 +52,13 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     """
     steps = steps_of(episodes, hasher)
     held_back = _Judge(episodes, steps, options, hasher)
-    evidence = evidence_of(held_back.decisions())
-    usual = float(np.sqrt(np.mean(held_back.advantages**2)))
+    tau = _TAU_OF_ADVANTAGE * float(np.sqrt(np.mean(held_back.advantages**2)))
+    evidence = evidence_of(held_back.decisions(), tau=tau)
     return Learned(
         _model(fit(steps, options), steps, hasher),
         evidence,
         held_back.credit(),
-        _TAU_OF_ADVANTAGE * usual,
+        tau,
     )
 
 
@@ -75,8 +81,25 @@ class _Judge:
             found = fit(steps.where(~held), options)
             self._fits[fold] = found
             mine = steps.where(held)
-            self.advantages[held] = mine.actions.rows @ found.advantages
+            others = self._of_other_actions(_model(found, steps, hasher), held)
+            self.advantages[held] = mine.actions.rows @ found.advantages - others
             self._values[held] = mine.states.rows @ found.values + found.mean
+
+    def _of_other_actions(self, model: FeatureQ, held: NDArray[np.bool_]) -> Floats:
+        """Mean advantage of actions that were taken elsewhere, in each held-back state.
+
+        The features of an action hold words of the state, and with them some of its value. That
+        part is the same for every action, so it is no preference and gets no credit.
+        """
+        states = [state for episode in self._episodes for state in episode.states]
+        actions = [action for episode in self._episodes for action in episode.actions]
+        chance = Random(_SEED)
+        return np.array(
+            [
+                fmean(model.advantages_of(states[i], chance.choices(actions, k=_OTHER_ACTIONS)))
+                for i in np.flatnonzero(held)
+            ]
+        )
 
     def decisions(self) -> Iterator[HeldBackDecision]:
         """The decisions of every fold, valued by the others' model."""

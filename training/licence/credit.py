@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 RESAMPLES: Final = 2_000
+FEWEST_TASKS: Final = 20
+"""Tasks below which chance has such a correlation too often: of two tasks in every fourth case."""
 _BATCH: Final = 200
 _SEED: Final = 0
 
@@ -37,6 +39,11 @@ class Credit:
     interval: tuple[float, float]
     steps: int
     tasks: int
+
+    @property
+    def licensed(self) -> bool:
+        """True if preferred actions earned more than was expected."""
+        return self.tasks >= FEWEST_TASKS and self.interval[0] > 0
 
 
 def credit_of(advantages: Floats, surprises: Floats, tasks: Sequence[str]) -> Credit:

@@ -21,6 +21,8 @@ _COMMON: Final = 0.98
 _FOLDS: Final = 5
 _LEAST_LIMIT: Final = 0.05
 """Limit where all held-back states have a smaller share, so that one new word is no alarm."""
+_UNKNOWN_LIMIT: Final = 0.4
+"""Of both shares where there are fewer tasks than folds, so that nothing can be measured."""
 _MARGIN: Final = 1.25
 """The limit over the quantile, because a few hundred states do not show the rarest."""
 
@@ -39,9 +41,9 @@ def fit_domain(states: Sequence[tuple[str, History]], *, salt: str = "") -> Doma
     """
     found = [(task, state_hashes(history, salt=salt)) for task, history in states]
     number = {task: i for i, task in enumerate(dict.fromkeys(task for task, _ in found))}
-    folds = min(_FOLDS, len(number))
-    unknown, missing = [0.0], [0.0]
-    for fold in range(folds if folds > 1 else 0):
+    folds = _FOLDS if len(number) >= _FOLDS else 0
+    unknown, missing = ([0.0], [0.0]) if folds else ([_UNKNOWN_LIMIT], [_UNKNOWN_LIMIT])
+    for fold in range(folds):
         others = _words([words for task, words in found if number[task] % folds != fold])
         for task, words in found:
             if number[task] % folds == fold and words:

@@ -27,6 +27,8 @@ from training.algorithms.posterior_temperature import (
 from training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
 
 RESAMPLES: Final = 2_000
+FEWEST_TASKS: Final = 10
+"""Tasks below which an interval by task says little, and chance is licensed too often."""
 _SEED: Final = 0
 
 Interval = tuple[float, float]
@@ -98,7 +100,8 @@ class Evidence:
     @property
     def licensed(self) -> bool:
         """True if the Q model beats the agent's own choice."""
-        return self.decisions >= FEWEST_DECISIONS and self.gain_interval[0] > 0
+        enough = self.decisions >= FEWEST_DECISIONS and self.tasks >= FEWEST_TASKS
+        return enough and self.gain_interval[0] > 0
 
     @property
     def missing_decisions(self) -> int | None:
@@ -108,22 +111,26 @@ class Evidence:
         """
         if self.licensed:
             return 0
-        if self.decisions < FEWEST_DECISIONS:
-            return FEWEST_DECISIONS - self.decisions
+        if self.decisions < FEWEST_DECISIONS or self.tasks < FEWEST_TASKS:
+            return max(FEWEST_DECISIONS - self.decisions, FEWEST_TASKS - self.tasks)
         half_width = self.gain - self.gain_interval[0]
         if self.gain <= 0:
             return None
         return math.ceil(self.decisions * ((half_width / self.gain) ** 2 - 1))
 
 
-def evidence_of(decisions: Iterable[HeldBackDecision]) -> Evidence:
-    """The figures on all decisions whose candidates differ in outcome."""
+def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None) -> Evidence:
+    """The figures on all decisions whose candidates differ in outcome.
+
+    Args:
+        tau: of the posterior that is served, if it was not fitted on decisions; None fits it.
+    """
     informing = [one for one in decisions if one.valued.informs]
     if not informing:
         return Evidence(0, 0, 0, {}, 0.0, (0.0, 0.0), None, None)
     valued = [one.valued for one in informing]
-    fitted = fit_tau(valued)
-    outcomes = _outcomes(valued, fitted)
+    fitted = fit_tau(valued) if tau is None else None
+    outcomes = _outcomes(valued, fitted, tau=tau or 0.0)
     means = {name: _by_task(valued, own) for name, own in outcomes.items()}
     own = max(("draw", "votes"), key=lambda name: fmean(means[name]))
     gains = [p - o for p, o in zip(means["posterior"], means[own], strict=True)]
@@ -133,7 +140,8 @@ def evidence_of(decisions: Iterable[HeldBackDecision]) -> Evidence:
         tasks=len(means["draw"]),
         pairs=len(pairs),
         choosers={
-            name: _figures(name, means, pairs, tau=fitted.tau if fitted else 0.0) for name in means
+            name: _figures(name, means, pairs, tau=fitted.tau if fitted else tau or 0.0)
+            for name in means
         },
         gain=fmean(gains),
         gain_interval=_interval(gains),
@@ -142,14 +150,16 @@ def evidence_of(decisions: Iterable[HeldBackDecision]) -> Evidence:
     )
 
 
-def _outcomes(valued: Sequence[ValuedDecision], fitted: TauFit | None) -> dict[str, list[float]]:
-    """Outcome of each decision by each chooser."""
+def _outcomes(
+    valued: Sequence[ValuedDecision], fitted: TauFit | None, *, tau: float
+) -> dict[str, list[float]]:
+    """Outcome of each decision by each chooser; `tau` where none is fitted."""
     taus = dict(_taus_of_tasks(valued)) if fitted else {}
     return {
         "draw": [_drawn(one) for one in valued],
         "votes": [_likeliest(one) for one in valued],
         "q": [one.outcome(0.0) for one in valued],
-        "posterior": [one.outcome(taus.get(one.task, 0.0)) for one in valued],
+        "posterior": [one.outcome(taus.get(one.task, tau)) for one in valued],
         "oracle": [max(one.outcomes) for one in valued],
     }
 

@@ -10,7 +10,7 @@ from qnet.models.manifest import Manifest, PriorSection
 def show_licence(licence: Licence | None, console: Console) -> None:
     """Print the table of choosers, then the verdict."""
     if licence is None:
-        console.print("licence: none was asked for; nothing has judged this model")
+        console.print("licence: not judged; `qguide learn` judges what it learns")
         return
     if licence.choosers:
         console.print(_choosers(licence))
@@ -19,7 +19,7 @@ def show_licence(licence: Licence | None, console: Console) -> None:
             f"two halves of the outcomes agree on the order of {licence.ceiling:.0%} of pairs, "
             "where chance is 50%: no Q model can be judged more finely than that"
         )
-    verdict = "granted" if licence.granted else "none"
+    verdict = "granted" if licence.granted else "none, not better than your agent's own choice yet"
     console.print(f"licence: {verdict}; {licence.reason}", markup=False, soft_wrap=True)
 
 

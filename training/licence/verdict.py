@@ -12,7 +12,7 @@ def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
         evidence: on held-back decisions.
         credit: on recorded steps, where the learner gives advantages.
     """
-    credited = credit is not None and credit.interval[0] > 0
+    credited = credit is not None and credit.licensed
     return Licence(
         granted=evidence.licensed or credited,
         reason=_reason(evidence, credit, credited=credited),
@@ -45,7 +45,7 @@ def _of_decisions(evidence: Evidence) -> str:
     missing = evidence.missing_decisions
     if not evidence.choosers:
         return "no held-back decision differs in outcome, so its choices cannot be judged"
-    more = f", about {missing:,} more decisions would tell" if missing else ""
+    more = f", which about {missing:,} more decisions would show" if missing else ""
     return f"its choice is not shown to be above the agent's own: {gain}{more}"
 
 

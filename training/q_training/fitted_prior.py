@@ -25,8 +25,8 @@ def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
         priors = zip(choices, known, strict=True)
         likelihood = fit_tau([_valued(c, _likelihoods(logprobs)) for c, logprobs in priors])
         if likelihood is not None and likelihood.point.outcome > votes.point.outcome:
-            return prior_section(likelihood, "likelihood")
-    return prior_section(votes, "votes")
+            return _section(likelihood, "likelihood")
+    return _section(votes, "votes")
 
 
 def _valued(choice: ScoredChoice, log_prior: Sequence[float]) -> ValuedDecision:
@@ -48,8 +48,7 @@ def _known(logprobs: Sequence[float | None]) -> list[float]:
     return known if len(known) == len(logprobs) else []
 
 
-def prior_section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
-    """The fitted temperature and its curve as a section of a manifest."""
+def _section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
     return PriorSection(
         tau=fit.tau,
         by=by,

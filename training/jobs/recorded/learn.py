@@ -22,7 +22,6 @@ from training.learning.learner import Learned, learn
 from training.learning.sources import read_learnable
 from training.licence.domain import fit_domain
 from training.licence.verdict import licence_of
-from training.q_training.fitted_prior import prior_section
 from training.recordings.fields import Fields
 
 CHECKPOINT = "checkpoint"
@@ -102,7 +101,7 @@ def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) ->
         environment=config.environment,
         target="td-advantage",
         label_range=(min(rewards), max(rewards)),
-        prior=_prior(learned),
+        prior=PriorSection(tau=learned.tau),
         licence=licence_of(learned.evidence, learned.credit),
         metrics={
             "episodes": len(episodes),
@@ -111,9 +110,3 @@ def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) ->
             "mean_reward": sum(rewards) / len(rewards),
         },
     )
-
-
-def _prior(learned: Learned) -> PriorSection:
-    fitted = learned.evidence.tau
-    section = PriorSection(tau=learned.tau) if fitted is None else prior_section(fitted, "votes")
-    return section.model_copy(update={"tau": learned.tau})
