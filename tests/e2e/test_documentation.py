@@ -213,7 +213,8 @@ def test_rerank_sorts_the_documents(play: Play) -> None:
 
 
 def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(play: Play) -> None:
-    adaptive, perturbed = play("docs/connect/options.md").answers
+    posterior, adaptive, perturbed = play("docs/connect/options.md").answers
+    assert len(posterior["candidates"]) == 5
     assert (len(adaptive["candidates"]), adaptive["draws_saved"]) == (6, 0)
     assert perturbed["perturbed"] == 2
 
