@@ -108,6 +108,7 @@ async def test_a_lost_device_is_the_end_of_its_thread(
     await is_red(thread)
     with pytest.raises(ScorerUnavailableError, match="dead"):
         await worker.submit(3)
+    thread.close()  # joins it, so that its error is reported within this test, which expects it
 
 
 def test_only_a_device_that_answers_no_more_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
