@@ -54,7 +54,7 @@ def test_serve_answers_the_readme_plays_a_game_and_ends_on_sigterm(server: Servi
     # uvicorn finishes what runs, then dies of the signal it was sent, as supervisors expect.
     assert server.process.wait(END_S) in (0, -signal.SIGTERM)
     greeting, *lines = server.log.read_text().splitlines()
-    assert greeting.startswith("scripted with default on http://127.0.0.1:")
+    assert greeting.startswith("scripted with scripted on http://127.0.0.1:")
     requests = [json.loads(line) for line in lines if line.startswith("{")]
     assert [r["status"] for r in requests if r["route"] == "/v1/act"] == [200] * 3
     assert "Traceback" not in "".join(lines)

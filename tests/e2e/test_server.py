@@ -58,7 +58,7 @@ def test_a_checkpoint_answers_over_http(url: str) -> None:
     assert len(q_values) == 4
     assert q_values[answer["chosen"]] == max(q_values)
     assert answer["candidates"][answer["chosen"]]["message"]["content"] == answer["action"]
-    assert (answer["policy"], answer["q_model"]) == ("tiny-policy", "default")
+    assert (answer["policy"], answer["q_model"]) == ("tiny-policy", "scorer")
 
 
 def test_scoring_what_was_drawn_gives_the_same_q(url: str) -> None:

@@ -107,8 +107,12 @@ def test_merged_again_by_label_the_tree_is_the_same(tmp_path: Path) -> None:
     ]
     imported(tmp_path, rows)
     folder = tmp_path / "out" / "trees"
+    again = tmp_path / "again"
+    again.mkdir()
+    (row,) = trees(tmp_path)
+    (again / "rows.jsonl").write_text(row.model_copy(update={"draws": 3}).model_dump_json() + "\n")
     (once,) = read_task_trees([folder], min_reward=0, max_reward=1)
-    (twice,) = read_task_trees([folder, folder], min_reward=0, max_reward=1)
+    (twice,) = read_task_trees([folder, again], min_reward=0, max_reward=1)
     assert once.tree == twice.tree
 
 
