@@ -183,7 +183,7 @@ class RedisEpisodeStore:
 
 
 async def _read_records(redis: Redis, name: str, which: range) -> list[bytes]:
-    """Those records; none if one of them is missing."""
+    """The records of these steps; none if one of them is missing."""
     rows = await redis.hmget(name, [str(number) for number in which]) if which else []
     return [] if None in rows else cast("list[bytes]", rows)
 
