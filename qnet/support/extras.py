@@ -11,7 +11,7 @@ REPORT: Final = "report"
 TRAIN: Final = "train"
 
 PACKAGES: Final = {
-    MODELS: frozenset({"torch", "safetensors"}),
+    MODELS: frozenset({"torch"}),
     REPORT: frozenset({"matplotlib", "scipy"}),
     TRAIN: frozenset({"accelerate", "bm25s", "peft", "rapidfuzz"}),
 }

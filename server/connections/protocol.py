@@ -31,6 +31,8 @@ _LINGER_BYTES: Final = 1024**2
 """Time and bytes for which a refused connection is still read: closing it at once would reset it,
 and the client might lose the answer."""
 
+_CLOSE: Final = (b"connection", b"close")
+
 Reading = Literal["nothing", "head", "body"]
 Refusal = tuple[int, str, str]
 """Status, code and message."""
@@ -45,6 +47,23 @@ _TOO_MANY_PIPELINED: Final = (
 
 class RefusedError(Exception):
     """Raised by the parser's callbacks to stop it; the answer is in `_refusal`."""
+
+
+class _LastAnswer:
+    """The transport of an answer after which the connection lingers, where uvicorn would close.
+
+    Closing while a body arrives would reset the connection, and the client might lose the answer.
+    """
+
+    def __init__(self, transport: Transport, cycle: RequestResponseCycle) -> None:
+        self._transport, self._cycle = transport, cycle
+        self.write = transport.write
+        self.is_closing = transport.is_closing
+
+    def close(self) -> None:
+        """Close if the answer failed; `on_response_complete` ends one that is complete."""
+        if not self._cycle.response_complete:
+            self._transport.close()
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -195,6 +214,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._unused_bytes = 0
         self._stop_clock()
         super().on_headers_complete()
+        if self._is_chunked:  # until all of it has arrived, no second request may follow
+            self.cycle.default_headers = [*self.cycle.default_headers, _CLOSE]
+            self.cycle.transport = _LastAnswer(self.transport, self.cycle)  # type: ignore[assignment]
         self._running = [one for one in self._running if not one.response_complete]
         self._running.append(self.cycle)
 
@@ -215,6 +237,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Wait for the answer, or for the next request if the answer was sent already."""
         super().on_message_complete()
+        if self._is_chunked:
+            self.cycle.default_headers = self.server_state.default_headers
+            self.cycle.transport = self.transport
         self._reading = "nothing"
         self._unused_bytes = 0
         self.waiting_since = self.loop.time()

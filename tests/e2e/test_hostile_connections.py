@@ -260,6 +260,15 @@ def test_a_refused_body_in_chunks_gets_its_answer_and_the_end_of_the_connection(
         assert error_of(read_to_end(connection)) == (401, "unauthorized")
 
 
+def test_an_answer_before_the_end_of_a_body_in_chunks_says_that_the_connection_ends(
+    keys_file: Path,
+) -> None:
+    with serving(keys_file=keys_file) as url, connect(url) as connection:
+        connection.sendall(CHUNKED + ONE_BYTE)
+        head = read_to_end(connection).partition(b"\r\n\r\n")[0]
+        assert b"\r\nconnection: close" in head.lower()
+
+
 def test_who_was_refused_in_the_middle_of_a_body_is_served_on_the_next_connection(
     keys_file: Path,
 ) -> None:
