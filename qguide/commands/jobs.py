@@ -15,6 +15,7 @@ from rich.markup import escape
 from qguide.commands.errors import shown_errors
 from qguide.commands.extras import ExtrasGroup
 from qnet.errors import ConfigError
+from qnet.models.manifest import Manifest
 from training.configs.job_files import load_config, read_environment
 from training.environments.registry import DEFAULT_ENVIRONMENT, ENVIRONMENTS, find_environment
 
@@ -120,7 +121,7 @@ def train_dpo(config: Config = None, overrides: Overrides = None) -> None:
         from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
 
         trained = run_train_dpo(load_config(TrainDpoConfig, config, overrides or ()))
-        _show("train-dpo", trained.metrics)
+        _show_trained("train-dpo", trained)
 
 
 @app.command()
@@ -140,7 +141,7 @@ def train_qnet(config: Config = None, overrides: Overrides = None) -> None:
         from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 
         trained = run_train_qnet(load_config(TrainQNetConfig, config, overrides or ()))
-        _show("train-qnet", trained.metrics)
+        _show_trained("train-qnet", trained)
 
 
 @app.command()
@@ -361,6 +362,16 @@ def play(
             ),
             console=Console(),
         )
+
+
+def _show_trained(title: str, trained: Manifest) -> None:
+    """Print the figures of a trained Q model, then its licence."""
+    from training.data.runs import is_main_process
+    from training.licence.report import show_licence
+
+    _show(title, trained.metrics)
+    if is_main_process():
+        show_licence(trained.licence, Console())
 
 
 def _show(title: str, figures: Mapping[str, Any]) -> None:

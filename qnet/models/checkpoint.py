@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from qnet.errors import CheckpointError
+from qnet.features.domain import Domain
 from qnet.models.classifier import (
     WholeConversations,
     classifier_manifest,
@@ -109,9 +110,12 @@ def save_checkpoint(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     manifest: Manifest,
+    domain: Domain | None = None,
 ) -> Manifest:
-    """Write weights, tokenizer and manifest; the manifest gets the files' hashes."""
+    """Write weights, tokenizer, domain and manifest; the manifest gets the files' hashes."""
     directory.mkdir(parents=True, exist_ok=True)
+    if domain is not None:
+        domain.save(directory)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     written = sorted(p for p in directory.iterdir() if p.is_file() and p.name != MANIFEST)

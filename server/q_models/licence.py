@@ -26,7 +26,7 @@ def require_licence(manifest: Manifest | None, name: str, *, unlicensed: bool) -
         return
     if not unlicensed:
         raise CheckpointError(
-            f"{name} has no licence: {licence.reason}; record more episodes and learn again, or "
+            f"{name} has no licence: {licence.reason}; train on more data, or "
             "serve it all the same with --unlicensed (QGUIDE_UNLICENSED; `unlicensed` of "
             "POST /v1/models/load)"
         )

@@ -23,22 +23,28 @@ from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.implicit_q import ImplicitQ
 from qnet.models.loading import load_renderer
-from qnet.models.manifest import Manifest, PriorSection, sha256_of
+from qnet.models.manifest import Manifest, sha256_of
 from qnet.rendering.renderer import Renderer
 from training.data.runs import RunFolder, open_run, sha256_of_rows
 from training.environments.registry import task_markers_of
+from training.licence.domain import fit_domain, salt_of
 from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.frozen_weights import hold_frozen
 from training.optimization.launch import in_processes
 from training.optimization.options import DpoOptimization
 from training.optimization.trainer import Loop, Loss, Training
-from training.policy_training.examples import PackedExamples, PairExamples, read_pair_examples
+from training.policy_training.examples import (
+    PackedExamples,
+    PairExamples,
+    read_pair_examples,
+    states_of_pairs,
+)
 from training.policy_training.logprobs import kept_logprobs, reply_logprobs
 from training.policy_training.objective import DpoObjective, PairWeights, pairs_loss
 from training.policy_training.packed_steps import plan_epochs, prepare_for_packing
 from training.policy_training.validation import Referenced, scored_choices, validate
-from training.q_training.fitted_prior import fitted_prior
+from training.q_training.judgement import Judgement, judge
 from training.rollouts.models import weights_sha256
 
 
@@ -120,16 +126,16 @@ def _train(config: TrainDpoConfig, run: RunFolder) -> Manifest:
     model.reference.requires_grad_(False)
 
     def fit() -> Manifest:
-        loop, figures, prior = _optimize(config, run, model, examples)
-        return loop.write(lambda policy: _save(config, model, policy, renderer, figures, prior))
+        loop, figures, judged = _optimize(config, run, model, examples)
+        return loop.write(lambda policy: _save(config, model, policy, renderer, figures, judged))
 
     return in_processes(config.optimization, fit)
 
 
 def _optimize(
     config: TrainDpoConfig, run: RunFolder, model: ImplicitQ, examples: PackedExamples
-) -> tuple[Loop[PreTrainedModel], dict[str, float], PriorSection | None]:
-    """Train the policy; the loop with the weights to keep, their figures and their prior."""
+) -> tuple[Loop[PreTrainedModel], dict[str, float], Judgement]:
+    """Train the policy; the loop with the weights to keep, their figures and judgement."""
     policy = model.policy
     best = BestWeights(run.path, config.keep)
     loop = _packed_loop(config, run, model, best)
@@ -169,10 +175,8 @@ def _optimize(
     )
     # A run that had ended before has seen no epoch now.
     figures = best.figures if loop.restore_best() else of_last_epoch or loop.evaluate(figures_now)
-    prior = loop.evaluate(
-        lambda: fitted_prior(scored_choices(policy, data.groups, beta=config.beta))
-    )
-    return loop, figures, prior
+    judged = loop.evaluate(lambda: judge(scored_choices(policy, data.groups, beta=config.beta)))
+    return loop, figures, judged
 
 
 def _packed_loop(
@@ -215,7 +219,7 @@ def _save(
     policy: PreTrainedModel,
     renderer: Renderer,
     figures: dict[str, float],
-    prior: PriorSection | None,
+    judged: Judgement,
 ) -> Manifest:
     model.policy = policy
     model.reference.float()
@@ -232,7 +236,8 @@ def _save(
         data_sha256=sha256_of_rows(config.pairs),
         lora=merged_lora(config.optimization.lora),
         metrics=figures,
-        prior=prior,
+        prior=judged.prior,
+        licence=judged.licence,
     )
     if config.write_policy:
         save_checkpoint(
@@ -240,9 +245,19 @@ def _save(
             model=model.policy,
             tokenizer=renderer.tokenizer,
             manifest=manifest.model_copy(
-                update={"kind": "policy", "read_at": "", "target": "", "prior": None}
+                update={
+                    "kind": "policy",
+                    "read_at": "",
+                    "target": "",
+                    "prior": None,
+                    "licence": None,
+                }
             ),
         )
     return save_checkpoint(
-        config.output / "checkpoint", model=model, tokenizer=renderer.tokenizer, manifest=manifest
+        config.output / "checkpoint",
+        model=model,
+        tokenizer=renderer.tokenizer,
+        manifest=manifest,
+        domain=fit_domain(states_of_pairs(config), salt=salt_of(manifest)),
     )

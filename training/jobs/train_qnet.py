@@ -5,7 +5,9 @@
 reads rows of `label`, of `groups`, or both; writes a QNet checkpoint. Held-back tasks show, before
 any episode is played, whether the net ranks the actions between which an agent chooses:
 `sibling_accuracy` over pairs in trees, and the figures of `choice_quality` over decision groups.
-On held-back decision groups the manifest's `prior` is fitted, beside which the server chooses.
+On held-back decision groups the manifest's `prior` is fitted, beside which the server chooses, and
+its `licence` is measured, without which the server does not take it. Its domain is that of the
+states that were trained on.
 """
 
 import random
@@ -22,12 +24,13 @@ from qnet.errors import ConfigError
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.hub import hub_name, model_folder
 from qnet.models.loading import load_renderer
-from qnet.models.manifest import Manifest, PriorSection, sha256_of
+from qnet.models.manifest import Manifest, sha256_of
 from qnet.models.match_features import HeadFeatures
 from qnet.models.qnet import QNet
 from qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from training.data.records import LabelRow
 from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from training.licence.domain import fit_domain, salt_of
 from training.optimization.adapters import merged_lora
 from training.optimization.best_weights import BestWeights, Criterion
 from training.optimization.launch import in_processes
@@ -35,8 +38,8 @@ from training.optimization.options import QNetOptimization
 from training.optimization.packed_trees import PackedTree
 from training.optimization.padded_batches import plan_steps
 from training.optimization.trainer import Loop, Training
-from training.q_training.examples import Examples, Packing, Rows, read_examples
-from training.q_training.fitted_prior import fitted_prior
+from training.q_training.examples import Examples, Packing, Rows, read_examples, states_of
+from training.q_training.judgement import Judgement, judge
 from training.q_training.losses import loss_of, output_embeddings, require_range
 from training.q_training.objective import Objective
 from training.q_training.validation import require_packable, scored_choices, validate
@@ -163,13 +166,15 @@ def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
 
     def fit() -> Manifest:
         loop, figures = _fit(qnet, config, training, epoch_steps, held_back, run)
-        prior = loop.evaluate(lambda: fitted_prior(scored_choices(qnet, held_back[1])))
+        judged = loop.evaluate(lambda: judge(scored_choices(qnet, held_back[1])))
+        manifest = _manifest(config, training, metrics=figures, judged=judged)
         return loop.write(
             lambda whole: save_checkpoint(
                 config.output / "checkpoint",
                 model=whole,
                 tokenizer=packing.renderer.tokenizer,
-                manifest=_manifest(config, training, metrics=figures, prior=prior),
+                manifest=manifest,
+                domain=fit_domain(states_of(rows), salt=salt_of(manifest)),
             )
         )
 
@@ -253,7 +258,7 @@ def _manifest(
     trees: Sequence[PackedTree],
     *,
     metrics: dict[str, float],
-    prior: PriorSection | None,
+    judged: Judgement,
 ) -> Manifest:
     labels = [t for tree in trees for t, w in zip(tree.target, tree.weight, strict=True) if w]
     weights = config.trunk / "model.safetensors"
@@ -269,7 +274,8 @@ def _manifest(
         data_sha256=sha256_of_rows([*config.labels, *config.groups]),
         lora=merged_lora(config.optimization.lora),
         metrics=metrics,
-        prior=prior,
+        prior=judged.prior,
+        licence=judged.licence,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from qnet.features.domain import Domain, Hash, state_hashes, union
+from qnet.models.manifest import Manifest
 from qnet.types import History
 
 _KEPT: Final = 0.995
@@ -23,6 +24,9 @@ _LEAST_LIMIT: Final = 0.05
 """Limit where all held-back states have a smaller share, so that one new word is no alarm."""
 _UNKNOWN_LIMIT: Final = 0.4
 """Of both shares where there are fewer tasks than folds, so that nothing can be measured."""
+_MOST_STATES: Final = 20_000
+"""States that are read, evenly spread over those that are given."""
+_SALT_DIGITS: Final = 32
 _MARGIN: Final = 1.25
 """The limit over the quantile, because a few hundred states do not show the rarest."""
 
@@ -33,13 +37,19 @@ class _Words:
     common: frozenset[Hash]
 
 
+def salt_of(manifest: Manifest) -> str:
+    """Salt of the hashes of a trained checkpoint: its data's, so that runs can be repeated."""
+    return manifest.data_sha256[:_SALT_DIGITS]
+
+
 def fit_domain(states: Sequence[tuple[str, History]], *, salt: str = "") -> Domain:
     """The domain of these states, each with its task.
 
     Args:
         salt: of the words' hashes, in hex.
     """
-    found = [(task, state_hashes(history, salt=salt)) for task, history in states]
+    spread = states[:: 1 + len(states) // _MOST_STATES]
+    found = [(task, state_hashes(history, salt=salt)) for task, history in spread]
     number = {task: i for i, task in enumerate(dict.fromkeys(task for task, _ in found))}
     folds = _FOLDS if len(number) >= _FOLDS else 0
     unknown, missing = ([0.0], [0.0]) if folds else ([_UNKNOWN_LIMIT], [_UNKNOWN_LIMIT])

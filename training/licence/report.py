@@ -10,7 +10,11 @@ from qnet.models.manifest import Manifest, PriorSection
 def show_licence(licence: Licence | None, console: Console) -> None:
     """Print the table of choosers, then the verdict."""
     if licence is None:
-        console.print("licence: not judged; `qguide learn` judges what it learns")
+        console.print(
+            "licence: not judged; held-back decision groups judge a trained Q model "
+            "(held_back_groups, or validation_fraction of groups)",
+            soft_wrap=True,
+        )
         return
     if licence.choosers:
         console.print(_choosers(licence))

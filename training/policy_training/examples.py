@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from qnet.rendering.renderer import Renderer
+from qnet.types import History
 from training.data.decision_groups import DecisionGroupsRow
 from training.data.group_labels import GroupLabels
 from training.data.preferences import PreferenceRow
@@ -83,6 +84,15 @@ def read_pair_examples(
         others=[*chain(*others.values())],
         groups=_packed_groups(examples, renderer, set(tasks), max_tokens=max_tokens),
     )
+
+
+def states_of_pairs(examples: PairExamples) -> list[tuple[str, History]]:
+    """The states of all pairs, each with its task."""
+    return [
+        (row.task_id, row.history)
+        for folder in examples.pairs
+        for row in read_rows(RunFolder(folder).rows, PreferenceRow)
+    ]
 
 
 def _packed_pairs(

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from qnet.rendering.renderer import Renderer
-from qnet.types import Message
+from qnet.types import History, Message
 from training.algorithms.regression import LossOn
 from training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from training.data.decision_groups import DecisionGroupsRow
@@ -179,6 +179,26 @@ def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
     for row in episodes:
         (validation if row.task_id in held_back else training).episodes.append(row)
     return training, validation
+
+
+def states_of(rows: Rows) -> list[tuple[str, History]]:
+    """Each state in which an action is labelled, once, with its task."""
+    of_trees = [
+        (path.task_id, state)
+        for paths in rows.trees
+        for path in paths
+        for state in _labelled_states(path)
+    ]
+    of_groups = [(row.task_id, state) for row in rows.episodes for state, _ in row.states()]
+    return of_trees + of_groups
+
+
+def _labelled_states(path: LabelRow) -> Iterator[History]:
+    messages = messages_of(path.messages)
+    replies = [i for i, message in enumerate(messages) if message.role == "assistant"]
+    for at, label in zip(replies, path.q_values, strict=True):
+        if label is not None:
+            yield messages[:at]
 
 
 def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGroupsRow]:

@@ -29,6 +29,11 @@ def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
     return _section(votes, "votes")
 
 
+def log_prior_of(choice: ScoredChoice, by: Literal["votes", "likelihood"]) -> tuple[float, ...]:
+    """The log prior of a decision's candidates, as the server has it by that source."""
+    return _votes(choice) if by == "votes" else _likelihoods(_known(choice.logprobs))
+
+
 def _valued(choice: ScoredChoice, log_prior: Sequence[float]) -> ValuedDecision:
     return ValuedDecision(choice.task, choice.q_values, log_prior, choice.values)
 

@@ -10,10 +10,11 @@ import torch
 
 import training.optimization.trainer as trainer
 from qnet.errors import ConfigError
+from qnet.features.domain import Domain
 from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model
 from qnet.models.manifest import MergedLora
 from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
-from qnet.types import ScoreRequest
+from qnet.types import Message, ScoreRequest
 from tests.support.go_groups import groups_of
 from tests.support.tiny_models import save_policy
 from training.data.preferences import PreferenceRow
@@ -58,11 +59,19 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
     assert figures["regret_steps"] == figures["invalid_rate"] == 0.0
     assert manifest.prior is not None
     assert manifest.prior.tasks >= 10
+    assert manifest.licence is not None
+    assert manifest.licence.granted
+    domain = Domain.load(config.output / "checkpoint")
+    assert domain is not None
+    assert domain.distance((Message("user", "Plan a weekend in Lisbon."),)).outside
+    row = next(iter(read_rows(RunFolder(config.held_back_pairs[0]).rows, PreferenceRow)))
+    assert not domain.distance(row.history).outside
     q_model = loaded(config.output / "checkpoint")
     assert q_model.manifest == manifest
     saved = load_policy(config.output / "policy")
     assert saved.manifest is not None
     assert saved.manifest.prior is None
+    assert saved.manifest.licence is None
     policy = saved.model
     assert torch.equal(policy.lm_head.weight, q_model.model.policy.lm_head.weight)
     margins = []

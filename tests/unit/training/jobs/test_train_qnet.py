@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from qnet.errors import ConfigError, RecordError
+from qnet.features.domain import Domain
 from qnet.models.checkpoint import load_policy, load_qnet
 from qnet.models.manifest import MergedLora
 from qnet.models.qnet import QNet
@@ -88,6 +89,13 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
     assert manifest.label_range == ((0.0 if with_trees else pytest.approx(0.2)), 1.0)
     assert manifest.prior is not None
     assert manifest.prior.tasks >= 10
+    assert manifest.licence is not None
+    assert manifest.licence.granted
+    assert manifest.licence.tasks == manifest.prior.tasks
+    domain = Domain.load(tmp_path / "qnet" / "checkpoint")
+    assert domain is not None
+    assert not domain.distance(episode("blue")[:1]).outside
+    assert domain.distance((Message("user", "Plan a weekend in Lisbon."),)).outside
     by_q, *_, by_prior = manifest.prior.curve
     assert by_q.outcome == pytest.approx(1.0)
     assert by_prior.outcome <= by_q.outcome

@@ -1,0 +1,63 @@
+"""A trained Q model is judged by held-back decisions, as it will be served."""
+
+from dataclasses import replace
+
+import pytest
+
+from training.algorithms.choice_quality import ScoredChoice
+from training.q_training.judgement import judge
+
+
+def choices(*, right: int, n: int = 40) -> list[ScoredChoice]:
+    """Decisions of two candidates that were drawn alike; Q prefers the better one in `right`."""
+    return [
+        ScoredChoice(
+            (0.6, 0.5) if i % n < right else (0.5, 0.6),
+            (1, 9),
+            (True, True),
+            draws=(1, 1),
+            values=(1.0, 0.0),
+            task=f"{i}",
+        )
+        for i in range(n)
+    ]
+
+
+def test_q_that_beats_the_draws_is_licensed_with_its_figures() -> None:
+    licence = judge(choices(right=38)).licence
+
+    assert licence is not None
+    assert licence.granted
+    assert (licence.decisions, licence.tasks) == (40, 40)
+    assert licence.gain == pytest.approx(38 / 40 - 0.5)
+    assert licence.choosers["oracle"].outcome == 1.0
+
+
+def test_q_at_chance_has_no_licence() -> None:
+    licence = judge(choices(right=20)).licence
+
+    assert licence is not None
+    assert not licence.granted
+    assert "not shown to be above the agent's own" in licence.reason
+
+
+def test_q_that_only_repeats_the_votes_has_no_licence() -> None:
+    told = [replace(choice, draws=(4, 1)) for choice in choices(right=40)]
+    licence = judge(told).licence
+
+    assert licence is not None
+    assert licence.gain == 0.0
+    assert not licence.granted
+
+
+def test_too_few_decisions_say_how_many_are_missing() -> None:
+    judged = judge(choices(right=4, n=4))
+
+    assert judged.prior is None
+    assert judged.licence is not None
+    assert not judged.licence.granted
+    assert judged.licence.missing_decisions == 6
+
+
+def test_without_held_back_decisions_nothing_is_judged() -> None:
+    assert judge([]).licence is None
