@@ -88,7 +88,7 @@ gpu-check: ## contract tests, training and scoring at 1 B and 7 B on a GPU, in e
 	$(if $(GPU_WHEELS),$(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --upgrade \
 		--target build/gpu-site $(GPU_WHEELS)/*.whl)
 	PYTHONPATH=$(if $(GPU_WHEELS),$(CURDIR)/build/gpu-site:)$(CURDIR) \
-		$(PYTHON) -m qguide.commands.bench gpu --output results/gpu.json $(GPU_CHECK_ARGS)
+		$(PYTHON) -m benchmarks gpu --output results/gpu.json $(GPU_CHECK_ARGS)
 
 gpu_packages := annotated-types cachetools psutil pydantic pydantic-core pytest-asyncio stamina structlog \
 	tenacity transformers typing-inspection

@@ -1,11 +1,10 @@
-"""`qguide`: the jobs, pipelines, the server, benchmarks, keys, and tools for checkpoints."""
+"""`qguide`: the jobs, pipelines, the server, keys, and tools for checkpoints."""
 
 from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
-from qguide.commands.bench import app as bench
 from qguide.commands.data import export_data, import_episodes
 from qguide.commands.demo import demo
 from qguide.commands.environment import app as environment
@@ -51,6 +50,5 @@ app.command()(export_trunk)
 app.command()(ensemble)
 app.command()(export_model)
 app.command()(fake_upstream)
-app.add_typer(bench, name="bench")
 app.add_typer(keys, name="keys")
 app.add_typer(environment, name="environment")

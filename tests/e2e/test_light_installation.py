@@ -123,7 +123,6 @@ def test_a_command_that_needs_torch_names_the_extra(arguments: list[str], reason
     ("arguments", "extra"),
     [
         (["train-qnet", "--config", "training/configs/alfworld/embedded/train_qnet.toml"], TRAIN),
-        (["bench", "score"], TRAIN),
         (["report", "runs"], REPORT),
     ],
 )

@@ -1,6 +1,6 @@
 """A real vLLM that runs the embedded QNet's trunk: the same Q, and a refusal without its cache.
 
-It takes part in `qguide bench score` too, as an engine and as a server, and plays for a job.
+It takes part in `python -m benchmarks score` too, as an engine and a server, and plays for a job.
 
 QGUIDE_VLLM_PYTHON names a Python that has vLLM; `make test-vllm` installs one for the CPU.
 """
@@ -27,7 +27,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from qguide.bench.measurement.records import Run
+from benchmarks.measurement.records import Run
 from qguide.cli import app
 from qnet.errors import ConfigError
 from qnet.models.checkpoint import load_qnet, save_checkpoint
@@ -298,11 +298,11 @@ def test_a_classifier_on_a_real_vllm_is_a_q_model(tmp_path: Path) -> None:
 
 def test_vllm_takes_part_in_the_benchmark_and_gives_the_same_q(tmp_path: Path) -> None:
     output = tmp_path / "score.json"
-    command = ["bench", "score", "--params", "28m", "--points", "300x2x16", "--dtype", "float32"]
+    command = ["score", "--params", "28m", "--points", "300x2x16", "--dtype", "float32"]
     command += ["--peers", "vllm,vllm-block32,http,vllm-http", "--sessions", "2"]
     command += ["--repetitions", "1", "--vllm-python", PYTHON, "--output", str(output)]
-    qguide = [sys.executable, "-m", "qguide", *command]
-    done = subprocess.run(qguide, capture_output=True, text=True, check=False)
+    benchmark = [sys.executable, "-m", "benchmarks", *command]
+    done = subprocess.run(benchmark, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     _log.info(done.stdout)
     run = Run.model_validate_json(output.read_text())

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from qguide.bench.episodes import episodes as bench
+from benchmarks.episodes import episodes as bench
 from server.episodes.service import Episodes
 
 CANDIDATES = 8

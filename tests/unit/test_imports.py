@@ -15,6 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": {"qnet"},
     "training": {"qnet"},
     "qguide": {"qnet", "server", "training"},
+    "benchmarks": {"qnet", "server", "training", "qguide"},
 }
 WITHOUT_TORCH = (
     "types.py",

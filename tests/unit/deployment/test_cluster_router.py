@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from qguide.bench.scale.ring import HashRing
+from benchmarks.scale.ring import HashRing
 from tests.support.serving import START_S, Serving, free_port, serving_process
 
 CONFIGURATION = Path(__file__).parents[3] / "docker" / "cluster" / "router.conf"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from qguide.bench.measurement.shapes import SHAPES, llama_config
+from benchmarks.measurement.shapes import SHAPES, llama_config
 from qnet.models.qnet import QNet
 from qnet.models.qnet_config import QNetConfig
 from training.optimization.training_memory import (

@@ -1,0 +1,352 @@
+"""`python -m benchmarks`: scoring, memory, the server, fairness, rollouts, scale, a GPU.
+
+Cost of scoring, compared with baselines and a lower bound:
+
+    python -m benchmarks score --params 28m --points 512x2x32,1024x5x48 --dtype float32 \
+        --peers naive,padded,dynamic-cache --sessions 1,16,64 --output score.json
+
+Soak test: memory within its budget and Q correct while sessions grow:
+
+    python -m benchmarks soak --sessions 64 --minutes 10 --output soak.json
+
+Load test of the whole server:
+
+    python -m benchmarks serve --models scripted,embedded --clients 1,16,64 --seconds 10 \
+        --output serve.json
+
+Latency of one key under the load of another:
+
+    python -m benchmarks fairness --seconds 20 --output fairness.json
+
+Episodes of a hosted policy, many at once and one at a time:
+
+    python -m benchmarks rollouts --parallel 1,64 --output rollouts.json
+
+Storing of a step, by the number of steps before it:
+
+    python -m benchmarks episodes --steps 10,100,500 --output episodes.json
+
+What a cold history adds to a step while an upstream draws, read ahead and not:
+
+    python -m benchmarks read-ahead --history-tokens 3000 --delay-s 0.3 --output read_ahead.json
+
+Simulation of many replicas from the measured cost of a step:
+
+    python -m benchmarks scale --tasks 100,1000,10000 --replicas 1,10,100 --output scale.json
+
+Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in under eight minutes:
+
+    python -m benchmarks gpu --output gpu.json
+
+Each writes JSON, and most write a plot beside it. Like every job they also read `--config FILE`
+(TOML) and `--set field=value`.
+"""
+
+import shlex
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.commands.runs import (
+    progress_bar,
+    run_episodes,
+    run_fairness,
+    run_gpu,
+    run_read_ahead,
+    run_rollouts,
+    run_scale,
+    run_score,
+    run_serve,
+)
+from qguide.commands.errors import shown_errors
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
+
+KEPT = "interrupted; the output holds the results so far (complete: false)"
+
+Config = Annotated[Path | None, typer.Option(help="TOML file with these options.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="field=value; overrides the file.")
+]
+Output = Annotated[Path | None, typer.Option(help="JSON file; the plot is written beside it.")]
+Dtype = Annotated[str | None, typer.Option(help="bfloat16 or float32.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
+Threads = Annotated[int | None, typer.Option(help="Number of torch threads.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed.")]
+Candidates = Annotated[int | None, typer.Option(help="M.")]
+WarmUp = Annotated[float | None, typer.Option(help="Seconds of warm-up, not measured.")]
+Sizes = Annotated[
+    str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b; several with commas.")
+]
+Points = Annotated[
+    str | None,
+    typer.Option(
+        help="HISTORYxCANDIDATESxTOKENS, optionally with xALIKE, the tokens that all candidates "
+        "begin with; several with commas."
+    ),
+]
+Peers = Annotated[
+    str | None,
+    typer.Option(
+        help="naive (always runs), match-features, naive-packed, padded, "
+        "full-sequences, dynamic-cache, vllm, vllm-block32, http, vllm-http."
+    ),
+]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure scoring, memory, the server, fairness, rollouts, scale and a GPU on this machine."""
+
+
+@app.command()
+def score(
+    output: Output = None,
+    params: Sizes = None,
+    points: Points = None,
+    dtype: Dtype = None,
+    peers: Peers = None,
+    sessions: Annotated[
+        str | None, typer.Option(help="Concurrent sessions at the first point; '' for none.")
+    ] = None,
+    repetitions: Annotated[int | None, typer.Option(help="Measured repetitions.")] = None,
+    warm_ups: Annotated[int | None, typer.Option(help="Repetitions before them.")] = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    device: Device = None,
+    vllm_python: Annotated[
+        str | None, typer.Option(envvar="QGUIDE_VLLM_PYTHON", help="A Python that has vLLM.")
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure the time to score a step with a warm cache, against baselines and a lower bound."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.score.config import ScoreBench
+        from training.configs.job_files import load_config
+
+        run_score(load_config(ScoreBench, config, overrides or (), options=options))
+
+
+@app.command()
+def soak(
+    output: Output = None,
+    sessions: Annotated[int | None, typer.Option(help="Concurrent conversations.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Duration.")] = None,
+    q_model: Annotated[str | None, typer.Option(help="embedded, or a checkpoint folder.")] = None,
+    cache_mib: Annotated[float | None, typer.Option(help="Budget of the cache.")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A server with this Q model; without it, this process scores."),
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(help="Process id of the server, to measure its memory.")
+    ] = None,
+    candidates: Candidates = None,
+    batch: Annotated[int | None, typer.Option(help="Sessions scored in one call.")] = None,
+    check_share: Annotated[
+        float | None, typer.Option(help="Share of calls after which the Q of one is checked.")
+    ] = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Grow sessions for minutes; fails if memory exceeds its budget or Q differs."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.commands.soak import soak_and_report
+        from benchmarks.soak.soak import Soak
+        from training.configs.job_files import load_config
+
+        plan = load_config(Soak, config, overrides or (), options=options)
+        passed = soak_and_report(plan, progress_bar)
+    if not passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def serve(
+    output: Output = None,
+    models: Annotated[
+        str | None, typer.Option(help="scripted, embedded; one server is started for each.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="A running server without keys to measure instead.")
+    ] = None,
+    clients: Annotated[
+        str | None, typer.Option(help="Concurrent clients; several numbers with commas.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of each load.")] = None,
+    warm_up_s: WarmUp = None,
+    candidates: Candidates = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure throughput, latency and overhead of /v1/act and /v1/score over HTTP."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.serve.load_test import ServeBench
+        from training.configs.job_files import load_config
+
+        run_serve(load_config(ServeBench, config, overrides or (), options=options))
+
+
+@app.command()
+def fairness(
+    output: Output = None,
+    seconds: Annotated[float | None, typer.Option(help="Duration of each scene.")] = None,
+    warm_up_s: WarmUp = None,
+    clients: Annotated[int | None, typer.Option(help="Clients of the other key.")] = None,
+    endpoints: Annotated[
+        str | None, typer.Option(help="score, rerank, act; several with commas.")
+    ] = None,
+    scenes: Annotated[
+        str | None, typer.Option(help="megabytes, batches, draws and others; several with commas.")
+    ] = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure the latency of one key's requests, alone and under the load of another key."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.fairness.fairness import FairnessBench
+        from training.configs.job_files import load_config
+
+        run_fairness(load_config(FairnessBench, config, overrides or (), options=options))
+
+
+@app.command()
+def episodes(
+    output: Output = None,
+    steps: Annotated[str | None, typer.Option(help="Steps that are measured.")] = None,
+    samples: Annotated[int | None, typer.Option(help="Times taken before each.")] = None,
+    candidates: Candidates = None,
+    candidate_bytes: Annotated[int | None, typer.Option(help="Size of a candidate.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="A Redis to measure too.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure what storing a step costs, by the number of steps before it."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.episodes.episodes import EpisodesBench
+        from training.configs.job_files import load_config
+
+        run_episodes(load_config(EpisodesBench, config, overrides or (), options=options))
+
+
+@app.command()
+def read_ahead(
+    output: Output = None,
+    shape: Annotated[str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b.")] = None,
+    history_tokens: Annotated[int | None, typer.Option(help="Length of a history.")] = None,
+    candidates: Candidates = None,
+    candidate_tokens: Annotated[int | None, typer.Option(help="Length of a candidate.")] = None,
+    delay_s: Annotated[float | None, typer.Option(help="Time of every answer.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Steps of each server.")] = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure what a cold history adds to a step of an upstream, read ahead and not."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.read_ahead.read_ahead import ReadAheadBench
+        from training.configs.job_files import load_config
+
+        run_read_ahead(load_config(ReadAheadBench, config, overrides or (), options=options))
+
+
+@app.command()
+def gpu(
+    output: Output = None,
+    device: Device = None,
+    small: Annotated[
+        bool | None, typer.Option("--small", help="Tiny shapes, to try the check on a CPU.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Limit of the whole check.")] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="Factor of the parts' own limits, for slower machines.")
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Check a GPU: contract tests, training steps and scoring at 1 B and 7 B."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.gpu.config import GpuCheck
+        from training.configs.job_files import load_config
+
+        passed = run_gpu(load_config(GpuCheck, config, overrides or (), options=options))
+    if not passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def rollouts(
+    output: Output = None,
+    parallel: Annotated[
+        str | None, typer.Option(help="Episodes at once; several numbers with commas.")
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes for each number.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of an episode.")] = None,
+    delay_s: Annotated[float | None, typer.Option(help="Time of every answer.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure how much faster episodes of a hosted policy are at once than one at a time."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.rollouts.rollouts import RolloutsBench
+        from training.configs.job_files import load_config
+
+        run_rollouts(load_config(RolloutsBench, config, overrides or (), options=options))
+
+
+@app.command()
+def scale(
+    output: Output = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of measured costs; without it the embedded models' are."),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="Numbers of episodes, with commas.")] = None,
+    replicas: Annotated[str | None, typer.Option(help="Numbers of replicas, with commas.")] = None,
+    episodes_per_replica: Annotated[int | None, typer.Option(help="Episodes at once.")] = None,
+    cache_tokens: Annotated[int | None, typer.Option(help="Of each replica's cache.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Simulations of each row.")] = None,
+    threads: Threads = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Simulate time and cost of up to 10,000 tasks on up to 100 replicas from a step's cost."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.scale.config import ScaleBench
+        from training.configs.job_files import load_config
+
+        run_scale(load_config(ScaleBench, config, overrides or (), options=options))
+
+
+def _shown_errors() -> AbstractContextManager[None]:
+    """Print errors with status 2, because status 1 means a failed soak test or check."""
+    return shown_errors(other_status=2, interrupted=KEPT)
+
+
+def _options(given: dict[str, object]) -> dict[str, object]:
+    """The options of a command by field name, and its command line."""
+    options = {name: given[name] for name in given if name not in ("config", "overrides")}
+    return options | {"command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])}

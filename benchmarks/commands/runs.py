@@ -1,0 +1,133 @@
+"""Benchmarks run with a progress bar, then reported."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from benchmarks.episodes.episodes import EpisodesBench
+    from benchmarks.fairness.fairness import FairnessBench
+    from benchmarks.gpu.config import GpuCheck
+    from benchmarks.read_ahead.read_ahead import ReadAheadBench
+    from benchmarks.rollouts.rollouts import RolloutsBench
+    from benchmarks.scale.config import ScaleBench
+    from benchmarks.score.config import ScoreBench
+    from benchmarks.serve.load_test import ServeBench
+
+
+def run_score(config: "ScoreBench") -> None:
+    """Measure scoring; write the plot."""
+    from benchmarks.score.report import plot_run, print_run
+    from benchmarks.score.run import count_turns, score_bench
+
+    with _steps(count_turns(config)) as advance:
+        run = score_bench(config, advance=advance)
+    print_run(run, Console())
+    plot_run(run, config.plot)
+
+
+def run_gpu(config: "GpuCheck") -> bool:
+    """Check a GPU; True if it passed."""
+    from benchmarks.gpu.parts import parts_of
+    from benchmarks.gpu.report import print_gpu
+    from benchmarks.gpu.run import gpu_check
+
+    with _steps(len(parts_of(config, config.output.parent))) as advance:
+        run = gpu_check(config, advance=advance)
+    print_gpu(run, Console())
+    return run.passed
+
+
+def run_episodes(config: "EpisodesBench") -> None:
+    """Measure the storing of steps."""
+    from benchmarks.episodes.episodes import episodes_bench, stores_of
+    from benchmarks.episodes.report import print_episodes
+
+    with _steps(len(stores_of(config))) as advance:
+        run = episodes_bench(config, advance=advance)
+    print_episodes(run, Console())
+
+
+def run_fairness(config: "FairnessBench") -> None:
+    """Measure fairness between keys."""
+    from benchmarks.fairness.fairness import fairness_bench, measurements
+    from benchmarks.fairness.report import print_fairness
+
+    with _steps(len(measurements(config))) as advance:
+        run = fairness_bench(config, advance=advance)
+    print_fairness(run, Console())
+
+
+def run_read_ahead(config: "ReadAheadBench") -> None:
+    """Measure reading ahead."""
+    from benchmarks.read_ahead.read_ahead import read_ahead_bench
+    from benchmarks.read_ahead.report import print_read_ahead
+
+    with _steps(config.repeats + 1) as advance:
+        run = read_ahead_bench(config, advance=advance)
+    print_read_ahead(run, Console())
+
+
+def run_rollouts(config: "RolloutsBench") -> None:
+    """Measure episodes of a hosted policy."""
+    from benchmarks.rollouts.report import print_rollouts
+    from benchmarks.rollouts.rollouts import rollouts_bench
+
+    with _steps(len(config.parallel)) as advance:
+        run = rollouts_bench(config, advance=advance)
+    print_rollouts(run, Console())
+
+
+def run_scale(config: "ScaleBench") -> None:
+    """Simulate many replicas; write the plot."""
+    from benchmarks.scale.report import plot_scale, print_scale
+    from benchmarks.scale.scale import scale_bench, sizes
+
+    with _steps(1 + len(sizes(config))) as advance:
+        run = scale_bench(config, advance=advance)
+    print_scale(run, Console())
+    plot_scale(run, config.plot)
+
+
+def run_serve(config: "ServeBench") -> None:
+    """Measure the server; write the plot."""
+    from benchmarks.serve.load_test import count_loads, serve_bench
+    from benchmarks.serve.report import plot_serve, print_serve
+
+    with _steps(count_loads(config)) as advance:
+        run = serve_bench(config, advance=advance)
+    print_serve(run, Console())
+    plot_serve(run, config.output.with_suffix(".png"))
+
+
+@contextmanager
+def _steps(count: int) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar; yields a function to call with a description before each step."""
+    with progress_bar() as progress:
+        steps = progress.add_task("", total=count)
+        started = 0
+
+        def advance(what: str) -> None:
+            nonlocal started
+            progress.update(steps, completed=started, description=what)
+            progress.refresh()
+            started += 1
+
+        yield advance
+        progress.update(steps, completed=started)
+        progress.refresh()
+
+
+def progress_bar() -> Progress:
+    """A progress bar without a refresh thread, which would be measured too."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+    )

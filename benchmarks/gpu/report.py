@@ -1,0 +1,44 @@
+"""Table of a GPU check."""
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.gpu.config import GpuRun, PartRow
+
+_GIB = 1024**3
+
+
+def print_gpu(run: GpuRun, console: Console) -> None:
+    """Print each part's outcome, and why one did not pass."""
+    machine = run.machine
+    title = f"{machine.accelerator or machine.cpu}, torch {machine.torch}, {run.wall_s:.0f} s"
+    table = Table(title=title)
+    for name in ("part", "", "s", "figures"):
+        table.add_column(name, justify="right" if name == "s" else "left")
+    for part in run.parts:
+        table.add_row(part.name, part.status, f"{part.wall_s:.0f}", _shown(part))
+    console.print(table)
+    for part in run.parts:
+        if part.reason:
+            console.print(f"{part.name}: {part.status}", style="red")
+            console.print(part.reason, markup=False, highlight=False)
+
+
+def _shown(part: PartRow) -> str:
+    figures = part.figures
+    if "tokens_per_s" in figures:
+        peak = figures["peak_memory_bytes"]
+        of_memory = f", {peak / _GIB:.1f} GiB" if peak else ""
+        estimated = figures["estimated_memory_bytes"] / _GIB
+        speed = f"{figures['tokens_per_s']:,.0f} tokens/s"
+        return f"{figures['tokens']:,} tokens, {speed}{of_memory} (estimated {estimated:.1f})"
+    if "points" in figures:
+        return "; ".join(
+            f"{label}: "
+            + ", ".join(f"{name} {row['wall_ms']:,.1f} ms" for name, row in rows.items())
+            for label, rows in figures["points"].items()
+        )
+    if "tests" in figures:
+        failed = len(figures["failed"])
+        return f"{figures['tests']} tests, {figures['skipped']} skipped, {failed} failed"
+    return ""

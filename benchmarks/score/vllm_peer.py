@@ -1,0 +1,97 @@
+"""Baseline that scores with vLLM's engine, in a separate process connected by pipes."""
+
+import base64
+import json
+import select
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measurement.measure import Timing
+from benchmarks.measurement.processes import ANSWER_S, START_S, child
+from benchmarks.measurement.steps import Step, TokenizedStep
+from benchmarks.score.baselines import ManySessions
+from benchmarks.score.exported_model import ExportedModel
+from server.upstreams.managed_process import ManagedProcess
+
+ENGINE = Path(__file__).with_name("vllm_engine.py")
+
+
+class VllmEngine:
+    """vLLM's engine in a separate process, which measures only the engine's calls."""
+
+    def __init__(self, exported: ExportedModel, process: ManagedProcess) -> None:
+        self._exported = exported
+        self._process = process
+        self._spent = Timing(0.0, 0.0)
+        self.cached_tokens = 0
+        self.about = self._read(START_S)
+
+    def prepare(self, step: Step) -> None:
+        """Score the previous step."""
+        self._ask([step.before])
+
+    def score(self, step: Step) -> list[float]:
+        """Q of each candidate."""
+        return self.score_all([step])[0]
+
+    def score_all(self, steps: Sequence[Step]) -> list[list[float]]:
+        """Q of each candidate of each step, in one call of the engine."""
+        q_values = iter(self._ask([step.now for step in steps]))
+        return [[next(q_values) for _ in step.now.candidates] for step in steps]
+
+    def clock(self) -> Timing:
+        """Time spent in the engine's calls, without the pipe and the value head."""
+        return self._spent
+
+    def _ask(self, steps: Sequence[TokenizedStep]) -> list[float]:
+        prompts = [sequence for step in steps for sequence in step.sequences]
+        try:
+            self._process.stdin.write(json.dumps({"prompts": prompts}) + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._process.failure("accepts no more prompts") from error
+        answer = self._read(ANSWER_S)
+        self._spent = Timing(
+            self._spent.cpu_s + answer["cpu_s"], self._spent.wall_s + answer["wall_s"]
+        )
+        self.cached_tokens = answer["cached_tokens"]
+        return self._exported.q_values([base64.b64decode(state) for state in answer["hidden"]])
+
+    def _read(self, timeout_s: float) -> dict[str, Any]:
+        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            what = "exited" if ready else f"did not answer for {timeout_s:g} s"
+            raise self._process.failure(what)
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+
+@contextmanager
+def vllm_engine(exported: ExportedModel, *, block_size: int | None) -> Iterator[ManySessions]:
+    """Run vLLM's engine with the trunk during the block; None is vLLM's own block size.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    options: dict[str, Any] = {
+        "model": str(exported.trunk),
+        "dtype": exported.dtype,
+        "max_model_len": exported.longest,
+        "kv_cache_memory_bytes": exported.cache_bytes,
+    }
+    if exported.device == "cpu":
+        options["enforce_eager"] = True
+    if block_size is not None:
+        options["block_size"] = block_size
+    name = "vLLM" if block_size is None else f"vLLM with blocks of {block_size}"
+    with child(
+        name,
+        [exported.vllm_python, "-I", str(ENGINE), json.dumps(options)],
+        log=exported.folder / f"vllm-{block_size}.log",
+        environment={**exported.vllm_environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+        piped=True,
+    ) as process:
+        yield VllmEngine(exported, process)
