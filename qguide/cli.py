@@ -11,7 +11,7 @@ from qguide.commands.environment import app as environment
 from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.jobs import app
 from qguide.commands.keys import app as keys
-from qguide.commands.learning import inspect, learn
+from qguide.commands.learning import domain, inspect, learn
 from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
@@ -45,6 +45,7 @@ app.command()(demo)
 app.command("import")(import_episodes)
 app.command()(learn)
 app.command()(inspect)
+app.command()(domain)
 app.command()(export_data)
 app.command()(export_trunk)
 app.command()(ensemble)

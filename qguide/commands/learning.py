@@ -1,4 +1,4 @@
-"""Commands for a Q model without a network: `qguide learn`, and `qguide inspect` for any model."""
+"""Commands for a Q model without a network, `learn`, and for any: `inspect` and `domain`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +51,53 @@ def learn(
             soft_wrap=True,
         )
         show_licence(manifest.licence, console)
+
+
+def domain(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a Q model.")],
+    source: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Recordings or trajectories like those that it was trained on."),
+    ] = None,
+    least: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, max=1, help="Limit of unknown and of missing words, if states keep a smaller."
+        ),
+    ] = None,
+    check: Annotated[
+        list[Path] | None,
+        typer.Option(help="Recordings of which to say how many states are outside."),
+    ] = None,
+) -> None:
+    """Give a checkpoint the domain of recorded states, or check recorded states against it."""
+    with shown_errors():
+        from qnet.errors import CheckpointError
+        from qnet.features.domain import Domain
+        from qnet.models.manifest import read_manifest
+        from training.learning.sources import read_states
+        from training.licence.domain import (
+            LEAST_LIMIT,
+            fit_domain,
+            outside_of,
+            put_domain,
+            salt_of,
+        )
+        from training.licence.report import domain_line, outside_line
+
+        if (manifest := read_manifest(checkpoint)) is None:
+            raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
+        if source:
+            states, salt = read_states(source), salt_of(manifest)
+            fitted = fit_domain(states, salt=salt, least=least or LEAST_LIMIT)
+            put_domain(checkpoint, manifest, fitted)
+        found = Domain.load(checkpoint)
+        console = Console()
+        console.print(domain_line(found), markup=False, soft_wrap=True)
+        for path in check or ():
+            if found is not None:
+                shown = outside_line(outside_of(found, read_states([path])))
+                console.print(f"{path}: {shown}", markup=False, soft_wrap=True)
 
 
 def inspect(

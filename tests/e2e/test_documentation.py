@@ -85,6 +85,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "QGUIDE_UPSTREAMS": json.dumps(upstreams),
             # Pages about the server that `make serve` starts ask its Q model.
             "QGUIDE_Q_MODELS": json.dumps({"embedded": "embedded", **named}),
+            # The default here reads ALFWorld alone; on pages with other tasks it is a judge.
+            "QGUIDE_OUT_OF_DOMAIN": "guide",
             "QGUIDE_PARAPHRASER": "scripted",
             "QGUIDE_ADMIN": "true",
             "QGUIDE_MODELS_DIR": str(folder / "models"),

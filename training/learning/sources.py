@@ -5,6 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from qnet.errors import ConfigError, RecordError
+from qnet.types import History
 from training.data.records import TrajectoryRow
 from training.data.runs import RunFolder, read_rows
 from training.learning.episodes import Episode, episodes_of
@@ -35,6 +36,17 @@ def read_learnable(
         listed = ", ".join(map(str, sources)) or "no source"
         raise ConfigError(f"{listed} holds no episode with an action; name another source")
     return episodes
+
+
+def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
+    """The state before each action of these sources, with its task; rewards are not needed.
+
+    Raises:
+        ConfigError, RecordError: see `read_learnable`.
+    """
+    fields = Fields(default_reward=0.0)
+    episodes = read_learnable(sources, fields, environment="imported", skip_bad=False)
+    return [(episode.task, state) for episode in episodes for state in episode.states]
 
 
 def _rows(

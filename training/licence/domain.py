@@ -4,15 +4,17 @@ The limits are those that 99.5 % of held-back states keep, with a margin, for ea
 shares: each fifth of the tasks is measured by the words of the other four.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from qnet.features.domain import Domain, Hash, state_hashes, union
-from qnet.models.manifest import Manifest
+from qnet.features.domain import DOMAIN, Domain, Hash, state_hashes, union
+from qnet.models.manifest import MANIFEST, Manifest, sha256_of
 from qnet.types import History
 
 _KEPT: Final = 0.995
@@ -20,7 +22,7 @@ _KEPT: Final = 0.995
 _COMMON: Final = 0.98
 """Share of the states that have a common word."""
 _FOLDS: Final = 5
-_LEAST_LIMIT: Final = 0.05
+LEAST_LIMIT: Final = 0.05
 """Limit where all held-back states have a smaller share, so that one new word is no alarm."""
 _UNKNOWN_LIMIT: Final = 0.4
 """Of both shares where there are fewer tasks than folds, so that nothing can be measured."""
@@ -42,11 +44,14 @@ def salt_of(manifest: Manifest) -> str:
     return manifest.data_sha256[:_SALT_DIGITS]
 
 
-def fit_domain(states: Sequence[tuple[str, History]], *, salt: str = "") -> Domain:
+def fit_domain(
+    states: Sequence[tuple[str, History]], *, salt: str = "", least: float = LEAST_LIMIT
+) -> Domain:
     """The domain of these states, each with its task.
 
     Args:
         salt: of the words' hashes, in hex.
+        least: limit of both shares where held-back states keep a smaller one.
     """
     spread = states[:: 1 + len(states) // _MOST_STATES]
     found = [(task, state_hashes(history, salt=salt)) for task, history in spread]
@@ -64,9 +69,47 @@ def fit_domain(states: Sequence[tuple[str, History]], *, salt: str = "") -> Doma
         salt=salt,
         known=whole.known,
         common=whole.common,
-        unknown_limit=_limit(unknown),
-        missing_limit=_limit(missing),
+        unknown_limit=_limit(unknown, least),
+        missing_limit=_limit(missing, least),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """States of recorded episodes beside a domain.
+
+    Attributes:
+        distances: of each state, in order; above 1 is outside.
+        tasks: number of tasks, of which `tasks_outside` have such a state.
+    """
+
+    distances: tuple[float, ...]
+    tasks: int
+    tasks_outside: int
+
+    @property
+    def share(self) -> float:
+        """Share of the states that are outside."""
+        return sum(one > 1 for one in self.distances) / len(self.distances)
+
+
+def outside_of(domain: Domain, states: Sequence[tuple[str, History]]) -> Outside:
+    """The states beside a domain, each with its task."""
+    found = [(task, domain.distance(history).value) for task, history in states]
+    return Outside(
+        distances=tuple(distance for _, distance in found),
+        tasks=len({task for task, _ in found}),
+        tasks_outside=len({task for task, distance in found if distance > 1}),
+    )
+
+
+def put_domain(directory: Path, manifest: Manifest, domain: Domain) -> None:
+    """Give a checkpoint a domain, and its manifest the file's hash."""
+    domain.save(directory)
+    files = manifest.files | {DOMAIN: sha256_of(directory / DOMAIN)}
+    complete = manifest.model_copy(update={"files": dict(sorted(files.items()))})
+    text = json.dumps(complete.model_dump(mode="json", exclude_unset=True), indent=2)
+    (directory / MANIFEST).write_text(text + "\n")
 
 
 def _words(states: Sequence[frozenset[Hash]]) -> _Words:
@@ -75,6 +118,6 @@ def _words(states: Sequence[frozenset[Hash]]) -> _Words:
     return _Words(union(states), frozenset(w for w, count in counts.items() if count >= least))
 
 
-def _limit(shares: Sequence[float]) -> float:
+def _limit(shares: Sequence[float], least: float) -> float:
     quantile = float(np.quantile(shares, _KEPT)) * _MARGIN
-    return min(max(quantile, _LEAST_LIMIT), 1.0)
+    return min(max(quantile, least), 1.0)

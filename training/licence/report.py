@@ -1,10 +1,13 @@
 """Manifest and licence of a Q model as text."""
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from qnet.features.domain import Domain
 from qnet.models.licence import Interval, Licence
 from qnet.models.manifest import Manifest, PriorSection
+from training.licence.domain import Outside
 
 
 def show_licence(licence: Licence | None, console: Console) -> None:
@@ -40,6 +43,26 @@ def show_manifest(manifest: Manifest, console: Console) -> None:
         console.print(_prior(manifest.prior), markup=False, soft_wrap=True)
     if manifest.kind != "policy":
         show_licence(manifest.licence, console)
+
+
+def domain_line(domain: Domain | None) -> str:
+    """A domain's size and limits as text."""
+    if domain is None:
+        return "domain: unknown, so every state is guided; `qguide domain` gives it one"
+    return (
+        f"domain: {len(domain.known):,} words, of which nearly all states have "
+        f"{len(domain.common):,}; "
+        f"outside beyond {domain.unknown_limit:.1%} unknown or {domain.missing_limit:.1%} missing"
+    )
+
+
+def outside_line(found: Outside) -> str:
+    """The states outside a domain as text."""
+    middle, high = np.quantile(found.distances, (0.5, 0.99))
+    return (
+        f"{found.share:.2%} of {len(found.distances):,} states outside, in {found.tasks_outside:,} "
+        f"of {found.tasks:,} tasks; median distance {middle:.2g}, 99 % quantile {high:.2g}"
+    )
 
 
 def _choosers(licence: Licence) -> Table:

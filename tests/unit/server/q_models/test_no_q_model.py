@@ -84,10 +84,11 @@ def test_the_embedded_policy_keeps_its_q_model_and_an_upstream_beside_it_gets_no
     upstream.replies = SAID
     client = serve(behind(address[1], policy=EMBEDDED))
     own = client.post("/v1/act", json={"messages": TASK, "num_candidates": 3}).json()
-    assert own["q_model"] == EMBEDDED
+    assert (own["guided"], own["q_model"]) == (False, EMBEDDED)
+    assert own["unguided_reason"].startswith("outside what this Q model was trained on")
     other = ask(client, "/v1/act", policy="mine")
     assert (other["guided"], other["q_model"]) == (False, "none")
-    wanted = ask(client, "/v1/act", policy="mine", q_model=EMBEDDED)
+    wanted = ask(client, "/v1/act", policy="mine", q_model=EMBEDDED, out_of_domain="guide")
     assert (wanted["guided"], wanted["q_model"]) == (True, EMBEDDED)
     scored = client.post("/v1/score", json={"messages": TASK, "candidates": SAID}).json()
     assert scored["q_model"] == EMBEDDED
