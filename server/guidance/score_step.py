@@ -211,6 +211,8 @@ class ScoringService:
         unique = distinct(messages)
         if candidates.observations:
             unique = Distinct(messages, tuple(range(len(messages))))
+        domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
+        outside = await reason_outside(domain, history)
         choices = SCORE if long_history else Choices()
         scorer = LongHistoryScorer(q_model, long_history or "error", choices)
         asked = perf_counter()
@@ -224,11 +226,11 @@ class ScoringService:
         prior = candidates.prior(rule.prior) if rule and candidates.drawn else None
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
         rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
-        chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
-        domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
-        if outside := await reason_outside(domain, history):
+        if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()
             chosen = Selection(prior.likeliest if prior else 0, "fallback")
+        else:
+            chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
         return Scored(
             q_values=q_values,
             chosen=chosen.chosen,

@@ -57,6 +57,7 @@ from training.rollouts.models import (
     EMBEDDED,
     build_scorer,
     fitted_prior_of,
+    licence_warning,
     model_folder,
     sha256_of_policy,
     sha256_of_q_model,
@@ -232,6 +233,8 @@ def run_evaluate(
             verifier = build_scorer(config.verifier, config.inference)
         if scorer is None and config.needs_qnet(verified=verifier is not None):
             scorer = build_scorer(config.qnet, config.inference)
+        if config.qnet_sha256 and (warning := licence_warning(config.qnet)):
+            (console or Console()).print(f"warning: {warning}", markup=False, soft_wrap=True)
         models = ValueModels(scorer, verifier)
         models.require_fit(config.methods)
         start = perf_counter()

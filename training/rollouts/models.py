@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import ConfigError
 from qnet.models.feature_q import is_feature_q, load_feature_q
-from qnet.models.manifest import PriorSection, read_manifest
+from qnet.models.manifest import Manifest, PriorSection, read_manifest
 from qnet.scoring.feature_q import FeatureScorer
 from qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
 from qnet.types import BatchPolicy, Scorer
@@ -221,11 +221,28 @@ def fitted_prior_of(name: str) -> PriorSection | None:
     Raises:
         CheckpointError: its folder does not match its manifest.
     """
+    manifest = _manifest_of(name)
+    return manifest.prior if manifest else None
+
+
+def licence_warning(name: str) -> str:
+    """What the manifest of the Q model of that name lacks; "" for a licensed one, and for a judge.
+
+    Raises:
+        CheckpointError: its folder does not match its manifest.
+    """
+    if (manifest := _manifest_of(name)) is None:
+        return ""
+    if manifest.licence is None:
+        return f"{name} was not judged, so nothing shows that its choices beat the policy's own"
+    return "" if manifest.licence.granted else f"{name} has no licence: {manifest.licence.reason}"
+
+
+def _manifest_of(name: str) -> Manifest | None:
     _, name = split_rules(name)
     if not name or name.startswith((JUDGE, CLASSIFY)):
         return None
-    manifest = read_manifest(model_folder(name, "qnet"))
-    return manifest.prior if manifest else None
+    return read_manifest(model_folder(name, "qnet"))
 
 
 def weights_sha256(folder: Path) -> str:

@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 
 from qnet.errors import ConfigError
+from qnet.models.licence import Licence
+from qnet.models.manifest import Manifest, sha256_of
 from qnet.scoring.implicit_q import SharedPrefixImplicitScorer
 from qnet.scoring.value_head import SharedPrefixScorer
 from qnet.types import Message, Scorer, ScoreRequest
@@ -17,7 +19,12 @@ from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from training.jobs.evaluate import EvaluateConfig, run_evaluate
 from training.jobs.explore import ExploreConfig, run_explore
 from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.rollouts.models import Inference, build_scorer, sha256_of_q_model
+from training.rollouts.models import (
+    Inference,
+    build_scorer,
+    licence_warning,
+    sha256_of_q_model,
+)
 
 QUIET = Console(quiet=True)
 START, LEFT, RIGHT = (
@@ -103,3 +110,29 @@ def test_choice_regret_does_not_mix_the_figures_of_two_models(tmp_path: Path, po
     save_qnet(qnet, save_policy(tmp_path / "another", seed=3))
     with pytest.raises(ConfigError, match="qnet_sha256"):
         run_choice_regret(config)
+
+
+def checkpoint(folder: Path, licence: Licence | None) -> str:
+    folder.mkdir()
+    config = folder / "config.json"
+    config.write_text("{}")
+    files = {config.name: sha256_of(config)}
+    manifest = Manifest(kind="features", name="shop", licence=licence, files=files)
+    (folder / "manifest.json").write_text(manifest.model_dump_json())
+    return str(folder)
+
+
+def test_a_q_model_that_is_not_licensed_is_warned_of(tmp_path: Path) -> None:
+    none = checkpoint(tmp_path / "none", Licence(granted=False, reason="it is at chance"))
+    unjudged = checkpoint(tmp_path / "unjudged", None)
+
+    assert licence_warning(none) == f"{none} has no licence: it is at chance"
+    assert "was not judged" in licence_warning(unjudged)
+    assert "was not judged" in licence_warning("embedded")
+
+
+def test_a_licensed_q_model_and_a_judge_are_not_warned_of(tmp_path: Path) -> None:
+    granted = checkpoint(tmp_path / "granted", Licence(granted=True, reason="it is above"))
+
+    assert licence_warning(granted) == ""
+    assert licence_warning("votes") == ""
