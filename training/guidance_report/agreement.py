@@ -28,6 +28,7 @@ def agreement_of(columns: Columns) -> Agreement:
         argmax_is_first=mean_of(steps["is_first"]),
         first_by_chance=mean_of(1 / steps["distinct"][decided]),
         argmax_is_most_frequent=mean_of(steps["is_most_frequent"]),
+        fallback=mean_of(steps["fallback"]),
         followed=mean_of(steps["followed"]),
         q_gain=mean_of(steps["q_gain"]),
         changed=int(changed.sum()),

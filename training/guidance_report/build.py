@@ -14,6 +14,7 @@ from training.guidance_report.comparison import arms_of, comparisons_of, require
 from training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from training.guidance_report.schema import Environment, GuidanceReport
 from training.guidance_report.threshold_actions import actions_of
+from training.guidance_report.verdict import verdict_of
 
 _SHOWN_BAD_ROWS: Final = 20
 
@@ -71,6 +72,7 @@ def _report(
         episodes=len(everything),
         steps=len(columns.steps["depth"]),
         tasks=len(np.unique(columns.episodes["task"])),
+        verdict=verdict_of(columns, everything, baseline),
         sentences=tuple(sentences),
         arms=arms,
         comparisons=comparisons,

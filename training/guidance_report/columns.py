@@ -15,6 +15,9 @@ from qnet.types import ActionOutcome, ThresholdAction
 CONTROL: Final = "one candidate"
 """Arm of episodes in which one candidate was drawn at every step, and its Q was not even read."""
 
+FALLBACK: Final = "fallback"
+"""Reason of a step at which no Q chose: outside the Q model's domain, or without its answer."""
+
 SERVED: Final = "served"
 """Environment of tasks of which no tree was found."""
 
@@ -30,6 +33,8 @@ _STEP: Final = (
     "q_gain",
     "is_first",
     "is_most_frequent",
+    "is_vote",
+    "fallback",
     "followed",
     "tokens",
     "ms",
@@ -75,8 +80,9 @@ class Columns:
             `changed`, the number of steps at which Q chose another candidate than the first.
         steps: columns `episode`, `depth`, `draws`, `distinct`, `q_model`, `q_taken` (of the action
             in the episode), `q_gain` (of the chosen candidate over the first), `is_first` and
-            `is_most_frequent` (of the chosen candidate, NaN without a choice by Q), `followed`,
-            `tokens`, `ms`, and `left_out`, the tokens that a window of the history left out.
+            `is_most_frequent` (of the chosen candidate, NaN without a choice by Q), `is_vote`
+            (the same, and of equally frequent ones the first), `fallback`, `followed`, `tokens`,
+            `ms`, and `left_out`, the tokens that a window of the history left out.
         actions: columns of the actions below a threshold: `episode`, `q_model`, `action` and
             `outcome` as indices of `ACTIONS` and `OUTCOMES`, `q_before`, `q_after`, `tokens`, and
             `chosen`, whether the chosen candidate is one that the action drew.
@@ -166,6 +172,8 @@ def _step(row: OfferRow) -> dict[str, float]:
         "q_gain": chosen_q - q_values[first] if decided else nan,
         "is_first": float(row.chosen == first) if decided else nan,
         "is_most_frequent": float(counts[row.chosen] == most) if counted else nan,
+        "is_vote": float(row.chosen == max(counts, key=counts.__getitem__)) if counted else nan,
+        "fallback": float(row.reason == FALLBACK) if row.reason else nan,
         "followed": float(row.taken == row.chosen),
         "tokens": _number(row.completion_tokens),
         "ms": _number(row.duration_ms),

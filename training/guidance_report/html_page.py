@@ -59,9 +59,10 @@ def html_of(report: GuidanceReport) -> str:
 
 
 def _findings(report: GuidanceReport) -> str:
+    verdict = f'<p class="finding">{escape(report.verdict)}</p>'
     if report.comparisons:
-        return "".join(map(_finding, report.comparisons))
-    return f'<p class="finding unclear">{escape(report.sentences[0])}</p>'
+        return verdict + "".join(map(_finding, report.comparisons))
+    return verdict + f'<p class="finding unclear">{escape(report.sentences[0])}</p>'
 
 
 def _finding(comparison: Comparison) -> str:

@@ -110,6 +110,8 @@ class Agreement(Part):
         argmax_is_first: share of `with_choice` at which Q chose the first candidate.
         first_by_chance: the share that a random choice would have.
         argmax_is_most_frequent: share at which it chose the candidate drawn most often.
+        fallback: share of all steps at which no Q chose, because the state was outside the Q
+            model's domain or it did not answer.
         followed: share of all steps at which the agent took the chosen candidate.
         q_gain: mean Q of the chosen candidate minus that of the first.
         changed, unchanged: episodes with and without a step at which Q chose another candidate
@@ -123,6 +125,7 @@ class Agreement(Part):
     argmax_is_first: float | None
     first_by_chance: float | None
     argmax_is_most_frequent: float | None
+    fallback: float | None
     followed: float | None
     q_gain: float | None
     changed: int
@@ -192,6 +195,7 @@ class GuidanceReport(Part):
         files: files that were read.
         bad_rows: how many rows were left out.
         bad_row_messages: the first of them, with their lines.
+        verdict: whether to go on with guidance, in one sentence.
         sentences: the findings in words.
     """
 
@@ -202,6 +206,7 @@ class GuidanceReport(Part):
     episodes: int
     steps: int
     tasks: int
+    verdict: str
     sentences: tuple[str, ...]
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]

@@ -69,6 +69,7 @@ def agreement_table(found: Agreement) -> ReportTable:
         ("the highest Q is the first candidate's", share_text(found.argmax_is_first)),
         ("the same by chance", share_text(found.first_by_chance)),
         ("the highest Q is the most frequent candidate's", most_frequent),
+        ("no Q chose: outside its domain, or no answer", share_text(found.fallback)),
         ("Q of the chosen candidate over the first", signed_text(found.q_gain)),
         ("the agent took the chosen candidate", share_text(found.followed)),
         ("outcome where Q changed a step (not comparable with the next)", changed),

@@ -24,6 +24,7 @@ def print_report(report: GuidanceReport, console: Console) -> None:
         _line(console, f"rows left out: {report.bad_rows:,}")
         for message in report.bad_row_messages:
             _line(console, f"  {message}")
+    _line(console, f"verdict: {report.verdict}")
     for sentence in report.sentences:
         _line(console, f"• {sentence}")
     tables = [

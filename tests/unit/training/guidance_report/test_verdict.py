@@ -1,0 +1,76 @@
+"""The report's verdict: use it, do without it, take votes, or record more."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnet.records import OfferRow
+from tests.support.offers import GUIDED, control, offer, write_offers
+from training.guidance_report.build import build_report
+from training.guidance_report.schema import GuidanceReport
+
+COUNTS = [
+    {"content": "a0", "q_value": 0.2, "count": 1},
+    {"content": "a1", "q_value": 0.8, "count": 4},
+]
+
+
+def episodes(arm: str, success: float, *, count: int = 200, **more: Any) -> Iterator[OfferRow]:
+    """Episodes of one step; every task of its own."""
+    for number in range(count):
+        outcome = float(number < success * count)
+        name = f"{arm}-{number}"
+        if arm == "one candidate":
+            yield control(outcome, task=name, episode=name)
+        else:
+            yield offer(task=name, outcome=outcome, episode=name, q_model=arm, **more)
+
+
+def report_of(folder: Path, *arms: Iterator[OfferRow]) -> GuidanceReport:
+    write_offers(folder, [row for arm in arms for row in arm])
+    return build_report([folder])
+
+
+@pytest.mark.parametrize("plain", ["one candidate", "none@0"])
+@pytest.mark.parametrize(
+    ("success", "words"),
+    [(0.9, "use it: "), (0.1, "do without it: "), (0.5, "not shown to help; record ")],
+)
+def test_the_comparison_with_unguided_episodes_decides(
+    tmp_path: Path, success: float, words: str, plain: str
+) -> None:
+    report = report_of(tmp_path, episodes(GUIDED, success), episodes(plain, 0.5))
+
+    assert report.verdict.startswith(words)
+
+
+def test_votes_that_were_tried_and_do_better_are_said(tmp_path: Path) -> None:
+    arms = (episodes(GUIDED, 0.5), episodes("votes@0", 0.9), episodes("one candidate", 0.1))
+
+    assert report_of(tmp_path, *arms).verdict.startswith("votes would have done as well: ")
+
+
+def test_a_q_model_that_beats_votes_is_used(tmp_path: Path) -> None:
+    arms = (episodes(GUIDED, 0.9), episodes("votes@0", 0.5), episodes("one candidate", 0.1))
+
+    assert report_of(tmp_path, *arms).verdict.startswith("use it: ")
+
+
+def test_choices_that_are_those_of_the_votes_need_no_second_arm(tmp_path: Path) -> None:
+    arms = (episodes(GUIDED, 0.9, candidates=COUNTS), episodes("one candidate", 0.1))
+
+    verdict = report_of(tmp_path, *arms).verdict
+    assert verdict.startswith("votes would have done as well: at 100% of the steps with a choice")
+
+
+def test_guided_episodes_alone_give_no_verdict(tmp_path: Path) -> None:
+    assert report_of(tmp_path, episodes(GUIDED, 0.9)).verdict.startswith("no verdict: ")
+
+
+def test_steps_at_which_no_q_chose_are_counted(tmp_path: Path) -> None:
+    inside = episodes(GUIDED, 0.9, count=30, reason="highest_q")
+    outside = episodes("shop@v2", 0.9, count=10, reason="fallback", q_values=(None, None))
+
+    assert report_of(tmp_path, inside, outside).agreement.fallback == 0.25
