@@ -1,7 +1,7 @@
 r"""Per-episode rows of evaluations, compressed, from which a printed table can be recomputed.
 
     python -m tools.episode_rows runs/low/played/sft_greedy runs/low/played/ipr \
-      --output results/episodes/low_ipr_mended.jsonl.gz
+      --output results/episodes/low_mended.jsonl.gz
 
 The actions are left out: the reward, the success and the tokens are what figures are made of.
 """

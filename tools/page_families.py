@@ -23,7 +23,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "low_methods_third",
         "low_ppo",
         "low_equal_tokens",
-        "low_ipr_mended",
+        "low_mended",
         "other_agent_shipped",
         "other_agent_ipr",
         "other_agent_api",
