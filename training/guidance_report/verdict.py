@@ -18,7 +18,7 @@ _ALIKE: Final = 0.99
 
 
 def verdict_of(columns: Columns, among: Mask, baseline: str | None = None) -> str:
-    """What the recorded episodes say of the guided arm with the most of them.
+    """Judgement by the recorded episodes of the guided arm with the most of them.
 
     Args:
         columns: all episodes.
