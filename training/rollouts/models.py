@@ -226,7 +226,7 @@ def fitted_prior_of(name: str) -> PriorSection | None:
 
 
 def licence_warning(name: str) -> str:
-    """Text of what the manifest of the Q model of that name lacks; "" for a licensed one, and for a judge.
+    """Warning of what the manifest of this Q model lacks; "" for a licensed one, and for a judge.
 
     Raises:
         CheckpointError: its folder does not match its manifest.
