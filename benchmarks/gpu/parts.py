@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from benchmarks.gpu.config import GpuCheck
 from benchmarks.measurement.records import Run
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[2]
 CONTRACTS: Final = (
     "tests/contract/scorers/test_architectures.py",
     "tests/contract/trees",

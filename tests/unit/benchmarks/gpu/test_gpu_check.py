@@ -39,7 +39,7 @@ def test_the_check_runs_on_a_cpu_without_the_packages_of_the_server(tmp_path: Pa
     output = tmp_path / "gpu.json"
     flags = ["--device", "cpu", "--small", "--minutes", "60", "--patience", "20"]
     process = subprocess.run(
-        [sys.executable, "-m", "benchmarks.commands.app", "gpu", *flags, "--output", str(output)],
+        [sys.executable, "-m", "benchmarks", "gpu", *flags, "--output", str(output)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))},
         capture_output=True,
