@@ -116,7 +116,7 @@ def _scoring(config: GpuCheck, folder: Path, size: str, *, budget_s: float) -> P
     listed = [word for key, value in options.items() for word in (f"--{key}", value)]
     return Part(
         name=f"bench score, {size}",
-        command=[sys.executable, "-m", "benchmarks.commands.app", "score", *listed],
+        command=[sys.executable, "-m", "benchmarks", "score", *listed],
         budget_s=budget_s * config.patience,
         result=result,
         read=_score_figures,
