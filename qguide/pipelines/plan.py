@@ -89,19 +89,18 @@ def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
 
     Raises:
         ConfigError: there is no such stage, a job file is wrong, two stages write the same folder
-            or one inside the other's, stages need each other in a circle, or a stage reads what is
-            not there and no stage writes.
+            or one inside the other's, stages need each other in a circle, or a stage that is to run
+            reads what is not there and no stage writes.
     """
     configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
     outputs = {name: output_of(config) for name, config in configs.items()}
     _require_apart(pipeline, outputs)
-    stages = {}
+    stages, writers = {}, {}
     for name, stage in pipeline.stages.items():
         reads = tuple(reads_of(configs[name]))
-        read_from = [_writer(read, outputs) for read in reads]
+        read_from = writers[name] = [_writer(read, outputs) for read in reads]
         if name in read_from:
             raise ConfigError(f"stage {name} reads its own output {outputs[name]}; change one")
-        _require_present(name, reads, read_from)
         needed = {*stage.needs, *read_from}
         stages[name] = Stage(
             name=name,
@@ -114,6 +113,9 @@ def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
             slots=stage.slots or min(processes_of(configs[name]), pipeline.slots),
         )
     wanted = frozenset(_with_needs(stages, only) if only else stages)
+    for name in stages:
+        if name in wanted:
+            _require_present(name, stages[name].reads, writers[name])
     plan = Plan(pipeline.output, pipeline.slots, stages, wanted)
     try:
         list(plan.order())

@@ -87,6 +87,15 @@ def test_some_stages_are_run_with_those_that_they_need(
     assert set(plan.stages) == {"expert", "policy", "trees"}
 
 
+def test_what_a_stage_reads_has_to_be_there_only_where_it_is_run(files: Path) -> None:
+    lost = 'policy.trajectories=["runs/lost"]'
+    plan = plan_of(files, lost, only=["expert"])
+    assert [stage.name for stage in plan.order()] == ["expert"]
+    for only in ([], ["policy"], ["trees"]):
+        with pytest.raises(ConfigError, match=r"stage policy reads trajectories.* runs/lost"):
+            plan_of(files, lost, only=only)
+
+
 def test_a_stage_that_is_not_there_cannot_be_run(files: Path) -> None:
     with pytest.raises(ConfigError, match=r"--only tree: .* name one of trees, policy, expert"):
         plan_of(files, only=["tree"])
