@@ -44,11 +44,13 @@ Each writes JSON, and most write a plot beside it. Like every job they also read
 
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from pydantic import BaseModel
 
 from benchmarks.commands.runs import (
     progress_bar,
@@ -64,6 +66,8 @@ from benchmarks.commands.runs import (
 from qguide.commands.errors import shown_errors
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 KEPT = "interrupted; the output holds the results so far (complete: false)"
 
@@ -127,9 +131,8 @@ def score(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.score.config import ScoreBench
-        from training.configs.job_files import load_config
 
-        run_score(load_config(ScoreBench, config, overrides or (), options=options))
+        run_score(_load(ScoreBench, config, overrides, options))
 
 
 @app.command()
@@ -163,9 +166,8 @@ def soak(
     with _shown_errors():
         from benchmarks.commands.soak import soak_and_report
         from benchmarks.soak.soak import Soak
-        from training.configs.job_files import load_config
 
-        plan = load_config(Soak, config, overrides or (), options=options)
+        plan = _load(Soak, config, overrides, options)
         passed = soak_and_report(plan, progress_bar)
     if not passed:
         raise typer.Exit(1)
@@ -195,9 +197,8 @@ def serve(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.serve.load_test import ServeBench
-        from training.configs.job_files import load_config
 
-        run_serve(load_config(ServeBench, config, overrides or (), options=options))
+        run_serve(_load(ServeBench, config, overrides, options))
 
 
 @app.command()
@@ -221,9 +222,8 @@ def fairness(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.fairness.fairness import FairnessBench
-        from training.configs.job_files import load_config
 
-        run_fairness(load_config(FairnessBench, config, overrides or (), options=options))
+        run_fairness(_load(FairnessBench, config, overrides, options))
 
 
 @app.command()
@@ -241,9 +241,8 @@ def episodes(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.episodes.episodes import EpisodesBench
-        from training.configs.job_files import load_config
 
-        run_episodes(load_config(EpisodesBench, config, overrides or (), options=options))
+        run_episodes(_load(EpisodesBench, config, overrides, options))
 
 
 @app.command()
@@ -264,9 +263,8 @@ def read_ahead(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.read_ahead.read_ahead import ReadAheadBench
-        from training.configs.job_files import load_config
 
-        run_read_ahead(load_config(ReadAheadBench, config, overrides or (), options=options))
+        run_read_ahead(_load(ReadAheadBench, config, overrides, options))
 
 
 @app.command()
@@ -287,9 +285,8 @@ def gpu(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.gpu.config import GpuCheck
-        from training.configs.job_files import load_config
 
-        passed = run_gpu(load_config(GpuCheck, config, overrides or (), options=options))
+        passed = run_gpu(_load(GpuCheck, config, overrides, options))
     if not passed:
         raise typer.Exit(1)
 
@@ -310,9 +307,8 @@ def rollouts(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.rollouts.rollouts import RolloutsBench
-        from training.configs.job_files import load_config
 
-        run_rollouts(load_config(RolloutsBench, config, overrides or (), options=options))
+        run_rollouts(_load(RolloutsBench, config, overrides, options))
 
 
 @app.command()
@@ -336,14 +332,25 @@ def scale(
     options = _options(locals())
     with _shown_errors():
         from benchmarks.scale.config import ScaleBench
-        from training.configs.job_files import load_config
 
-        run_scale(load_config(ScaleBench, config, overrides or (), options=options))
+        run_scale(_load(ScaleBench, config, overrides, options))
 
 
 def _shown_errors() -> AbstractContextManager[None]:
     """Print errors with status 2, because status 1 means a failed soak test or check."""
     return shown_errors(other_status=2, interrupted=KEPT)
+
+
+def _load(
+    kind: type[ConfigT],
+    config: Path | None,
+    overrides: Sequence[str] | None,
+    options: dict[str, object],
+) -> ConfigT:
+    """Options of a benchmark, from its file and its command line."""
+    from training.configs.job_files import load_config
+
+    return load_config(kind, config, overrides or (), options=options)
 
 
 def _options(given: dict[str, object]) -> dict[str, object]:

@@ -72,7 +72,7 @@ def domain(
 ) -> None:
     """Give a checkpoint the domain of recorded states, or check recorded states against it."""
     with shown_errors():
-        from qnet.errors import CheckpointError
+        from qnet.errors import CheckpointError, ConfigError
         from qnet.features.domain import Domain
         from qnet.models.manifest import read_manifest
         from training.learning.sources import read_states
@@ -85,6 +85,8 @@ def domain(
         )
         from training.licence.report import domain_line, outside_line
 
+        if least is not None and not source:
+            raise ConfigError("--least is of a domain that is fitted; name the recordings, too")
         if (manifest := read_manifest(checkpoint)) is None:
             raise CheckpointError(f"{checkpoint} has no manifest; it was not trained here")
         if source:

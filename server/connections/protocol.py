@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from server.connections.last_answer import LastAnswer
 from server.connections.limits import ConnectionTable, network_of
 from server.connections.parsing_turns import HeldFlow, ParsingTurns
 
@@ -47,23 +48,6 @@ _TOO_MANY_PIPELINED: Final = (
 
 class RefusedError(Exception):
     """Raised by the parser's callbacks to stop it; the answer is in `_refusal`."""
-
-
-class _LastAnswer:
-    """The transport of an answer after which the connection lingers, where uvicorn would close.
-
-    Closing while a body arrives would reset the connection, and the client might lose the answer.
-    """
-
-    def __init__(self, transport: Transport, cycle: RequestResponseCycle) -> None:
-        self._transport, self._cycle = transport, cycle
-        self.write = transport.write
-        self.is_closing = transport.is_closing
-
-    def close(self) -> None:
-        """Close if the answer failed; `on_response_complete` ends one that is complete."""
-        if not self._cycle.response_complete:
-            self._transport.close()
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -216,7 +200,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._is_chunked:  # until all of it has arrived, no second request may follow
             self.cycle.default_headers = [*self.cycle.default_headers, _CLOSE]
-            self.cycle.transport = _LastAnswer(self.transport, self.cycle)  # type: ignore[assignment]
+            self.cycle.transport = LastAnswer(self.transport, self.cycle)
         self._running = [one for one in self._running if not one.response_complete]
         self._running.append(self.cycle)
 

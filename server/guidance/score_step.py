@@ -208,9 +208,7 @@ class ScoringService:
         """
         rule = _rule(candidates, selection, self.settings, q_model)
         messages = candidates.messages
-        unique = distinct(messages)
-        if candidates.observations:
-            unique = Distinct(messages, tuple(range(len(messages))))
+        unique = _to_score(candidates)
         domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
         outside = await reason_outside(domain, history)
         choices = SCORE if long_history else Choices()
@@ -225,11 +223,11 @@ class ScoringService:
         q_values = tuple(result.q_values[i] for i in unique.index)
         prior = candidates.prior(rule.prior) if rule and candidates.drawn else None
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
-        rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
         if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()
             chosen = Selection(prior.likeliest if prior else 0, "fallback")
         else:
+            rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
             chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
         return Scored(
             q_values=q_values,
@@ -245,6 +243,14 @@ class ScoringService:
             window=result.window,
             unguided_reason=outside or None,
         )
+
+
+def _to_score(candidates: TriedCandidates) -> Distinct:
+    """The candidates that are scored: equal ones once, unless each has its own observation."""
+    messages = candidates.messages
+    if candidates.observations:
+        return Distinct(messages, tuple(range(len(messages))))
+    return distinct(messages)
 
 
 def _rule(

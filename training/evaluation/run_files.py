@@ -1,4 +1,4 @@
-"""The files of an evaluation's run folder: how they are read, and which are comparable."""
+"""The files of an evaluation's run folder: reading, writing, and which are comparable."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +21,13 @@ def read_episodes(run: Path) -> dict[Key, EpisodeRow]:
     """The last row of each (method, seed, task); empty if nothing has been played."""
     path = run / EPISODES
     return latest(read_rows(path, EpisodeRow)) if path.exists() else {}
+
+
+def write_results(run: Path, results: Results) -> None:
+    """Write the results as a whole or not at all."""
+    unfinished = run / f"{RESULTS}.tmp"
+    unfinished.write_text(results.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(run / RESULTS)
 
 
 def read_results(run: Path) -> Results:

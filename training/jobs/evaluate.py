@@ -46,7 +46,7 @@ from training.evaluation.results import (
     method_rows,
     summarise,
 )
-from training.evaluation.run_files import EPISODES, RESULTS, read_episodes
+from training.evaluation.run_files import EPISODES, read_episodes, write_results
 from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
 from training.evaluation.search import TrajectoryValue, Verification
 from training.evaluation.value_models import ValueModels
@@ -233,15 +233,15 @@ def run_evaluate(
             verifier = build_scorer(config.verifier, config.inference)
         if scorer is None and config.needs_qnet(verified=verifier is not None):
             scorer = build_scorer(config.qnet, config.inference)
+        shown = console or Console()
         if config.qnet_sha256 and (warning := licence_warning(config.qnet)):
-            (console or Console()).print(f"warning: {warning}", markup=False, soft_wrap=True)
+            shown.print(f"warning: {warning}", markup=False, soft_wrap=True)
         models = ValueModels(scorer, verifier)
         models.require_fit(config.methods)
         start = perf_counter()
         failures = _play_all(config, rollouts, policy, models)
         judged = usage_of(scorer)
         seconds = perf_counter() - start
-        shown = console or Console()
         return _sum_up(config, rollouts, failures, seconds=seconds, judged=judged, console=shown)
 
 
@@ -312,8 +312,7 @@ class _Evaluator:
         self.trials = plan_trials(config.methods, config.seeds)
         self.played = read_episodes(rollouts.folder.path)
         self.failures: list[Failure] = []
-        self._won = 0
-        self._counted = 0
+        self._won = self._counted = 0
 
     def waiting(self, task_id: str) -> list[Trial]:
         """The trials of a task that have no episode yet."""
@@ -384,9 +383,7 @@ def _sum_up(
         versions=_versions((*PACKAGES, *suite.environment.packages)),
         notes=NOTES,
     )
-    unfinished = run.path / f"{RESULTS}.tmp"
-    unfinished.write_text(results.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(run.path / RESULTS)
+    write_results(run.path, results)
     plot_success(results, episodes, run.path / PLOT)
     print_results(results, console)
     return results

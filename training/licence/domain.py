@@ -109,7 +109,9 @@ def put_domain(directory: Path, manifest: Manifest, domain: Domain) -> None:
     files = manifest.files | {DOMAIN: sha256_of(directory / DOMAIN)}
     complete = manifest.model_copy(update={"files": dict(sorted(files.items()))})
     text = json.dumps(complete.model_dump(mode="json", exclude_unset=True), indent=2)
-    (directory / MANIFEST).write_text(text + "\n")
+    unfinished = directory / f"{MANIFEST}.tmp"
+    unfinished.write_text(text + "\n", encoding="utf-8")
+    unfinished.replace(directory / MANIFEST)
 
 
 def _words(states: Sequence[frozenset[Hash]]) -> _Words:

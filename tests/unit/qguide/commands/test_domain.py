@@ -67,6 +67,16 @@ def test_a_checkpoint_without_a_domain_gets_one_and_still_matches_its_manifest(
     assert found.unknown_limit == 0.4
 
 
+def test_a_limit_without_recordings_is_refused(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "q"
+    shutil.copytree(embedded_path("qnet"), checkpoint)
+    before = (checkpoint / "domain.json").read_bytes()
+    result = CliRunner().invoke(app, ["domain", str(checkpoint), "--least", "0.4"])
+    assert result.exit_code == 2
+    assert "--least" in result.output
+    assert (checkpoint / "domain.json").read_bytes() == before
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_states_of_the_pages_are_inside_the_shipped_models_domain(page: str) -> None:
     text = (ROOT / page).read_text()
