@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-import server.routes
+from server import routes as modules_of_routes
 from server.bodies.json_values import has_more_values, marks_in
 from server.bodies.parsing import most_values
 from server.bodies.route import BodyRoute, body_schema
@@ -66,8 +66,10 @@ FAULTY: list[tuple[str, dict[str, Any]]] = [
 
 def routes() -> Iterator[APIRoute]:
     """Every route that reads a body."""
-    for module in pkgutil.iter_modules(server.routes.__path__):
-        router = getattr(import_module(f"server.routes.{module.name}"), "router", None)
+    for module in pkgutil.iter_modules(modules_of_routes.__path__):
+        router = getattr(
+            import_module(f"{modules_of_routes.__name__}.{module.name}"), "router", None
+        )
         if isinstance(router, APIRouter):
             for route in router.routes:
                 if isinstance(route, APIRoute) and route.body_field is not None:

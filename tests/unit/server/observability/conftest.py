@@ -4,8 +4,8 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-import server.q_models.build
 from server.observability.tracing import OtelTracing
+from server.q_models import build
 
 
 @pytest.fixture
@@ -13,5 +13,5 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Exporter of the spans of all servers that are started afterwards."""
     exporter = InMemorySpanExporter()
     tracing = OtelTracing(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(server.q_models.build, "build_tracing", lambda _: tracing)
+    monkeypatch.setattr(build, "build_tracing", lambda _: tracing)
     return exporter
