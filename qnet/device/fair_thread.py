@@ -319,6 +319,7 @@ class FairThread:
         started_s = self._clock()
         goes_on = job.step()
         with self._changed:
+            # Charged for what it took, not for what it was thought to take.
             self._queue.charge(job.shares(self._clock() - started_s))
             if not goes_on:
                 self._jobs.remove(job)
@@ -358,6 +359,7 @@ class FairThread:
     def _new_job(self, *, before_s: float | None) -> _Job | None:
         """The batch of the first request that may start, unless a begun job goes before it."""
         for caller, waiting in self._queue:
+            # Callers come in the order of their clocks: none after this one is further behind.
             if before_s is not None and self._queue.used_s(caller) >= before_s:
                 return None
             if self._may_start(waiting):

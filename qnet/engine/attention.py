@@ -27,6 +27,7 @@ from qnet.engine.kv_buffer import KVBuffer
 from qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
+# Rows of scores in memory at once: few on a CPU, whose cache they should fit.
 _ROWS_AT_ONCE = {"cpu": 64}
 _ROWS_ELSEWHERE = 256
 FEWEST_TILED_ROWS = 32
@@ -168,6 +169,8 @@ class AttentionMetadata:
         self.window = window
         self.groups: list[Group] = []
         start = 0
+        # Neighbours alone, because a group is one slice of the packed row. Candidates of one state
+        # stand beside each other, so their history is read once for all of them.
         for _, alike in groupby(segments, key=lambda segment: (id(segment.buffer), segment.seen)):
             self.groups.append(Group(list(alike), start))
             start = self.groups[-1].end
@@ -264,8 +267,10 @@ def packed_attention(
         window = min(int(window), metadata.window)
     scoring = Scoring(window, softcap, sinks_H)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
+    # Queries are scaled in place of scores: N x D products, not N x columns.
     query_HND = query[0] * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     out_NHD = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
+    # All write before any looks back: a segment may see columns that another one fills here.
     for segment, rows in metadata.spans:
         segment.buffer.write(layer, segment.column, key[0, :, rows], value[0, :, rows])
     for group in metadata.groups:
@@ -295,6 +300,7 @@ def _look_back(
     if not only_read:
         return _attend(buffer, layer, query_HTD, chunks, seen.whole, value_size, scoring)
     rows_R = torch.tensor(read, dtype=torch.long, device=query_HTD.device)
+    # Nothing comes after the last layer that could read the others' outputs, so zeros will do.
     out_THD = query_HTD.new_zeros((query_HTD.shape[1], query_HTD.shape[0], value_size))
     out_THD[rows_R] = _attend(
         buffer, layer, query_HTD[:, rows_R], chunks, seen.whole, value_size, scoring

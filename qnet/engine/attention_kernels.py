@@ -65,14 +65,18 @@ def dense_attention(
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
     if bias_TB is not None:
         scores.view(kv_heads, -1, rows, scores.shape[-1])[..., -bias_TB.shape[1] :] += bias_TB
+    # Columns attended to elsewhere enter as one with the score log(sum(exp(scores))): its softmax
+    # weight is their sum of weights, and its value is their mean. The result is exact.
     if partials:
         partial_scores = [score.reshape(kv_heads, -1, 1) for _, score in partials]
         scores = torch.cat([*partial_scores, scores], dim=-1)
     if scoring.sinks_H is not None:
         sinks = scoring.sinks_H.view(kv_heads, -1, 1).repeat_interleave(rows, dim=1)
         scores = torch.cat([scores, sinks.to(scores.dtype)], dim=-1)
+    # float32, because a bfloat16 sum over thousands of columns loses the small weights.
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_HTD.dtype)
     if scoring.sinks_H is not None:
+        # A sink takes its share of the weight and has no value to give.
         weights = weights[..., :-1]
     weights_of = weights.split([1] * len(partials) + [keys.shape[1] for keys, _ in parts], dim=-1)
     of_partials, of_parts = weights_of[: len(partials)], weights_of[len(partials) :]
@@ -86,6 +90,7 @@ def dense_attention(
 
 def _folded(query_HTD: Tensor, kv_heads: int) -> Tensor:
     """The query heads of each KV head folded into the rows, (KV heads, H / KV heads * T, D)."""
+    # Grouped-query attention without repeating keys: rows of queries cost nothing more than rows.
     return query_HTD.reshape(kv_heads, -1, query_HTD.shape[-1])
 
 

@@ -211,12 +211,16 @@ def _choose(draws: Sequence[Draw], line_of: Sequence[int], logits_LV: Tensor) ->
     place = {pair: number for number, pair in enumerate(dict.fromkeys(wanted))}
     line_P = torch.tensor([line for line, _ in place], device=device)
     temperature_P = torch.tensor([temperature for _, temperature in place], device=device)
+    # The distribution function is inverted at a number that belongs to the draw and the position,
+    # so a draw's tokens do not depend on the rest of the batch, as they would by multinomial().
     probs_PV = torch.softmax(logits_LV[line_P] / temperature_P[:, None], dim=1)
+    # In float32 the sum of a large vocabulary ends visibly beside 1.
     cumulative_PV = probs_PV.cumsum(dim=1, dtype=torch.float64)
     cumulative_SV = cumulative_PV[torch.tensor([place[pair] for pair in wanted], device=device)]
     randoms = [draws[i].uniforms[len(draws[i].token_ids)] for i in sampled]
     uniforms_S = torch.tensor(randoms, device=device, dtype=torch.float64)
     target_S1 = uniforms_S[:, None] * cumulative_SV[:, -1:]
+    # right=True: a token of probability 0 is never drawn, not even by the number 0.
     drawn_S = torch.searchsorted(cumulative_SV, target_S1, right=True).squeeze(1)
     tokens_D[torch.tensor(sampled, device=device)] = drawn_S.clamp_(max=logits_LV.shape[1] - 1)
     return tokens_D

@@ -105,6 +105,8 @@ class KVBuffer:
         Columns of the present base are shared, the others copied. Where those are more than
         `copied`, all of the columns become a new base of both buffers.
         """
+        # A long prefix is worth sharing. A short one is copied, because reading two parts costs a
+        # product more in each layer, and a base cannot be written to.
         if columns - self._shared > copied:
             self._share(columns)
         fork = KVBuffer()

@@ -74,6 +74,7 @@ class LastLayerPruning:
     def _put_back(self, _: nn.Module, __: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if self._read.rows is None:
             return None
+        # The residual is added to all rows, so the shape has to be the whole one again.
         whole_BND = output.new_zeros((output.shape[0], self._read.tokens, output.shape[-1]))
         whole_BND[:, self._read.rows] = output
         return whole_BND

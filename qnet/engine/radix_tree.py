@@ -48,6 +48,7 @@ class RadixTree:
                 break
             path.append(child)
             at += len(child.token_ids)
+        # From below: a node that was joined to its child may now be its parent's only one.
         for node in reversed(path[1:]):
             _join_only_child(node)
 
@@ -67,6 +68,7 @@ class RadixTree:
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Number of leading tokens that two sequences share."""
+    # Halving: slices are compared in C, which beats a loop over tokens in Python by far.
     equal, end = 0, min(len(one), len(other))
     while equal < end:
         middle = (equal + end + 1) // 2

@@ -30,6 +30,7 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
     """
     require_nodes(tree)
     q: dict[int, float] = {}
+    # Nodes are numbered after their parents, so backwards every child comes before its parent.
     for node in reversed(tree.nodes):
         best = max((q[child] for child in tree.children[node.id]), default=0.0)
         steps = noop_cost_steps if tree.idles(node.id) else 1.0
