@@ -23,6 +23,7 @@ from typing import (
     runtime_checkable,
 )
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from qnet.errors import EnvironmentFailureError
@@ -135,6 +136,24 @@ def reward_of(value: object) -> float:
         f"a number of {value.bit_length()} bits" if isinstance(value, int) else reprlib.repr(value)
     )
     raise EnvironmentFailureError(f"a reward is {shown}; give a finite number")
+
+
+def flag_of(value: object, name: str) -> bool:
+    """A flag that somebody's code or server gave; one that is missing (None) is false.
+
+    Args:
+        value: the flag; numpy's booleans are booleans as well.
+        name: what it is called there.
+
+    Raises:
+        EnvironmentFailureError: it is neither true nor false. A text such as "false" would count
+            as true.
+    """
+    if value is None:
+        return False
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    raise EnvironmentFailureError(f"{name} is {reprlib.repr(value)}; give true or false")
 
 
 def take(environment: Environment, action: Action) -> StepResult:

@@ -18,7 +18,7 @@ import httpx
 import stamina
 
 from qnet.errors import ConfigError, EnvironmentFailureError
-from training.environment import reward_of
+from training.environment import flag_of, reward_of
 from training.environments.adapters.bounded_http import BoundedHttp
 from training.environments.adapters.config import AGENTGYM, SEED, AdaptedConfig
 from training.environments.adapters.episode import Answer
@@ -93,7 +93,7 @@ class AgentGymSide:
             )
         reward = said.get("reward")
         earned = None if reward is None else reward_of(reward)
-        return Answer(self._text(said), earned, terminated=bool(said.get("done")))
+        return Answer(self._text(said), earned, terminated=flag_of(said.get("done"), "done"))
 
     def close(self) -> None:
         """Close the episode, where the server can, and the connections."""

@@ -12,7 +12,7 @@ from typing import Any
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.support.extras import install
 from qnet.support.operator_code import import_operator_module
-from training.environment import reward_of
+from training.environment import flag_of, reward_of
 from training.environments.adapters.config import SEED
 from training.environments.adapters.episode import Answer
 
@@ -86,9 +86,9 @@ class GymnasiumSide:
         return Answer(
             text_of(observation),
             reward_of(reward),
-            bool(terminated),
-            bool(truncated),
-            valid=bool(info.get("valid", True)),
+            flag_of(terminated, "terminated"),
+            flag_of(truncated, "truncated"),
+            valid=flag_of(info.get("valid", True), 'info["valid"]'),
         )
 
     def snapshot(self) -> object:

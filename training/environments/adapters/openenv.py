@@ -19,7 +19,7 @@ from typing import Any, Final
 from qnet.errors import ConfigError, EnvironmentFailureError
 from qnet.support.bounded_body import AnswerTooLargeError, check_number_of_values
 from qnet.support.extras import install
-from training.environment import reward_of
+from training.environment import flag_of, reward_of
 from training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
 from training.environments.adapters.config import OPENENV, AdaptedConfig
 from training.environments.adapters.episode import Answer
@@ -111,7 +111,7 @@ class OpenEnvSide:
         return Answer(
             observation_text(data.get("observation") or {}, self._config.observation_field),
             None if (reward := data.get("reward")) is None else reward_of(reward),
-            terminated=bool(data.get("done")),
+            terminated=flag_of(data.get("done"), "done"),
         )
 
     def _receive(self) -> Any:

@@ -13,6 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi import FastAPI, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
@@ -24,7 +25,7 @@ from tests.support.own_environments import BadReward
 from tests.support.presser import Presser
 from tests.support.serving import serving_app
 from training.data.runs import read_rows
-from training.environment import Environment, StepResult, take
+from training.environment import Environment, StepResult, flag_of, take
 from training.environments.registry import environment_config
 from training.environments.task_selection import build_selected_suite
 from training.exploration.tree_expansion import Exploration
@@ -74,6 +75,48 @@ def test_a_bad_reward_of_an_openenv_server_is_shown(value: str, shown: str) -> N
         lamp.reset()
         with pytest.raises(EnvironmentFailureError, match=re.escape(f"a reward is {shown}; give")):
             lamp.step("look")
+
+
+NO_FLAGS = {"a text": ('"false"', "'false'"), "a number": ("0", "0"), "a list": ("[]", "[]")}
+"""JSON of a flag that is none, and what the message shows of it."""
+
+
+@pytest.mark.parametrize(("value", "shown"), NO_FLAGS.values(), ids=NO_FLAGS)
+def test_an_agentgym_server_says_done_by_true_or_false(value: str, shown: str) -> None:
+    """The text "false" counted as true and ended the episode."""
+    answer = f'{{"id": 1, "observation": "dark", "reward": 0, "done": {value}}}'
+    with agentgym(lambda _: Response(answer, media_type="application/json")) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match=re.escape(f"done is {shown}; give true")):
+            lamp.step("look")
+
+
+@pytest.mark.parametrize(("value", "shown"), NO_FLAGS.values(), ids=NO_FLAGS)
+def test_an_openenv_server_says_done_by_true_or_false(value: str, shown: str) -> None:
+    data = '{"observation": {"text": "dark"}, "done": %s}'
+    with openenv([data % "null", data % value]) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match=re.escape(f"done is {shown}; give true")):
+            lamp.step("look")
+
+
+@pytest.mark.parametrize("flags", [("no", False, {}), (False, "no", {}), (False, False, "no")])
+def test_a_factory_says_by_true_or_false_that_the_episode_is_over(
+    flags: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminated, truncated, valid = flags
+    said = ("dark", 0.0, terminated, truncated, {"valid": valid} if valid == "no" else {})
+    monkeypatch.setattr(BadReward, "step", lambda self, action: said)
+    with closing(episode("tests.support.own_environments:BadReward")) as lamp:
+        lamp.reset()
+        with pytest.raises(EnvironmentFailureError, match="is 'no'; give true or false"):
+            lamp.step("look")
+
+
+def test_flags_of_numpy_are_flags_and_a_missing_one_is_false() -> None:
+    assert flag_of(np.bool_(True), "done") is True
+    assert flag_of(np.bool_(False), "done") is False
+    assert flag_of(None, "done") is False
 
 
 def test_a_bad_reward_fails_its_task_and_the_others_are_explored(tmp_path: Path) -> None:
