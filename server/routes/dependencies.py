@@ -7,6 +7,7 @@ dependency without sub-dependencies, because resolving each one costs time at ev
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Request
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from qnet.decision.deadline import Deadline
 from server.episodes.service import Episodes
@@ -18,6 +19,15 @@ from server.q_models.build import Models
 from server.settings.settings import Settings
 from server.upstreams.health import UpstreamWatch
 from server.upstreams.vllm_process import VllmProcess
+
+
+class AnyTextConvertor(PathConvertor):
+    """A path parameter of any characters: starlette's `path` takes no line break."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("text", AnyTextConvertor())
 
 
 async def _settings(request: Request) -> Settings:

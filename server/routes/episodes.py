@@ -11,7 +11,7 @@ from server.routes.dependencies import EpisodesDep
 router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=BodyRoute)
 
 
-@router.post("/{episode_id:path}/outcome")
+@router.post("/{episode_id:text}/outcome")
 async def end_episode(
     episode_id: str, body: OutcomeRequest, episodes: EpisodesDep
 ) -> OutcomeResponse:

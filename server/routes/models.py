@@ -28,7 +28,7 @@ async def list_models(models: ModelsDep) -> ModelList:
 
 
 @router.get(
-    "/models/{model_id:path}",
+    "/models/{model_id:text}",
     responses={status: {"model": OpenAIErrorBody} for status in STATUSES},
 )
 async def show_model(model_id: str, models: ModelsDep) -> ModelCard:

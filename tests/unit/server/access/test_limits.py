@@ -152,5 +152,5 @@ def test_what_is_refused_before_its_route_runs_is_counted_under_it(
     assert client.get("/v1/models/a/b").status_code == 401
     assert client.get("/v1/nowhere").status_code == 401
     text = client.get("/metrics").text
-    for route in (path.removeprefix("/episodes/e"), "/v1/models/{model_id:path}", "unknown"):
+    for route in (path.removeprefix("/episodes/e"), "/v1/models/{model_id:text}", "unknown"):
         assert f'qguide_requests_total{{route="{route}",status="401"}} 1.0' in text

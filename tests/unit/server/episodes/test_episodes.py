@@ -190,6 +190,17 @@ def test_an_outcome_without_an_episode_is_404(client: TestClient) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_episode")
 
 
+@pytest.mark.parametrize("episode_id", ["a\nb", "\n", "a\r\n", "a\x00", "\x85"])
+def test_an_id_with_a_control_character_is_unknown_like_any_other(
+    client: TestClient, episode_id: str
+) -> None:
+    """A line break in it missed the route, and its 404 was in another shape."""
+    answer = client.post(f"/v1/episodes/{quote(episode_id, safe='')}/outcome", json={"reward": 1.0})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, "unknown_episode")
+    assert set(error) == {"code", "message", "request_id"}
+
+
 @pytest.mark.parametrize("reward", ["NaN", "Infinity", '"1"', "true", "null"])
 def test_a_reward_is_a_finite_number(client: TestClient, reward: str) -> None:
     play(client, steps=1)
