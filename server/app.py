@@ -24,6 +24,7 @@ from server.episodes.archive import EpisodeArchive
 from server.episodes.service import Episodes, build_recorder, build_store
 from server.episodes.state import EpisodeLimits
 from server.errors.table import STATUSES, install_error_handlers
+from server.errors.types import RATE_LIMIT_HEADERS
 from server.messages.answers import ErrorBody
 from server.middleware.bodies import BodyReader
 from server.middleware.drain import Drain
@@ -220,7 +221,7 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["X-Request-ID", "X-QGuide-Replica", "Retry-After"],
+            expose_headers=[*RATE_LIMIT_HEADERS, "Retry-After", "X-Request-ID", "X-QGuide-Replica"],
         )
     app.add_middleware(SessionIds)  # before admission, which decides by the path
     app.add_middleware(TrustedHosts, settings=settings)

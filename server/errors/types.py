@@ -13,6 +13,7 @@ QGuideError
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from qnet.errors import QGuideError
 
@@ -85,10 +86,9 @@ class OverLimitError(QGuideError):
         self.headers = rate_limit_headers(limit, remaining=0, reset_s=retry_after_s)
 
 
+RATE_LIMIT_HEADERS: Final = ("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset")
+
+
 def rate_limit_headers(limit: int, *, remaining: int, reset_s: int) -> Mapping[str, str]:
     """RateLimit headers of one limit: of the minute's requests, or of the one that was reached."""
-    return {
-        "RateLimit-Limit": str(limit),
-        "RateLimit-Remaining": str(remaining),
-        "RateLimit-Reset": str(reset_s),
-    }
+    return dict(zip(RATE_LIMIT_HEADERS, map(str, (limit, remaining, reset_s)), strict=True))

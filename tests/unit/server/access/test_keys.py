@@ -198,17 +198,26 @@ def test_serve_says_why_it_does_not_bind(keys_file: Path) -> None:
 
 
 def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Path) -> None:
-    key = create_key(keys_file, "ada")
+    key = create_key(keys_file, "ada", requests_per_minute=60)
     page = {"Origin": "https://agents.example"}
     asks = page | {"Access-Control-Request-Method": "POST"}
     closed = serve(FAKES)
     assert closed.options("/v1/score", headers=asks).status_code == 405
     assert "access-control-allow-origin" not in closed.get("/v1/models", headers=page).headers
-    named = {"cors_origins": ("https://agents.example",), "keys_file": keys_file}
+    named = {"cors_origins": ("https://agents.example",), "keys_file": keys_file, "replica": "one"}
     client = serve(FAKES.model_copy(update=named))
     assert client.options("/v1/score", headers=asks).status_code == 200
     allowed = client.get("/v1/models", headers=page | bearer(key))
     assert allowed.headers["access-control-allow-origin"] == "https://agents.example"
+    shown = allowed.headers["access-control-expose-headers"].lower().split(", ")
+    limits = {name for name in allowed.headers if name.startswith(("ratelimit-", "x-qguide-"))}
+    assert limits == {
+        "ratelimit-limit",
+        "ratelimit-remaining",
+        "ratelimit-reset",
+        "x-qguide-replica",
+    }
+    assert limits | {"retry-after", "x-request-id"} <= set(shown)
     other = client.get("/v1/models", headers=bearer(key) | {"Origin": "https://evil.example"})
     assert "access-control-allow-origin" not in other.headers
 
