@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from qguide.pipelines.fingerprint import Fingerprint
 from qnet.errors import ConfigError
+from training.data.runs import regular
 
 SUMMARY: Final = "summary.json"
 
@@ -83,7 +84,7 @@ class SummaryFile:
         if not self._path.exists():
             return Summary()
         try:
-            return Summary.model_validate_json(self._path.read_bytes())
+            return Summary.model_validate_json(regular(self._path).read_bytes())
         except ValidationError as error:
             raise ConfigError(
                 f"{self._path} is not a pipeline's summary ({error.errors()[0]['msg']}); choose "

@@ -91,6 +91,7 @@ def open_run(
         yield run
         return
     with _locked(run):
+        _refuse_devices(run)
         _start_or_resume(run, config.model_dump(mode="json") | dict(weights or {}), may_change)
         yield run
 
@@ -111,6 +112,31 @@ def _locked(run: RunFolder) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _refuse_devices(run: RunFolder) -> None:
+    for path in run.path.rglob("*"):
+        if _has_no_end(path):
+            raise ConfigError(
+                f"{path} is a device or a pipe, not a file of a run; remove it, or choose another "
+                "output folder"
+            )
+
+
+def _has_no_end(path: Path) -> bool:
+    """True for a device or a pipe: reading it may never end, or never begin."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def regular(path: Path) -> Path:
+    """The path itself, to be read whole.
+
+    Raises:
+        RecordError: a device or a pipe is there.
+    """
+    if _has_no_end(path):
+        raise RecordError(f"{path} is a device or a pipe; name a file, or a folder of files")
+    return path
 
 
 def _start_or_resume(run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]) -> None:
@@ -298,7 +324,7 @@ def _lines(path: Path, *, warns: bool = False) -> Iterator[tuple[int, bytes]]:
     Args:
         warns: say so if the last one was cut off; a run that is resumed does its task again anyway.
     """
-    if not path.is_file():
+    if not regular(path).is_file():
         raise RecordError(f"{path} does not exist; run the job that writes it first")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -330,6 +356,6 @@ def sha256_of_rows(folders: Iterable[Path]) -> str:
     """One hexadecimal hash over the rows of several run folders, in the given order."""
     digest = hashlib.sha256()
     for folder in folders:
-        with RunFolder(folder).rows.open("rb") as file:
+        with regular(RunFolder(folder).rows).open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()

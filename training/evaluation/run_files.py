@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from qnet.errors import ConfigError, RecordError
-from training.data.runs import read_rows
+from training.data.runs import read_rows, regular
 from training.evaluation.records import EpisodeRow, Results
 from training.evaluation.results import Key, latest
 
@@ -38,7 +38,7 @@ def read_results(run: Path) -> Results:
     """
     path = run / RESULTS
     try:
-        return Results.model_validate_json(path.read_bytes())
+        return Results.model_validate_json(regular(path).read_bytes())
     except (OSError, ValidationError) as error:
         raise RecordError(f"{path} has no valid results; run `qguide evaluate` first") from error
 

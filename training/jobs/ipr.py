@@ -30,7 +30,14 @@ from training.data.contrast import ContrastRow, sha256_of_steps
 from training.data.expert_trajectories import best_trajectories
 from training.data.preferences import PreferenceRow, preference_row, scored_messages
 from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import EXPLORED, RunFolder, finished_task_ids, read_rows, rows_at_once
+from training.data.runs import (
+    EXPLORED,
+    RunFolder,
+    finished_task_ids,
+    read_rows,
+    regular,
+    rows_at_once,
+)
 from training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from training.exploration.step_rewards import StepRewards
 from training.rollouts.figures import RunFigures
@@ -143,7 +150,7 @@ def _require_same_scorer(folder: Path, config: IprConfig, weights: Mapping[str, 
 def _config_in(folder: Path) -> dict[str, Any]:
     path = RunFolder(folder).config
     try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads(regular(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}; name run folders of `qguide ipr` in earlier"

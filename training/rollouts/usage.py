@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from qnet.usage import TokenUsage, total_of
+from training.data.runs import regular
 
 _MILLION = 1_000_000
 
@@ -89,7 +90,7 @@ class Usage(BaseModel):
 def recorded_usage(metrics: Path) -> Usage:
     """Sum of the usage of all tasks in a run's `metrics.jsonl`."""
     total = Usage()
-    for line in metrics.read_text(encoding="utf-8").splitlines():
+    for line in regular(metrics).read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         if "task_id" in row and "usage" in row:
             total += Usage.model_validate(row["usage"])

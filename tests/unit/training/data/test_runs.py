@@ -1,14 +1,17 @@
 """Run folders after a kill, and their resumption."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from qguide.pipelines.summary import SummaryFile
 from qnet.errors import ConfigError, RecordError
 from training.data.runs import (
     JsonlWriter,
@@ -17,7 +20,10 @@ from training.data.runs import (
     open_run,
     read_rows,
     rows_path,
+    sha256_of_rows,
 )
+from training.evaluation.run_files import read_results
+from training.rollouts.usage import recorded_usage
 
 
 class Row(BaseModel):
@@ -182,3 +188,50 @@ def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:
 def test_a_config_names_a_run_folder_or_a_file(tmp_path: Path) -> None:
     assert rows_path(tmp_path) == tmp_path / "rows.jsonl"
     assert rows_path(tmp_path / "some.jsonl") == tmp_path / "some.jsonl"
+
+
+@pytest.mark.parametrize(
+    "name", ["rows.jsonl", "metrics.jsonl", "config.json", "checkpoint/x.json"]
+)
+def test_a_run_with_a_file_that_has_no_end_is_not_resumed(tmp_path: Path, name: str) -> None:
+    """Reading /dev/full never ends and takes all memory; reading a pipe never begins."""
+    config = Config(output=tmp_path)
+    with open_run(tmp_path, config) as run:
+        write(run.rows, "one")
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to("/dev/full")
+    with (
+        pytest.raises(ConfigError, match=f"{name} is a device or a pipe.*; remove it, or choose"),
+        open_run(tmp_path, config),
+    ):
+        pass
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(ConfigError, match="is a device or a pipe"), open_run(tmp_path, config):
+        pass
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda run: list(read_rows(run.rows, Row)),
+        lambda run: sha256_of_rows([run.path]),
+        lambda run: recorded_usage(run.metrics),
+        lambda run: read_results(run.path),
+        lambda run: SummaryFile(run.path),
+    ],
+    ids=["rows", "hash of rows", "usage", "results", "summary"],
+)
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_file_of_a_run_that_has_no_end_is_not_read(
+    tmp_path: Path, read: Callable[[RunFolder], object], kind: str
+) -> None:
+    for name in ("rows.jsonl", "metrics.jsonl", "results.json", "summary.json"):
+        if kind == "device":
+            (tmp_path / name).symlink_to("/dev/full")
+        else:
+            os.mkfifo(tmp_path / name)
+    with pytest.raises(RecordError, match="is a device or a pipe"):
+        read(RunFolder(tmp_path))
