@@ -111,9 +111,7 @@ class CircuitBreaker:
         """Record that the upstream answered."""
         self._answers += 1
         if admission.opening == self._openings:
-            self._failures.clear()
-            self._opened_at = None
-            self._end(self._probes)
+            self.close()
 
     def fail(self, admission: Admission) -> bool:
         """Record that the upstream failed; returns True if this opens the circuit."""
@@ -130,6 +128,12 @@ class CircuitBreaker:
         self._opened_at = self._clock()
         self._openings += 1
         self._failures.clear()  # while open, each failure of a probe opens it again
+        self._end(self._probes)
+
+    def close(self) -> None:
+        """Let everything through from now on."""
+        self._failures.clear()
+        self._opened_at = None
         self._end(self._probes)
 
     def has_answered_since(self, admission: Admission) -> bool:

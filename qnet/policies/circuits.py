@@ -1,22 +1,18 @@
 """Circuit breakers of one upstream: one for each caller, and one for all.
 
-A caller's failures in a row open its own circuit, because they may be its requests' fault. The
-circuit of all opens when two say that the upstream is down, and nobody has been answered since:
-callers whose circuits have opened, or the health check.
+A caller's failures in a row open its own circuit, because they may be its requests' fault. However
+many callers fail, they may be one person with several keys. So the circuit of all is open only
+while the upstream's health check fails as well, and a caller's circuit has opened since anybody was
+answered: a failing check alone may be about nothing but the list of models.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
 from qnet.tenant import NOBODY, current_tenant
-
-_ENOUGH: Final = 2
-"""Witnesses that open the circuit of all."""
-_HEALTH_CHECK: Final = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +44,8 @@ class UpstreamCircuits:
         )
         self._own: dict[str, CircuitBreaker] = {}
         self._all = CircuitBreaker(failures=1, open_s=open_s, clock=clock)
-        self._witnesses: set[object] = set()
+        self._has_a_caller_failed = False
+        self._has_the_check_failed = False
 
     @property
     def are_open(self) -> bool:
@@ -78,13 +75,13 @@ class UpstreamCircuits:
         """Record that the upstream answered."""
         self._own[call.caller].succeed(call.own)
         self._all.succeed(call.shared)
-        self._witnesses.clear()
+        self._has_a_caller_failed = False
 
     def fail(self, call: UpstreamCall) -> None:
         """Record that the upstream failed."""
         if self._own[call.caller].fail(call.own):
-            self._witnesses.add(call.caller)
-        if self._all.is_open or len(self._witnesses) >= _ENOUGH:
+            self._has_a_caller_failed = True
+        if self._has_the_check_failed and self._has_a_caller_failed:
             self._all.fail(call.shared)
         else:
             self._all.abandon(call.shared)
@@ -107,11 +104,10 @@ class UpstreamCircuits:
 
     def checked(self, *, is_well: bool) -> None:
         """Record the outcome of a health check."""
+        self._has_the_check_failed = not is_well
         if is_well:
-            self._witnesses.discard(_HEALTH_CHECK)
-            return
-        self._witnesses.add(_HEALTH_CHECK)
-        if len(self._witnesses) >= _ENOUGH:
+            self._all.close()
+        elif self._has_a_caller_failed and not self._all.is_open:
             self._all.open()
 
 
@@ -120,7 +116,7 @@ def refusal(upstream: str, failures: int, error: CircuitOpenError) -> str:
     failed = f"upstream {upstream} failed {failures} times in a row"
     refused = "gets no requests"
     if error.caller is None:
-        failed += " for several keys"
+        failed += " and does not answer its health check"
     elif error.caller != NOBODY.name:
         failed, refused = f"{failed} for this key", "gets none of its requests"
     return f"{failed} and {refused} for {error.wait_s:.1f} s; try later"

@@ -84,8 +84,7 @@ class Upstream(UpstreamSettings):
         max_connections: maximum number of open connections; `parallel` needs one per candidate.
         retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
         breaker_failures: consecutive failures of one API key's requests that open the circuit
-            breaker for this key; it opens for all once it is open for two keys, or for one while
-            the health check fails.
+            breaker for this key; it is open for all while the health check fails too.
         breaker_open_s: time for which an open circuit breaker sends nothing.
     """
 

@@ -1,4 +1,4 @@
-"""Circuits of one upstream: each caller's own, and one for all when several callers' are open."""
+"""Circuits of one upstream: each caller's own, and one for all."""
 
 import pytest
 
@@ -54,16 +54,30 @@ async def test_a_caller_without_a_key_is_everybody(circuits: UpstreamCircuits) -
     assert refused.value.caller == ""
 
 
-async def test_two_keys_close_it_to_all_until_one_call_is_answered(
+@pytest.mark.parametrize("is_well", [None, True])
+async def test_however_many_keys_fail_it_closes_to_nobody_else_while_the_health_check_passes(
+    circuits: UpstreamCircuits, is_well: bool | None
+) -> None:
+    """They may be one person with several keys, whose requests are at fault."""
+    if is_well is not None:
+        circuits.checked(is_well=is_well)
+    for key in ("eve", "mallory", "trudy"):
+        await fail(circuits, key)
+    assert not circuits.are_open
+    await answer(circuits, "ada")
+
+
+async def test_a_failing_key_and_the_health_check_close_it_to_all_until_one_call_is_answered(
     circuits: UpstreamCircuits, clock: Clock
 ) -> None:
+    circuits.checked(is_well=False)
     await fail(circuits, "ada")
-    await fail(circuits, "bob")
     assert circuits.are_open
     with pytest.raises(CircuitOpenError) as refused:
         await call(circuits, "eve")
     assert refused.value.caller is None
     clock.now_s += OPEN_S
+    circuits.checked(is_well=False)  # a check puts no probe off
     probe = await call(circuits, "eve")
     with pytest.raises(CircuitOpenError):
         await call(circuits, "dan")
@@ -76,8 +90,8 @@ async def test_two_keys_close_it_to_all_until_one_call_is_answered(
 async def test_a_probe_that_fails_keeps_it_closed_to_all(
     circuits: UpstreamCircuits, clock: Clock
 ) -> None:
+    circuits.checked(is_well=False)
     await fail(circuits, "ada")
-    await fail(circuits, "bob")
     clock.now_s += OPEN_S
     await fail(circuits, "eve", 1)
     for key in ("ada", "dan"):
@@ -85,32 +99,35 @@ async def test_a_probe_that_fails_keeps_it_closed_to_all(
             await call(circuits, key)
 
 
-async def test_two_keys_that_fail_close_it_to_nobody_else_while_others_are_answered(
+async def test_a_health_check_that_passes_opens_it_to_all_at_once(
+    circuits: UpstreamCircuits,
+) -> None:
+    circuits.checked(is_well=False)
+    await fail(circuits, "eve")
+    circuits.checked(is_well=True)
+    await answer(circuits, "ada")
+    with pytest.raises(CircuitOpenError) as refused:  # its own stays as it is
+        await call(circuits, "eve")
+    assert refused.value.caller == "eve"
+
+
+async def test_a_failing_health_check_closes_it_to_nobody_while_calls_are_answered(
     circuits: UpstreamCircuits,
 ) -> None:
     await fail(circuits, "eve")
     await answer(circuits, "ada")
-    await fail(circuits, "mallory")
-    assert not circuits.are_open
+    circuits.checked(is_well=False)  # its list of models fails, and nothing else
     await answer(circuits, "ada")
-
-
-async def test_the_health_check_and_one_key_close_it_to_all(circuits: UpstreamCircuits) -> None:
-    circuits.checked(is_well=False)
-    await answer(circuits, "ada")  # its list of models fails, and nothing else
-    circuits.checked(is_well=False)
-    await fail(circuits, "eve")
-    with pytest.raises(CircuitOpenError):
+    await fail(circuits, "mallory")
+    with pytest.raises(CircuitOpenError) as refused:
         await call(circuits, "ada")
+    assert refused.value.caller is None
 
 
 async def test_a_health_check_that_comes_after_one_keys_failures_closes_it_too(
     circuits: UpstreamCircuits,
 ) -> None:
     await fail(circuits, "eve")
-    circuits.checked(is_well=True)
-    await answer(circuits, "ada")
-    await fail(circuits, "bob")
     circuits.checked(is_well=False)
     with pytest.raises(CircuitOpenError):
         await call(circuits, "ada")

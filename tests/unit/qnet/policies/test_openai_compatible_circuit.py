@@ -195,20 +195,41 @@ async def test_a_key_whose_requests_the_upstream_answers_with_500_closes_it_to_n
         assert not policy.circuit_open
 
 
-async def test_an_upstream_that_fails_two_keys_is_closed_to_all(
+class ListOfModels(httpx.AsyncHTTPTransport):
+    """Answers the health check with a status of its own."""
+
+    status = 500
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """An answer of the upstream, with this status if it is the list of models."""
+        answer = await super().handle_async_request(request)
+        if request.method == "GET":
+            answer.status_code = self.status
+        return answer
+
+
+async def test_an_upstream_that_fails_a_key_and_its_health_check_is_closed_to_all(
     connect: Any, upstream: FakeUpstream
 ) -> None:
-    upstream.fault = "500"
-    async with connect(limits=UpstreamLimits(retries=0, breaker_failures=2)) as policy:
+    upstream.fault, transport = "500", ListOfModels()
+    limits = UpstreamLimits(retries=0, breaker_failures=2)
+    async with connect(limits=limits, transport=transport) as policy:
         for key in ("ada", "bob"):
             with working_for(Tenant(key)):
                 for _ in range(2):
                     with pytest.raises(UpstreamError, match="answered with 500"):
                         await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert not policy.circuit_open
+        assert await policy.health_problem() == "answers with 500"
         assert policy.circuit_open
+        asked = len(upstream.asked)
         with (
             working_for(Tenant("eve")),
-            pytest.raises(UpstreamUnavailableError, match="failed 2 times in a row for several"),
+            pytest.raises(UpstreamUnavailableError, match="row and does not answer its health"),
         ):
             await policy.sample(HISTORY, n=1, sampling=Sampling())
-        assert len(upstream.asked) == 4
+        assert len(upstream.asked) == asked
+        upstream.fault, transport.status = "", 200
+        assert await policy.health_problem() == ""
+        with working_for(Tenant("eve")):
+            assert await policy.sample(HISTORY, n=1, sampling=Sampling())
