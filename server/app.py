@@ -165,6 +165,7 @@ def _lifespan(
             models.runtime.metrics,
             rewards=(settings.min_reward, settings.max_reward),
             limits=EpisodeLimits(settings.episode_max_bytes, settings.episode_max_steps),
+            rules=settings.outcome_rules,
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         models.runtime.metrics.watch_load(

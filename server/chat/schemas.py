@@ -31,9 +31,9 @@ from server.messages.schemas import (
 )
 
 _HEADER: Final = "x-qguide-"
-_NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-replica")
-"""X-QGuide headers that are not options of a step: the deadline is read for every route, and the
-replica is for the proxy."""
+_NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-outcome", "x-qguide-replica")
+"""X-QGuide headers that are not options of a step: the deadline and the outcome are read for every
+route, and the replica is for the proxy."""
 
 
 class GuidanceOptions(StepOptions):

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -10,18 +11,22 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from qnet.errors import InvalidRequestError, UnknownEpisodeError
+from qnet.errors import EpisodeClosedError, InvalidRequestError, UnknownEpisodeError
 from qnet.types import History, Message
 from server.context.request_context import scoped_episode_id
 from server.episodes.recorder import EpisodeRecorder
 from server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
 from server.episodes.redis_store import RedisEpisodeStore
+from server.episodes.ruled_outcome import ruled_outcome
 from server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from server.observability.metrics import Metrics
 from server.redis.client import RedisLink
+from server.settings.outcome_rules import OutcomeRule
 from server.settings.settings import Settings
 
+OUTCOME_HEADER: Final = "X-QGuide-Outcome"
+"""Header of a step that ends its episode: 0 to 1, true or false."""
 SETTLE_S: Final = 1.0
 """Time at shutdown for episodes still to be recorded, after the requests in flight have ended."""
 _log = structlog.get_logger(__name__)
@@ -47,6 +52,7 @@ class Episodes:
         metrics: counts closed episodes and their rewards.
         rewards: least and greatest reward of an outcome.
         limits: most that is kept of one episode for its record; None is no limit.
+        rules: end an episode by what its steps read.
     """
 
     def __init__(
@@ -57,7 +63,9 @@ class Episodes:
         *,
         rewards: tuple[float, float] = (-math.inf, math.inf),
         limits: EpisodeLimits | None = None,
+        rules: Sequence[OutcomeRule] = (),
     ) -> None:
+        self._rules = rules
         self._store = store
         self._metrics = metrics
         self._recorder = recorder
@@ -67,18 +75,26 @@ class Episodes:
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Closed]] = set()
 
-    async def begin_step(self, episode_id: str | None) -> Episode | None:
+    async def begin_step(
+        self, episode_id: str | None, *, outcome: float | None = None
+    ) -> Episode | None:
         """The episode before this step; None if it is new or the request names none.
+
+        Args:
+            outcome: ends the episode after this step; None leaves it open.
 
         Raises:
             EpisodeClosedError: it has ended.
             EpisodeFullError: no more of it can be kept for its record.
+            InvalidRequestError: there is an outcome out of bounds, or of no episode.
         """
+        if outcome is not None:
+            self._require_endable(episode_id, outcome)
         episode = (
             await self._store.get(scoped_episode_id(episode_id)) if episode_id is not None else None
         )
         if episode is not None:
-            self._require_open(episode)
+            self._require_open(episode, outcome)
         return episode
 
     async def end_step(
@@ -89,12 +105,16 @@ class Episodes:
         *,
         candidates: Iterable[Message] = (),
         unreadable: str = "",
+        outcome: float | None = None,
+        final: bool = False,
     ) -> None:
-        """Store the candidates of a step and the chosen one.
+        """Store the candidates of a step and the chosen one, and end the episode if that is due.
 
         Args:
             candidates: the candidates as messages.
             unreadable: why Q models cannot read this history; the episode is not recorded then.
+            outcome: ends the episode; None leaves that to the operator's rules.
+            final: the agent is at its end, see `OutcomeRule`.
 
         Raises:
             EpisodeClosedError: it has ended meanwhile.
@@ -109,15 +129,43 @@ class Episodes:
 
         def step(known: Episode | None) -> EpisodeChange:
             episode = known or Episode(id=episode_id)
-            self._require_open(episode)
+            self._require_open(episode, outcome)
+            if episode.outcome is not None:
+                return EpisodeChange(episode)
             return episode.after(history, offer, keep=keep, unreadable=unreadable)
 
-        await self._store.update(scoped_episode_id(episode_id), step)
+        episode = await self._store.update(scoped_episode_id(episode_id), step)
+        if outcome is not None:
+            await self.close(episode_id, Outcome(reward=outcome, by="header"))
+        elif episode.outcome is None:
+            await self._end_by_rule(episode_id, history, final=final)
 
-    def _require_open(self, episode: Episode) -> None:
-        episode.require_open()
+    async def _end_by_rule(self, episode_id: str, history: History, *, final: bool) -> None:
+        outcome = ruled_outcome(self._rules, history, final=final)
+        if outcome is not None:
+            with suppress(EpisodeClosedError):  # by another step of it, meanwhile
+                await self.close(episode_id, Outcome(reward=outcome, by="rule"))
+
+    def _require_open(self, episode: Episode, outcome: float | None) -> None:
+        episode.require_open(outcome)
         if self._limits is not None:
             episode.require_room(self._limits)
+
+    def _require_endable(self, episode_id: str | None, outcome: float) -> None:
+        if episode_id is None:
+            raise InvalidRequestError(
+                f"the header {OUTCOME_HEADER} ends the episode of a request, and this one names "
+                "no episode; name it by X-Session-ID, the path /episodes/ID/ or episode_id"
+            )
+        self._require_reward(outcome)
+
+    def _require_reward(self, reward: float) -> None:
+        lowest, highest = self._rewards
+        if not lowest <= reward <= highest:
+            raise InvalidRequestError(
+                f"reward is {reward:g}; this server takes {lowest:g} to {highest:g}; scale "
+                "your rewards, or ask the operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
+            )
 
     async def close(self, episode_id: str, outcome: Outcome) -> Closed:
         """Set the outcome of an episode and record it; idempotent for the same reward.
@@ -127,12 +175,7 @@ class Episodes:
             InvalidRequestError: the reward is out of bounds.
             UnknownEpisodeError: the episode is unknown or expired.
         """
-        lowest, highest = self._rewards
-        if not lowest <= outcome.reward <= highest:
-            raise InvalidRequestError(
-                f"reward is {outcome.reward:g}; this server takes {lowest:g} to {highest:g}; scale "
-                "your rewards, or ask the operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
-            )
+        self._require_reward(outcome.reward)
         closing = asyncio.create_task(
             self._close(scoped_episode_id(episode_id), episode_id, outcome)
         )
@@ -177,6 +220,7 @@ class Episodes:
                 "episode_closed",
                 steps=episode.steps,
                 reward=outcome.reward,
+                by=outcome.by,
                 q_model=episode.last.q_model if episode.last else None,
                 recorded=closed.episode.recorded,
             )

@@ -8,7 +8,7 @@ number, size and hash, so that a step costs the same however many there were bef
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
@@ -98,12 +98,17 @@ class Outcome(_State):
 
     Attributes:
         terminated: True if the environment ended it, False if a step limit truncated it.
+        by: who said so: the agent's own request for it, a header of a step, or a rule of the
+            operator.
         action: the agent's last action; None if it was the chosen candidate.
         observation: the observation after the last action.
     """
 
     reward: FiniteFloat
     terminated: bool = True
+    by: Literal["agent", "header", "rule"] = Field(
+        default="agent", exclude_if=lambda by: by == "agent"
+    )
     action: str | None = None
     observation: str = ""
 
@@ -233,13 +238,23 @@ class Episode(_State):
         """The episode marked as recorded, without its step records."""
         return self._without_records(recorded=True)
 
-    def require_open(self) -> None:
+    def require_open(self, outcome: float | None = None) -> None:
         """Refuse a step after the end.
+
+        An agent does not know of a rule that has ended its episode, so its further steps pass; so
+        does the repetition of the step that brought the outcome.
+
+        Args:
+            outcome: the one that the step brings.
 
         Raises:
             EpisodeClosedError: the episode has ended.
         """
-        if self.outcome is not None:
+        if self.outcome is None:
+            return
+        ruled = outcome is None and self.outcome.by == "rule"
+        repeated = self.outcome.by == "header" and outcome == self.outcome.reward
+        if not (ruled or repeated):
             raise EpisodeClosedError(
                 f"episode {self.id!r} has ended; use another episode_id for the next episode"
             )

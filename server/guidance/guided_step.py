@@ -57,6 +57,7 @@ class GuidedStepService:
 
     Attributes:
         session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
+        outcome: ends the episode after the step; from `X-QGuide-Outcome`.
     """
 
     settings: Settings
@@ -66,6 +67,7 @@ class GuidedStepService:
     metrics: Metrics
     deadline: Deadline
     session_id: str | None = None
+    outcome: float | None = None
 
     def check_num_candidates(self, num_candidates: int) -> None:
         """Refuse an M that is out of range.
@@ -92,7 +94,7 @@ class GuidedStepService:
         self.check_num_candidates(asked.num_candidates)
         asked = self._in_episode(asked)
         options = asked.options
-        episode = await self.episodes.begin_step(options.episode_id)
+        episode = await self.episodes.begin_step(options.episode_id, outcome=self.outcome)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         wanted_q = self.models.q_model_for(asked.policy, options.q_model)
         with self.models.q_models.hold(wanted_q, episode_id=options.episode_id) as q_model:
@@ -326,6 +328,8 @@ class GuidedStepService:
             offer,
             candidates=(candidate.message for candidate, _ in decision.scored_candidates),
             unreadable=str(asked.unreadable or ""),
+            outcome=self.outcome,
+            final=asked.has_tools and not decision.action.tool_calls,
         )
 
     def _measure(self, decision: Decision, q_model: str) -> None:

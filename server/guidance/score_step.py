@@ -12,7 +12,7 @@ from qnet.decision.selection import Distinct, Reason, Selection, distinct, selec
 from qnet.errors import InvalidRequestError
 from qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qnet.usage import JudgeUsage
-from server.episodes.service import Episodes
+from server.episodes.service import OUTCOME_HEADER, Episodes
 from server.episodes.state import Offer
 from server.guidance.domain import domain_of, reason_outside
 from server.guidance.long_history import SCORE, Choices, LongHistoryScorer
@@ -66,6 +66,7 @@ class ScoringService:
 
     Attributes:
         session_id: the episode of requests that name none; from the URL or `X-Session-ID`.
+        outcome: ends the episode after the step; from `X-QGuide-Outcome`.
     """
 
     settings: Settings
@@ -74,6 +75,7 @@ class ScoringService:
     metrics: Metrics
     deadline: Deadline
     session_id: str | None = None
+    outcome: float | None = None
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
         """Validate messages and convert them to a history.
@@ -127,11 +129,22 @@ class ScoringService:
         return name if known or self.settings.unknown_models == "error" else None
 
     def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
-        """Lease the Q model of that name until the request ends.
+        """Lease the Q model of that name for scores that are no step of an episode.
 
         Raises:
+            InvalidRequestError: the request brings an outcome, which only a step can.
             UnknownModelError: no such Q model is served.
         """
+        if self.outcome is not None:
+            raise InvalidRequestError(
+                f"the header {OUTCOME_HEADER} ends an episode after its step, and this request "
+                "only scores; post the outcome to /v1/episodes/ID/outcome"
+            )
+        return self._lease(name, episode_id)
+
+    def _lease(
+        self, name: str | None, episode_id: str | None
+    ) -> AbstractContextManager[QModelLease]:
         return self.models.q_models.hold(name, episode_id=self._episode(episode_id))
 
     def _episode(self, named: str | None) -> str | None:
@@ -163,8 +176,8 @@ class ScoringService:
             UnknownModelError: no such Q model is served.
         """
         episode_id = self._episode(episode_id)
-        await self.episodes.begin_step(episode_id)
-        with self.hold(q_model, episode_id) as held:
+        await self.episodes.begin_step(episode_id, outcome=self.outcome)
+        with self._lease(q_model, episode_id) as held:
             scored = await self.score(
                 history, candidates, held, long_history=long_history, selection=selection
             )
@@ -177,7 +190,13 @@ class ScoringService:
         )
         if episode_id is not None:
             offer = _offer(history, candidates, scored, held, asked=q_model or "")
-            await self.episodes.end_step(episode_id, history, offer, candidates=candidates.messages)
+            await self.episodes.end_step(
+                episode_id,
+                history,
+                offer,
+                candidates=candidates.messages,
+                outcome=self.outcome,
+            )
         return held, scored
 
     def long_history(self, wanted: LongHistory | None) -> LongHistory:

@@ -43,6 +43,12 @@ class GuidedStepRequest:
     no_q_model: UnknownModelError | None = None
 
     @property
+    def has_tools(self) -> bool:
+        """True if the policy may call tools."""
+        given = self.sampling.parameters
+        return bool(given.get("tools") or given.get("functions"))
+
+    @property
     def obstacle(self) -> InvalidRequestError | None:
         """Reason why no candidate can be judged for this history; None if they can."""
         unreadable = self.unreadable if self.view is None else None

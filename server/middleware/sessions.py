@@ -1,11 +1,13 @@
-"""Episode ids for agents that can set only a base URL or a header.
+"""Episode ids and outcomes for agents that can set only a base URL or a header.
 
 `/episodes/{id}/v1/…` is served as `/v1/…`, and `X-Session-ID` names the episode on any path. An id
 that a request gives itself (`episode_id`, `X-QGuide-Episode-Id`) comes first, then the URL's, then
 the header's: routers and frameworks may send `X-Session-ID` for reasons of their own.
+`X-QGuide-Outcome` ends the episode after the step that has it.
 """
 
 import re
+from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -14,16 +16,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qnet.errors import InvalidRequestError
 from qnet.policies.session import HEADER
+from server.episodes.service import OUTCOME_HEADER
 from server.errors.table import known_error_response
 from server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
 
 PREFIX: Final = "/episodes/"
 _HEADER: Final = HEADER.lower().encode()
+_OUTCOME: Final = OUTCOME_HEADER.lower().encode()
 _ID: Final = re.compile(EPISODE_ID_PATTERN)
+_NUMBER: Final = re.compile(r"[0-9.eE+-]{1,40}")
+_SHOWN: Final = 40
 
 
 class SessionIds:
-    """Reads the episode id of a request's URL or `X-Session-ID` into its state."""
+    """Reads a request's episode id and outcome into its state."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -33,20 +39,56 @@ class SessionIds:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        named = _take_from_path(scope)
-        place = f"the episode id in the path {PREFIX}ID/"
-        if named is None:
-            named, place = _header_of(scope), f"the header {HEADER}"
-        if named and not _is_usable(named):
-            error = InvalidRequestError(
-                f"{place} has {len(named)} characters or a control character; send 1 to "
-                f"{MAX_EPISODE_ID_CHARACTERS} printable characters, percent-encoded as in a URL"
-            )
+        try:
+            read = {"session_id": _session_of(scope), "outcome": _outcome_of(scope)}
+        except InvalidRequestError as error:
             await known_error_response(Request(scope), error)(scope, receive, send)
             return
-        if named:
-            scope.setdefault("state", {})["session_id"] = named
+        given = {name: value for name, value in read.items() if value is not None}
+        if given:
+            scope.setdefault("state", {}).update(given)
         await self.app(scope, receive, send)
+
+
+def _session_of(scope: Scope) -> str | None:
+    """The episode that the URL names, or else the header.
+
+    Raises:
+        InvalidRequestError: the id is too long, or has a control character.
+    """
+    named = _take_from_path(scope)
+    place = f"the episode id in the path {PREFIX}ID/"
+    if named is None:
+        # Percent-encoded, as QGuide itself sends it to upstreams.
+        header = _header_of(scope, _HEADER)
+        named, place = _decoded(header) if header else None, f"the header {HEADER}"
+    if named and not _is_usable(named):
+        raise InvalidRequestError(
+            f"{place} has {len(named)} characters or a control character; send 1 to "
+            f"{MAX_EPISODE_ID_CHARACTERS} printable characters, percent-encoded as in a URL"
+        )
+    return named or None
+
+
+def _outcome_of(scope: Scope) -> float | None:
+    """The outcome that ends the episode of this request; None without one.
+
+    Raises:
+        InvalidRequestError: it is neither a number from 0 to 1 nor true or false.
+    """
+    header = _header_of(scope, _OUTCOME)
+    if header is None:
+        return None
+    said = header.decode(errors="replace")
+    if said.lower() in ("true", "false"):
+        return float(said.lower() == "true")
+    with suppress(ValueError):
+        if _NUMBER.fullmatch(said) and 0 <= float(said) <= 1:
+            return float(said)
+    raise InvalidRequestError(
+        f"the header {OUTCOME_HEADER} is {said[:_SHOWN]!r}; send a number from 0 to 1, true or "
+        "false, or post another reward to /v1/episodes/ID/outcome"
+    )
 
 
 def _take_from_path(scope: Scope) -> str | None:
@@ -65,11 +107,10 @@ def _take_from_path(scope: Scope) -> str | None:
     return _decoded(encoded)
 
 
-def _header_of(scope: Scope) -> str | None:
-    """The id in `X-Session-ID`, percent-encoded as QGuide itself sends it to upstreams."""
+def _header_of(scope: Scope, wanted: bytes) -> bytes | None:
     for name, value in scope["headers"]:
-        if name == _HEADER:
-            return _decoded(value.strip())
+        if name == wanted:
+            return bytes(value.strip())
     return None
 
 

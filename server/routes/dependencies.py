@@ -98,6 +98,7 @@ async def guided_steps(request: Request, wanted_s: WantedS = None) -> GuidedStep
         state.metrics,
         deadline,
         session_id=_session_id(request),
+        outcome=_outcome(request),
     )
 
 
@@ -112,12 +113,18 @@ async def scorings(request: Request, wanted_s: WantedS = None) -> ScoringService
         state.metrics,
         deadline,
         session_id=_session_id(request),
+        outcome=_outcome(request),
     )
 
 
 def _session_id(request: Request) -> str | None:
     """The episode that the URL or the header names; see `server.middleware.sessions`."""
     return getattr(request.state, "session_id", None)
+
+
+def _outcome(request: Request) -> float | None:
+    """The outcome in the header `X-QGuide-Outcome`; see `server.middleware.sessions`."""
+    return getattr(request.state, "outcome", None)
 
 
 StepperDep = Annotated[GuidedStepService, Depends(guided_steps)]

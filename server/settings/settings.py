@@ -31,6 +31,7 @@ from qnet.policies.upstream_settings import (
 from qnet.records import MAX_REWARD
 from qnet.types import TaskMarker
 from server.allowlist.content import Reach
+from server.settings.outcome_rules import OutcomeRule
 from server.settings.thresholds import ThresholdSettings
 
 EMBEDDED: Final = "embedded"
@@ -168,6 +169,7 @@ class Settings(BaseSettings):
             included; at this size its next step is refused.
         episode_max_steps: likewise the maximum number of its steps.
         episodes_ttl_s: an episode without a step for this long is dropped.
+        outcome_rules: end an episode by what its steps read, for agents that post no outcome.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
         admin: serve the routes that load, unload and rename Q models, and those that list recorded
@@ -288,6 +290,7 @@ class Settings(BaseSettings):
     episode_max_bytes: int = Field(default=16 * 1024**2, ge=1)
     episode_max_steps: int = Field(default=2000, ge=1)
     episodes_ttl_s: float = Field(default=6 * 3600.0, gt=0)
+    outcome_rules: tuple[OutcomeRule, ...] = ()
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
     default_q_model: str = ""
@@ -381,6 +384,16 @@ class Settings(BaseSettings):
             if not _HOST.fullmatch(host):
                 raise ValueError(f"{host!r} is not a host name; leave out scheme, port and path")
         return hosts
+
+    @model_validator(mode="after")
+    def _rules_are_within_rewards(self) -> Self:
+        greatest = max((rule.outcome or 0.0 for rule in self.outcome_rules), default=0.0)
+        if greatest > self.max_reward:
+            raise ValueError(
+                f"outcome_rules has an outcome of {greatest:g}, and max_reward is "
+                f"{self.max_reward:g}; lower the one or raise the other"
+            )
+        return self
 
     @model_validator(mode="after")
     def _others_need_keys(self) -> Self:

@@ -5,6 +5,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from qnet.judging.settings import JudgeSettings
+from server.settings.outcome_rules import OutcomeRule
 from server.settings.settings import Classifier, Settings, Upstream, VllmTrunk
 from server.settings.thresholds import ThresholdSettings
 from tools.reference_pages.fields import default, limits, meanings
@@ -27,7 +28,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Requests": ("max_", "timeout_s", "heartbeat_s"),
     "API keys": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
-    "Episodes": ("episodes_", "replica", "min_reward", "max_reward"),
+    "Episodes": ("episodes_", "outcome_", "replica", "min_reward", "max_reward"),
     "Operation": ("redis_url", "otlp_endpoint", "log_level", "drain_delay_s", "shutdown_"),
 }  # fmt: skip
 """Sections of the page and the prefixes of their settings; the longest prefix wins."""
@@ -51,6 +52,7 @@ def settings_page() -> str:
         ("Classifier", Classifier, "QGUIDE_CLASSIFIERS"),
         ("Judge", JudgeSettings, "QGUIDE_JUDGES"),
         ("Threshold", ThresholdSettings, "QGUIDE_THRESHOLDS"),
+        ("Outcome rule", OutcomeRule, "QGUIDE_OUTCOME_RULES"),
     ):
         parts += [f"## {title}", f"One entry of `{place}`.", _rows_of(kind, [*kind.model_fields])]
     return page("Settings", *parts)

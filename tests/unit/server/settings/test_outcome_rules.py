@@ -1,0 +1,44 @@
+"""Rules by which episodes end, as a setting."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from server.settings.outcome_rules import OutcomeRule
+from server.settings.settings import Settings
+
+
+def test_rules_are_read_from_the_environment_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(
+        "QGUIDE_OUTCOME_RULES",
+        '[{"where": "last_tool_result", "contains": "Thanks", "outcome": 1},'
+        ' {"where": "last_message", "final": true, "outcome": 0}]',
+    )
+    first, second = Settings().outcome_rules
+    assert (first.contains, first.outcome, first.only_at_end) == ("Thanks", 1.0, False)
+    assert (second.outcome, second.only_at_end) == (0.0, True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"where": "last_message", "contains": "x"}, "needs an outcome"),
+        ({"where": "last_message", "outcome": 1}, "every step would end its episode"),
+        ({"where": "exit_code", "outcome": 1}, "reads its outcome itself"),
+        ({"where": "test_report", "contains": "x"}, "reads its outcome itself"),
+        ({"where": "last_message", "contains": "x", "outcome": 1.5}, "less than or equal to 1"),
+        ({"where": "last_message", "matches": "x+", "outcome": 1}, "Extra inputs"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused(rule: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        OutcomeRule.model_validate(rule)
+
+
+def test_an_outcome_above_the_greatest_reward_stops_the_start() -> None:
+    rule = OutcomeRule(where="last_message", contains="x", outcome=1.0)
+    with pytest.raises(ValidationError, match="lower the one or raise the other"):
+        Settings(outcome_rules=(rule,), max_reward=0.5)
