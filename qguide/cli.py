@@ -1,15 +1,18 @@
-"""`qguide`: the jobs, pipelines, the server, keys, and tools for checkpoints."""
+"""`qguide`: the server, its keys and reports, the jobs, pipelines, and tools for checkpoints."""
 
+from collections.abc import Callable
 from importlib.metadata import version as version_of
 from typing import Annotated
 
 import typer
 
-from qguide.commands.data import export_data, import_episodes
 from qguide.commands.demo import demo
 from qguide.commands.environment import app as environment
+from qguide.commands.evaluations import compare, step_rewards, success_curve
 from qguide.commands.export import ensemble, export_model, export_trunk
-from qguide.commands.jobs import app
+from qguide.commands.extras import ExtrasGroup
+from qguide.commands.games import generate, parity, play
+from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
 from qguide.commands.learning import domain, inspect, learn
 from qguide.commands.report import report
@@ -18,6 +21,13 @@ from qguide.commands.serve import serve
 from server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
+
+app = typer.Typer(
+    cls=ExtrasGroup,
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help="Train Q models from an agent's own exploration, serve them, and evaluate guidance.",
+)
 
 
 def _print_version(asked: bool) -> None:
@@ -38,18 +48,18 @@ def main(
     """Options of `qguide` itself."""
 
 
-app.command()(run)
-app.command()(report)
-app.command()(serve)
-app.command()(demo)
-app.command("import")(import_episodes)
-app.command()(learn)
-app.command()(inspect)
-app.command()(domain)
-app.command()(export_data)
-app.command()(export_trunk)
-app.command()(ensemble)
-app.command()(export_model)
-app.command()(fake_upstream)
-app.add_typer(keys, name="keys")
-app.add_typer(environment, name="environment")
+def _add(group: str, *commands: Callable[..., None]) -> None:
+    """Add commands below a heading of the help; headings stand in the order of their first one."""
+    for command in commands:
+        app.command(rich_help_panel=group)(command)
+
+
+_add("Server", serve, demo, report, fake_upstream)
+_add("Recordings", learn)
+_add("Pipelines", run)
+_add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
+add_jobs(app)
+_add("Evaluation", compare, success_curve, step_rewards)
+_add("Environments", play, generate, parity)
+app.add_typer(keys, name="keys", rich_help_panel="Server")
+app.add_typer(environment, name="environment", rich_help_panel="Environments")

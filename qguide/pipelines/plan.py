@@ -11,8 +11,9 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from qguide.jobs.table import stage_job
 from qguide.pipelines.config import PipelineConfig, StageConfig
-from qguide.pipelines.job_types import Read, config_type, output_of, processes_of, reads_of
+from qguide.pipelines.job_paths import Read, output_of, processes_of, reads_of
 from qnet.errors import ConfigError
 from training.configs.job_files import load_config
 
@@ -142,7 +143,7 @@ def _with_needs(stages: Mapping[str, Stage], names: Sequence[str]) -> set[str]:
 
 
 def _load(stage: StageConfig) -> BaseModel:
-    return load_config(config_type(stage.job), stage.config, stage.set)
+    return load_config(stage_job(stage.job).config_type(), stage.config, stage.set)
 
 
 def _arguments(stage: StageConfig) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from qguide.pipelines.config import load_pipeline
 from qguide.pipelines.plan import build_plan
 from tests.support.serving import ROOT

@@ -6,7 +6,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from qnet.device.device_thread import DeviceThread
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.manifest import Manifest

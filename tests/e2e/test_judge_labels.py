@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from qnet.models.checkpoint import save_checkpoint
 from qnet.models.manifest import Manifest
 from server.app import create_app

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from qguide.pipelines.config import PipelineConfig, StageConfig, load_pipeline
 from qguide.pipelines.plan import Stage, build_plan
 from qnet.models.loading import embedded_path

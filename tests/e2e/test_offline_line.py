@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from tests.support.corridors import write_solutions
 from training.evaluation.records import DEFAULT_METHODS
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from server.chat.fake_openai import FakeUpstream
 from tests.support.serving import serving_app
 from training.environments.corridor import Corridor, CorridorSuite

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.console import Console
 
-from qguide.pipelines.job_types import Read
+from qguide.pipelines.job_paths import Read
 from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.runner import PipelineRunner
 from qguide.pipelines.stop_signals import StopSignals

@@ -5,23 +5,18 @@ from typing import Final, get_args
 
 from pydantic import BaseModel
 
+from qguide.jobs.table import JOBS
 from qguide.pipelines.config import PipelineConfig
-from qguide.pipelines.job_types import JOB_CONFIGS, config_type
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 from training.environment import EnvironmentConfig
 from training.environments.adapters.config import AdaptedConfig
 from training.environments.registry import ENVIRONMENTS, find_environment
-from training.jobs.export_data import ExportConfig
 
-JOBS: Final[dict[str, type[BaseModel]]] = {name: config_type(name) for name in JOB_CONFIGS}
-COMMANDS: Final[dict[str, type[BaseModel]]] = {"export-data": ExportConfig}
-"""Jobs that have command line options in place of a job file."""
 _INTRODUCTION: Final = (
     "The fields of each job's TOML file; `--set field=value` overrides one. The fields of the "
     "`[environment]` table depend on the environment; tables shared by several jobs are at the "
-    "end. Hashes that a job fills in itself are omitted. `qguide export-data` has no "
-    "job file: its fields are options, with hyphens, such as `--min-reward`."
+    "end. Hashes that a job fills in itself are omitted."
 )
 _PIPELINES: Final = (
     "The fields of a [pipeline's](../train/pipelines.md) TOML file. `--set stage.field=value` "
@@ -33,11 +28,10 @@ def jobs_page() -> str:
     """Tables of the fields of every job, then of their nested tables."""
     parts = [_INTRODUCTION]
     tables: dict[str, type[BaseModel]] = {}
-    for name, kind in JOBS.items():
-        parts += [f"## qguide {name}", _rows_of(kind)]
+    for job in JOBS.values():
+        kind = job.config_type()
+        parts += [f"## qguide {job.name}", _rows_of(kind)]
         tables |= _tables_in(kind)
-    for name, kind in COMMANDS.items():
-        parts += [f"## qguide {name} (options)", _rows_of(kind)]
     parts += ["## qguide run", _PIPELINES, _rows_of(PipelineConfig)]
     tables |= _tables_in(PipelineConfig)
     for name in ENVIRONMENTS:

@@ -12,13 +12,14 @@ import pytest
 import typer
 
 from qguide.cli import app
+from qguide.jobs.options import fields_of
+from qguide.jobs.table import JOBS
 from qnet.errors import ConfigError
 from server.messages import answers, schemas
 from server.settings.settings import Settings
 from tests.support.documents import Block, Command, blocks_of, commands_of, pages
 from tests.support.serving import ROOT
 from tools.reference_pages.build import build_files
-from tools.reference_pages.jobs import JOBS
 from tools.reference_pages.metrics import metrics_page
 from tools.reference_pages.summary import with_summary
 from training.configs.job_files import load_config
@@ -138,7 +139,7 @@ def test_a_job_file_is_one_of_its_job(block: Block, tmp_path: Path) -> None:
     assert block.kind == "job", "say before the block which job it is for: <!-- job: NAME -->"
     file = tmp_path / "job.toml"
     file.write_text(block.text)
-    load_config(JOBS[block.said], file, [f"output={tmp_path}"])
+    load_config(JOBS[block.said].config_type(), file, [f"output={tmp_path}"])
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=named)
@@ -186,10 +187,11 @@ def assert_qguide(command: Command) -> None:
         if name in JOBS:
             path = options["config"]
             overrides = [*(options["overrides"] or ()), *([] if path else ["output=there"])]
-            if source := options.get("source"):
-                several = [str(one) for one in source] if isinstance(source, list) else str(source)
-                overrides.append(f"source={json.dumps(several)}")
-            load_config(JOBS[name], path and ROOT / path, overrides)
+            filled = fields_of(JOBS[name].options, options)
+            if JOBS[name].by_hand:
+                filled["source"] = options["source"]
+            kind = JOBS[name].config_type()
+            load_config(kind, path and ROOT / path, overrides, options=filled)
         if name == "serve" and "policy" in options:
             given = {option: options[option] for option in ("host", "policy") if options[option]}
             Settings(**given)

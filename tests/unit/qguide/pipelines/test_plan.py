@@ -7,8 +7,9 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
+from qguide.jobs.table import JOBS
 from qguide.pipelines.config import load_pipeline
-from qguide.pipelines.job_types import JOB_CONFIGS, MODEL_FIELDS, config_type
+from qguide.pipelines.job_paths import MODEL_FIELDS
 from qguide.pipelines.plan import Plan, build_plan
 from qnet.errors import ConfigError
 from tests.support.serving import ROOT
@@ -176,7 +177,7 @@ def test_stages_may_write_beside_the_logs_of_the_pipeline(files: Path) -> None:
 def test_an_unknown_job_is_refused(files: Path) -> None:
     text = (files / "pipeline.toml").read_text()
     (files / "pipeline.toml").write_text(text.replace('"explore"', '"expand"'))
-    with pytest.raises(ConfigError, match="job 'expand' is unknown; name one of collect, sft"):
+    with pytest.raises(ConfigError, match="job 'expand' is unknown; name one of import, learn"):
         plan_of(files)
 
 
@@ -310,7 +311,7 @@ def types_in(annotation: Any) -> Iterator[Any]:
         yield from types_in(argument)
 
 
-@pytest.mark.parametrize("job", JOB_CONFIGS)
+@pytest.mark.parametrize("job", JOBS)
 def test_every_field_of_text_is_known_to_name_a_model_or_none(job: str) -> None:
-    unknown = set(texts_in(config_type(job))) - MODEL_FIELDS.keys() - NO_MODELS
+    unknown = set(texts_in(JOBS[job].config_type())) - MODEL_FIELDS.keys() - NO_MODELS
     assert unknown == set(), "add it to MODEL_FIELDS, or to NO_MODELS"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from qguide.pipelines.job_types import config_type
+from qguide.jobs.table import JOBS
 from tests.support.serving import ROOT
 from training.configs.job_files import load_config
 from training.jobs.explore import ExploreConfig
@@ -22,7 +22,7 @@ BATCH_TOKENS = 1024
 def fields(environment: str, job: str, file: str = "") -> dict[str, Any]:
     """The validated fields of a job file; without `file` it is called after its job."""
     path = CONFIGS / environment / f"{file or job}.toml"
-    config = load_config(config_type(job), path)
+    config = load_config(JOBS[job].config_type(), path)
     return config.model_dump(mode="json")
 
 

@@ -12,8 +12,9 @@ from random import Random
 import pytest
 from pydantic import BaseModel
 
+from qguide.jobs import table
 from qguide.pipelines.config import load_pipeline
-from qguide.pipelines.job_types import JOB_CONFIGS, config_type, output_of, reads_of
+from qguide.pipelines.job_paths import output_of, reads_of
 from tests.support.serving import ROOT
 from training.configs.job_files import load_config
 from training.environment import EnvironmentConfig
@@ -36,7 +37,7 @@ CONFIGS = ROOT / "training" / "configs"
 TRAIN_GAMES = Path("data/alfworld/train")
 NUMBER_OF_TRAIN_GAMES = 3_554
 HELD_BACK = ("held_back_groups", "held_back_pairs", "other_pairs")
-JOBS = {job.replace("-", "_"): job for job in JOB_CONFIGS} | {
+JOBS = {job.replace("-", "_"): job for job in table.JOBS} | {
     "train_value": "train-qnet",
     "ablation": "train-qnet",
 }
@@ -51,11 +52,11 @@ def configs() -> tuple[tuple[str, BaseModel], ...]:
         name = str(path.relative_to(CONFIGS))
         if path.stem.startswith("pipeline"):
             for stage, job in load_pipeline(path).stages.items():
-                config = load_config(config_type(job.job), job.config, job.set)
+                config = load_config(table.JOBS[job.job].config_type(), job.config, job.set)
                 found.append((f"{name}:{stage}", config))
         else:
             [job_name] = {job for prefix, job in JOBS.items() if path.stem.startswith(prefix)}
-            found.append((name, load_config(config_type(job_name), path)))
+            found.append((name, load_config(table.JOBS[job_name].config_type(), path)))
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from qnet.errors import ConfigError
 from qnet.types import Candidate, SampleRequest
 from tests.support.wanderer import Wanderer

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from qguide.commands.jobs import app
+from qguide.cli import app
 from training.environments.alfworld.game.game import GOAL_KINDS
 from training.environments.alfworld.game.generator import draw_game
 from training.environments.alfworld.game.statistics import room_kind

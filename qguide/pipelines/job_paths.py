@@ -1,36 +1,11 @@
-"""Jobs that may be a pipeline's stages, and the paths that their configurations read."""
+"""Paths in the configuration of a job: what it reads, and what it writes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel
-
-from qnet.errors import ConfigError
-
-JOB_CONFIGS: Final[Mapping[str, str]] = {
-    "collect": "training.jobs.collect:CollectConfig",
-    "sft": "training.jobs.sft:SftConfig",
-    "explore": "training.jobs.explore:ExploreConfig",
-    "groups": "training.jobs.groups:GroupsConfig",
-    "label": "training.jobs.label:LabelConfig",
-    "train-qnet": "training.jobs.train_qnet:TrainQNetConfig",
-    "pairs": "training.jobs.pairs:PairsConfig",
-    "rro": "training.jobs.rro:RroConfig",
-    "ipr": "training.jobs.ipr:IprConfig",
-    "train-policy": "training.jobs.train_policy:TrainPolicyConfig",
-    "train-dpo": "training.jobs.train_dpo:TrainDpoConfig",
-    "paraphrase": "training.jobs.paraphrase:ParaphraseConfig",
-    "evaluate": "training.jobs.evaluate:EvaluateConfig",
-    "choice-regret": "training.jobs.choice_regret:ChoiceRegretConfig",
-    "recorded-groups": "training.jobs.recorded.groups:RecordedGroupsConfig",
-    "rerank-recorded": "training.jobs.recorded.rerank:RerankConfig",
-    "import": "training.jobs.import_episodes:ImportConfig",
-    "learn": "training.jobs.recorded.learn:LearnConfig",
-}
-"""Import path of each job's configuration; a job's module imports torch, so only when asked for."""
 
 OUTPUT: Final = "output"
 EMBEDDED: Final = "embedded"
@@ -77,19 +52,6 @@ class Read:
 
             return embedded_path(self.model)
         return Path(self.named).resolve()
-
-
-def config_type(job: str) -> type[BaseModel]:
-    """The class that validates the job's configuration.
-
-    Raises:
-        ConfigError: there is no such job.
-    """
-    if job not in JOB_CONFIGS:
-        raise ConfigError(f"job {job!r} is unknown; name one of {', '.join(JOB_CONFIGS)}")
-    module, _, name = JOB_CONFIGS[job].partition(":")
-    found: type[BaseModel] = getattr(import_module(module), name)
-    return found
 
 
 def output_of(config: BaseModel) -> Path:

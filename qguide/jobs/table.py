@@ -1,0 +1,234 @@
+"""Jobs: each has a TOML file, and nearly all write a run folder and may be a pipeline's stage.
+
+A new job is one entry here: the commands of `qguide`, the stages of pipelines and
+docs/reference/jobs.md are made from this table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+
+from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, Option
+from qnet.errors import ConfigError
+
+Group = Literal["Recordings", "Data", "Training", "Evaluation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job.
+
+    Attributes:
+        name: its command, such as "train-qnet".
+        module: dotted name of its module, which may import torch: only when asked for.
+        config: name of its configuration class there.
+        run: name of the function there that takes the configuration.
+        group: heading of the help that it stands under.
+        help: its line of help.
+        options: fields that are options of their own.
+        prints: import path of the function that prints the result; empty where the job prints it
+            itself; None prints its figures.
+        stage: may be a stage of a pipeline; its output is a run folder.
+        by_hand: its command is written by hand, in `qguide.commands`.
+    """
+
+    name: str
+    module: str
+    config: str
+    run: str
+    group: Group
+    help: str
+    options: tuple[Option, ...] = ()
+    prints: str | None = None
+    stage: bool = True
+    by_hand: bool = False
+
+    def config_type(self) -> type[BaseModel]:
+        """The class that validates the configuration."""
+        found: type[BaseModel] = getattr(import_module(self.module), self.config)
+        return found
+
+    def function(self) -> Callable[[Any], Any]:
+        """The function that runs the job."""
+        found: Callable[[Any], Any] = getattr(import_module(self.module), self.run)
+        return found
+
+
+_ALL: Final = (
+    Job(
+        "import",
+        "training.jobs.import_episodes",
+        "ImportConfig",
+        "run_import",
+        "Recordings",
+        "Import recorded episodes of any agent, and report what can be learned from them.",
+        options=IMPORT,
+        prints="training.recordings.report:show_report",
+    ),
+    Job(
+        "learn",
+        "training.jobs.recorded.learn",
+        "LearnConfig",
+        "run_learn",
+        "Recordings",
+        "Learn a Q model from recorded episodes in seconds, without a network, and judge it.",
+        by_hand=True,
+    ),
+    Job(
+        "export-data",
+        "training.jobs.export_data",
+        "ExportConfig",
+        "run_export_data",
+        "Recordings",
+        "Export records to TRL's dataset formats or to parquet.",
+        options=EXPORT_DATA,
+        stage=False,
+    ),
+    Job(
+        "collect",
+        "training.jobs.collect",
+        "CollectConfig",
+        "run_collect",
+        "Data",
+        "Collect trajectories of an expert, or a policy's own successes, for behaviour cloning.",
+    ),
+    Job(
+        "explore",
+        "training.jobs.explore",
+        "ExploreConfig",
+        "run_explore",
+        "Data",
+        "Grow exploration trees with a policy (QLASS algorithm 2).",
+    ),
+    Job(
+        "label",
+        "training.jobs.label",
+        "LabelConfig",
+        "run_label",
+        "Data",
+        "Label the nodes of exploration trees with Q-values (QLASS algorithm 3).",
+    ),
+    Job(
+        "groups",
+        "training.jobs.groups",
+        "GroupsConfig",
+        "run_groups",
+        "Data",
+        "Build decision groups: value each candidate of played episodes by playing on.",
+    ),
+    Job(
+        "rro",
+        "training.jobs.rro",
+        "RroConfig",
+        "run_rro",
+        "Data",
+        "Preference pairs by reward rising sampling (RRO algorithm 1).",
+    ),
+    Job(
+        "ipr",
+        "training.jobs.ipr",
+        "IprConfig",
+        "run_ipr",
+        "Data",
+        "Preference pairs of an agent's mistakes along expert trajectories (IPR).",
+    ),
+    Job(
+        "pairs",
+        "training.jobs.pairs",
+        "PairsConfig",
+        "run_pairs",
+        "Data",
+        "Preference pairs from decision groups, exploration trees and episodes.",
+    ),
+    Job(
+        "paraphrase",
+        "training.jobs.paraphrase",
+        "ParaphraseConfig",
+        "run_paraphrase",
+        "Data",
+        "Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug).",
+    ),
+    Job(
+        "recorded-groups",
+        "training.jobs.recorded.groups",
+        "RecordedGroupsConfig",
+        "run_recorded_groups",
+        "Data",
+        "Decision groups from recorded LLM episodes on InterCode-SQL.",
+    ),
+    Job(
+        "sft",
+        "training.jobs.sft",
+        "SftConfig",
+        "run_sft",
+        "Training",
+        "Train a policy on trajectories (behaviour cloning).",
+    ),
+    Job(
+        "train-qnet",
+        "training.jobs.train_qnet",
+        "TrainQNetConfig",
+        "run_train_qnet",
+        "Training",
+        "Train a Q model on labelled trees and decision groups.",
+    ),
+    Job(
+        "train-dpo",
+        "training.jobs.train_dpo",
+        "TrainDpoConfig",
+        "run_train_dpo",
+        "Training",
+        "An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO.",
+    ),
+    Job(
+        "train-policy",
+        "training.jobs.train_policy",
+        "TrainPolicyConfig",
+        "run_train_policy",
+        "Training",
+        "Improve a policy by the values of its own candidates: group-relative optimization (GRPO).",
+    ),
+    Job(
+        "evaluate",
+        "training.jobs.evaluate",
+        "EvaluateConfig",
+        "run_evaluate",
+        "Evaluation",
+        "Evaluate guidance and baselines on the same tasks, seeds and candidates.",
+        options=EVALUATE,
+        prints="",
+    ),
+    Job(
+        "choice-regret",
+        "training.jobs.choice_regret",
+        "ChoiceRegretConfig",
+        "run_choice_regret",
+        "Evaluation",
+        "Measure the regret of a Q model's choices on decision groups; no episodes are played.",
+    ),
+    Job(
+        "rerank-recorded",
+        "training.jobs.recorded.rerank",
+        "RerankConfig",
+        "run_rerank",
+        "Evaluation",
+        "Choose among recorded candidates by Q and by its baselines; nothing is played.",
+    ),
+)
+
+JOBS: Final = {job.name: job for job in _ALL}
+
+
+def stage_job(name: str) -> Job:
+    """The job of a pipeline's stage.
+
+    Raises:
+        ConfigError: there is no such job, or it writes no run folder.
+    """
+    if name not in JOBS or not JOBS[name].stage:
+        known = ", ".join(job.name for job in _ALL if job.stage)
+        raise ConfigError(f"job {name!r} is unknown; name one of {known}")
+    return JOBS[name]
