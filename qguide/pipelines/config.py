@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qguide.pipelines.matrix import Scalar, expanded
 from qnet.errors import ConfigError
 from training.configs.job_files import load_config
 
-StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+Values = Annotated[tuple[Scalar, ...], Field(min_length=1)]
 
 
 class StageConfig(BaseModel):
@@ -34,6 +35,8 @@ class StageConfig(BaseModel):
         set: overrides of the job file's fields, each "field=value".
         needs: stages that have to be finished first, beside those whose output this one reads.
         slots: number of slots that it takes; None for its `optimization.processes`.
+        matrix: name of the matrix of the file by which it is repeated; `{variable}` in its name,
+            `config`, `set` and `needs` is replaced.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,6 +46,7 @@ class StageConfig(BaseModel):
     set: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     slots: int | None = Field(default=None, ge=1)
+    matrix: str | None = None
 
 
 class PipelineConfig(BaseModel):
@@ -52,6 +56,8 @@ class PipelineConfig(BaseModel):
         output: folder of the log files and of `summary.json`.
         slots: number of processes that may run side by side; a stage with more processes takes
             all slots.
+        matrix: lists of values by the name of a matrix and of a variable; the lists of one matrix
+            have one length.
         stages: the stages by name. Of those that could start, the first ones do.
     """
 
@@ -59,16 +65,18 @@ class PipelineConfig(BaseModel):
 
     output: Path
     slots: int = Field(default=1, ge=1)
-    stages: Mapping[StageName, StageConfig] = Field(min_length=1)
+    matrix: Mapping[str, Mapping[str, Values]] = Field(default_factory=dict)
+    stages: Mapping[str, StageConfig] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _needs_are_stages(self) -> Self:
-        for name, stage in self.stages.items():
+        stages = expanded(self.stages, self.matrix)
+        for name, stage in stages.items():
             for need in stage.needs:
-                if need not in self.stages or need == name:
+                if need not in stages or need == name:
                     raise ValueError(
                         f"stages.{name}.needs has {need!r}; name another stage of "
-                        f"{', '.join(self.stages)}"
+                        f"{', '.join(stages)}"
                     )
             if stage.slots is not None and stage.slots > self.slots:
                 raise ValueError(
@@ -85,7 +93,7 @@ def load_pipeline(
     slots: int | None = None,
     output: Path | None = None,
 ) -> PipelineConfig:
-    """Read a pipeline file.
+    """Read a pipeline file, its matrices written out.
 
     Args:
         path: the TOML file.
@@ -97,19 +105,20 @@ def load_pipeline(
     """
     options = {"slots": slots, "output": None if output is None else str(output)}
     config = load_config(PipelineConfig, path, options=options)
-    more = _by_stage(config, overrides)
-    stages = {
+    stages = expanded(config.stages, config.matrix)
+    more = _by_stage(stages, overrides)
+    placed = {
         name: stage.model_copy(
             update={"config": path.parent / stage.config, "set": (*stage.set, *more[name])}
         )
-        for name, stage in config.stages.items()
+        for name, stage in stages.items()
     }
-    return config.model_copy(update={"stages": stages})
+    return config.model_copy(update={"stages": placed})
 
 
-def _by_stage(config: PipelineConfig, overrides: Sequence[str]) -> dict[str, list[str]]:
+def _by_stage(stages: Mapping[str, StageConfig], overrides: Sequence[str]) -> dict[str, list[str]]:
     """The overrides of each stage's job."""
-    found: dict[str, list[str]] = {name: [] for name in config.stages}
+    found: dict[str, list[str]] = {name: [] for name in stages}
     for override in overrides:
         stage, dot, rest = override.partition(".")
         if not dot or "=" in stage:
