@@ -276,19 +276,6 @@ class ScoreResult:
     rules: tuple[tuple[float, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CacheUse:
-    """Cache state of a scorer.
-
-    Attributes:
-        nbytes: of keys and values.
-        evictions: histories dropped so far because the budget was full.
-    """
-
-    nbytes: int = 0
-    evictions: int = 0
-
-
 class Policy(Protocol):
     """Draws candidate actions for a history."""
 
@@ -369,40 +356,6 @@ def reads_observation(scorer: object) -> bool:
 def ranks(scorer: object) -> bool:
     """True for a scorer whose values order the candidates of one request and mean no more."""
     return bool(getattr(scorer, "ranks", False))
-
-
-class SlicedScorer(Scorer, Protocol):
-    """A scorer that works in slices, so that others may use the device in between."""
-
-    def prepare(self, request: ScoreRequest) -> Any:
-        """Prepare a request for `slices`, on any thread: tokenize it.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-        """
-        ...
-
-    def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
-        """The results of `score` for the requests that these were prepared from."""
-        ...
-
-
-class CachingScorer(SlicedScorer, Protocol):
-    """A scorer that keeps histories between requests; the thread that scores owns it."""
-
-    @property
-    def context(self) -> int | None:
-        """Most tokens of history and candidate; None: no limit."""
-        ...
-
-    @property
-    def cache(self) -> CacheUse:
-        """Current state of its cache."""
-        ...
-
-    def close(self) -> None:
-        """Let go of every history and connection; it scores no more."""
-        ...
 
 
 def _canonical(arguments: str) -> str:

@@ -9,7 +9,8 @@ import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qnet.errors import ScorerUnavailableError
-from qnet.types import CacheUse, ScoreRequest, ScoreResult
+from qnet.sliced_scorer import CacheUse
+from qnet.types import ScoreRequest, ScoreResult
 
 _TIMEOUT_S = 120.0
 _SHOWN_CHARACTERS = 300

@@ -20,7 +20,8 @@ from benchmarks.measurement.options import EMBEDDED, BenchOptions, Device, Dtype
 from benchmarks.measurement.records import SoakRun, SoakSample
 from qnet.errors import ConfigError
 from qnet.rendering.renderer import Renderer
-from qnet.types import CacheUse, Message, Scorer, ScoreRequest, ScoreResult
+from qnet.sliced_scorer import CacheUse
+from qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 
 _WORDS = ("you", "see", "open", "cabinet", "drawer", "plate", "mug", "apple", "take", "go", "to")
 _TASKS = 8

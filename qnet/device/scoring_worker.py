@@ -11,8 +11,9 @@ from qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker,
 from qnet.device.history_reader import HistoryReader
 from qnet.device.read_ahead import ReadAhead
 from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
+from qnet.sliced_scorer import SlicedScorer
 from qnet.tenant import current_tenant
-from qnet.types import ScoreRequest, ScoreResult, SlicedScorer, Slices
+from qnet.types import ScoreRequest, ScoreResult, Slices
 from qnet.usage import TokenUsage
 
 DEFAULT_MAX_BATCH_TOKENS = 2048

@@ -31,8 +31,8 @@ from qnet.engine.radix_tree import common_prefix
 from qnet.engine.shifting_positions import shifting_rope
 from qnet.engine.windows import shortened, window_of
 from qnet.errors import CheckpointError
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import finish
-from qnet.types import CacheUse
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""

@@ -13,16 +13,9 @@ from typing import Any
 from qnet.device.history_reader import HistoryReader
 from qnet.scoring.implicit_q import NaiveImplicitScorer
 from qnet.scoring.value_head import NaiveScorer
+from qnet.sliced_scorer import CacheUse, CachingScorer
 from qnet.support.slices import finish
-from qnet.types import (
-    CacheUse,
-    CachingScorer,
-    ScoreRequest,
-    ScoreResult,
-    Slices,
-    Spending,
-    reads_observation,
-)
+from qnet.types import ScoreRequest, ScoreResult, Slices, Spending, reads_observation
 from qnet.usage import NOTHING, total_of
 
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from qnet.models.feature_q import FeatureQ
 from qnet.scoring.rendered_requests import require_candidates, require_observations
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import in_one_slice
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
+from qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class FeatureScorer:

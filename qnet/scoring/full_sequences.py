@@ -18,8 +18,9 @@ from qnet.models.implicit_q import token_logprobs
 from qnet.scoring.implicit_q import NaiveImplicitScorer
 from qnet.scoring.rendered_requests import RenderedRequest, head_features
 from qnet.scoring.value_head import NaiveScorer
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
+from qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class _Reader(Protocol):

@@ -21,8 +21,9 @@ from qnet.errors import MalformedHistoryError
 from qnet.models.checkpoint import LoadedImplicitQ
 from qnet.scoring.logprobs import LogprobReader, LogprobReading
 from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
+from qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class NaiveImplicitScorer:

@@ -26,8 +26,9 @@ from qnet.engine.token_trie import TokenTrie
 from qnet.models.checkpoint import LoadedPolicy
 from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.scoring.score_plan import remember, segments
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult
+from qnet.types import ScoreRequest, ScoreResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from qnet.scoring.conversations import ConversationRenderer
 from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qnet.scoring.vllm_client import PoolingServer
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices, reads_observation
+from qnet.types import ScoreRequest, ScoreResult, Slices, reads_observation
 from qnet.usage import TokenUsage
 
 

@@ -30,8 +30,9 @@ from qnet.scoring.rendered_requests import (
     head_features,
 )
 from qnet.scoring.score_plan import remember, segments
+from qnet.sliced_scorer import CacheUse
 from qnet.support.slices import finish
-from qnet.types import CacheUse, ScoreRequest, ScoreResult, Slices
+from qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class NaiveScorer:

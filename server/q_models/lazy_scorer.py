@@ -4,13 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from qnet.device.history_reader import HistoryReader
-from qnet.types import (
-    CacheUse,
-    CachingScorer,
-    ScoreRequest,
-    ScoreResult,
-    Slices,
-)
+from qnet.sliced_scorer import CacheUse, CachingScorer
+from qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class LazyScorer:

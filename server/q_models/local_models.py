@@ -9,7 +9,7 @@ from qnet.errors import ConfigError
 from qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
 from qnet.policies.local import LocalPolicy
 from qnet.scoring.build import build_serving_scorer
-from qnet.types import CachingScorer
+from qnet.sliced_scorer import CachingScorer
 from server.q_models.registry import ScorerSource
 from server.q_models.served import Source
 from server.settings.settings import Settings

@@ -23,12 +23,8 @@ from qnet.errors import ScorerUnavailableError
 from qnet.features.domain import Domain
 from qnet.models.manifest import Manifest
 from qnet.policies.usage_ledger import record_usage
-from qnet.types import (
-    CachingScorer,
-    History,
-    Message,
-    ScoreRequest,
-)
+from qnet.sliced_scorer import CachingScorer
+from qnet.types import History, Message, ScoreRequest
 from server.context.request_context import name_episode
 from server.observability.metered import MeteredScorer
 from server.observability.metrics import Metrics

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from qnet.types import CachingScorer
+from qnet.sliced_scorer import CachingScorer
 from server.q_models.registry import ScorerSource
-from server.settings.settings import Classifier, Settings
+from server.settings.remote_models import Classifier
+from server.settings.settings import Settings
 
 
 def build_classify_source(settings: Settings, folder: Path, classifier: Classifier) -> ScorerSource:

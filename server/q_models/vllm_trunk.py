@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from qnet.errors import ConfigError
-from qnet.types import CachingScorer
+from qnet.sliced_scorer import CachingScorer
 from server.q_models.aliases import plain_name
 from server.q_models.registry import ScorerSource
-from server.settings.settings import SCRIPTED, Settings, VllmTrunk
+from server.settings.remote_models import VllmTrunk
+from server.settings.settings import SCRIPTED, Settings
 
 Served = TypeVar("Served", bound=VllmTrunk)
 

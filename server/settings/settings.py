@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     HttpUrl,
     SecretStr,
@@ -23,15 +21,13 @@ from qnet.decision.prior import PriorBy
 from qnet.decision.selection import SelectionName
 from qnet.judging.settings import JudgeSettings
 from qnet.policies.upstream_settings import (
-    DEFAULT_LIMITS,
-    ApiKey,
     UpstreamName,
-    UpstreamSettings,
 )
 from qnet.records import MAX_REWARD
 from qnet.types import TaskMarker
 from server.allowlist.content import Reach
 from server.settings.outcome_rules import OutcomeRule
+from server.settings.remote_models import Classifier, Upstream, VllmTrunk
 from server.settings.thresholds import ThresholdSettings
 
 EMBEDDED: Final = "embedded"
@@ -42,60 +38,6 @@ VLLM: Final = "vllm"
 
 _HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
-
-
-class VllmTrunk(BaseModel):
-    """A vLLM server that runs a Q model's trunk in place of this process.
-
-    Attributes:
-        url: root URL of the vLLM server.
-        api_key: the key that vLLM was started with, if any.
-        max_tokens: maximum sequence length in tokens; None uses the trunk's own maximum.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    url: HttpUrl
-    api_key: ApiKey | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-
-
-class Classifier(VllmTrunk):
-    """A server with vLLM's /classify that runs a sequence classifier as a Q model.
-
-    Attributes:
-        url: root URL of the server.
-        api_key: the key that the server was started with, if any.
-        max_tokens: maximum conversation length in tokens; None uses the classifier's own maximum.
-        model: the classifier's name at the server.
-    """
-
-    model: str = Field(min_length=1)
-
-
-class Upstream(UpstreamSettings):
-    """An OpenAI-compatible server whose model is served as a policy.
-
-    Attributes:
-        api_key: the key to send, if the upstream needs one.
-        cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most
-            other servers refuse the parameter.
-        timeout_s: longest time without a byte from the upstream; the default is nine tenths of the
-            server's `timeout_s`.
-        max_connections: maximum number of open connections; `parallel` needs one per candidate.
-        retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
-        breaker_failures: consecutive failures of one API key's requests that open the circuit
-            breaker for this key; it is open for all while the health check fails too.
-        breaker_open_s: time for which an open circuit breaker sends nothing.
-    """
-
-    api_key: ApiKey | None = None
-    cache_salt: bool = False
-    timeout_s: float | None = Field(default=None, gt=0)
-    max_connections: int = Field(default=DEFAULT_LIMITS.max_connections, ge=1)
-    retries: int = Field(default=DEFAULT_LIMITS.retries, ge=0)
-    breaker_failures: int = Field(default=DEFAULT_LIMITS.breaker_failures, ge=1)
-    breaker_open_s: float = Field(default=DEFAULT_LIMITS.breaker_open_s, gt=0)
 
 
 class Settings(BaseSettings):

@@ -16,7 +16,8 @@ import structlog
 
 from qnet.errors import ConfigError
 from server.allowlist.content import ANY_HOST
-from server.settings.settings import VLLM, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import VLLM, Settings
 from server.upstreams.child_environment import child_environment
 from server.upstreams.managed_process import ManagedProcess
 

@@ -17,7 +17,8 @@ from qnet.records import OfferRow, Row, TreeRow
 from qnet.scoring.scripted import ScriptedScorer
 from server.app import create_app
 from server.q_models.build import Models, build_models
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import models_of

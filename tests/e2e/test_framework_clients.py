@@ -14,7 +14,8 @@ from pydantic import SecretStr
 
 from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 BEST = DEFAULT_REPLIES[2]

@@ -12,7 +12,8 @@ from qnet.models.checkpoint import save_checkpoint
 from qnet.models.manifest import Manifest
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 from tests.support.tiny_models import policy_model, renderer
 from training.data.records import LabelRow

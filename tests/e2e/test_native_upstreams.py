@@ -11,7 +11,8 @@ import pytest
 from qnet.native import DialectName
 from server.app import create_app
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 DIALECTS: Final = get_args(DialectName)

@@ -37,7 +37,8 @@ from server.access.keys import create_key
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.routes.dependencies import TIMEOUT_HEADER
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 EVERYDAY_CASES = 120

@@ -25,7 +25,8 @@ from server.access.keys import create_key
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.errors.table import HTTP_CODES, TABLE
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import ROOT, serving_app
 from tools.client_types.typescript import SCHEMAS, typescript_schemas
 from tools.reference_pages.api import api_document

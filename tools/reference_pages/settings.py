@@ -6,7 +6,8 @@ from pydantic import BaseModel
 
 from qnet.judging.settings import JudgeSettings
 from server.settings.outcome_rules import OutcomeRule
-from server.settings.settings import Classifier, Settings, Upstream, VllmTrunk
+from server.settings.remote_models import Classifier, Upstream, VllmTrunk
+from server.settings.settings import Settings
 from server.settings.thresholds import ThresholdSettings
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table

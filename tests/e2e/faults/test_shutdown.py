@@ -15,7 +15,7 @@ import psutil
 
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
-from server.settings.settings import Upstream
+from server.settings.remote_models import Upstream
 from tests.support.gated_scorer import (
     CHAT,
     END_S,

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 
 from server.access.keys import create_key
 from server.app import create_app
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SERVICES = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]

@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 from qnet.device.device_thread import DeviceThread
 from qnet.policies.local import LocalPolicy
 from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.types import CachingScorer, Policy, TaskMarker
+from qnet.sliced_scorer import CachingScorer
+from qnet.types import Policy, TaskMarker
 from server.app import create_app
 from server.chat.fake_openai import FakeUpstream
 from server.observability.exposition import Exposition
@@ -19,7 +20,8 @@ from server.observability.metrics import Metrics
 from server.q_models.build import Models, build_models
 from server.q_models.policies import ServedPolicy
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import CONTEXT, policy_model, q_model
 
 FAKES = Settings(

@@ -16,7 +16,8 @@ from benchmarks.soak.report import plot_soak
 from benchmarks.soak.soak import Soak, resident_bytes, run_soak
 from qnet.errors import ConfigError
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import CacheUse, ScoreRequest, ScoreResult
+from qnet.sliced_scorer import CacheUse
+from qnet.types import ScoreRequest, ScoreResult
 from tests.support.tiny_models import CONTEXT, q_model, save_policy, save_qnet
 
 ONE_SLAB = 150_000

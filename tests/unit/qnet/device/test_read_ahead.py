@@ -15,7 +15,8 @@ from qnet.models.checkpoint import LoadedQNet
 from qnet.scoring.ensemble import EnsembleScorer
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import CachingScorer, Message, ScoreRequest
+from qnet.sliced_scorer import CachingScorer
+from qnet.types import Message, ScoreRequest
 from tests.support.device_work import Gated, is_red
 from tests.support.tiny_models import q_model
 

@@ -14,7 +14,8 @@ from qnet.scoring.value_head import SharedPrefixScorer
 from server.access.keys import create_key
 from server.chat.fake_openai import FakeUpstream
 from server.q_models.build import Models
-from server.settings.settings import SCRIPTED, Settings, Upstream, VllmTrunk
+from server.settings.remote_models import Upstream, VllmTrunk
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.tiny_models import CONTEXT, policy_model, q_model, save_policy, save_qnet
 from tests.unit.server.conftest import FAKES, Serve, models_of

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from qnet.native import DialectName
 from server.chat.fake_openai import FakeUpstream
-from server.settings.settings import Upstream
+from server.settings.remote_models import Upstream
 from tests.unit.server.conftest import FAKES, Serve
 
 Client = Callable[..., TestClient]

@@ -8,7 +8,8 @@ from fastapi.testclient import TestClient
 
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.q_models.build import Models, build_models
-from server.settings.settings import Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import Settings
 from tests.unit.server.conftest import Serve, settings_of
 
 USER = {"role": "user", "content": "find the mug"}

@@ -13,7 +13,7 @@ from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.chat.history import to_chat_history
 from server.chat.schemas import ChatTurn
 from server.guidance.readable_view import readable_view
-from server.settings.settings import Upstream
+from server.settings.remote_models import Upstream
 from tests.unit.server.conftest import FAKES, Serve
 
 CHAT = "/v1/chat/completions"

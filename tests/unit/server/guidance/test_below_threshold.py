@@ -13,7 +13,8 @@ from qnet.judging.settings import JudgeSettings
 from qnet.records import OfferRow, TreeRow
 from server.chat.fake_openai import FakeUpstream
 from server.q_models.build import build_models
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from server.settings.thresholds import ThresholdSettings
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import Serve

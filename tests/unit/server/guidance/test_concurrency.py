@@ -11,7 +11,8 @@ import httpx
 from qnet.device.device_thread import DeviceThread
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import CachingScorer, ScoreRequest, ScoreResult
+from qnet.sliced_scorer import CachingScorer
+from qnet.types import ScoreRequest, ScoreResult
 from server.app import create_app
 from server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, models_of

@@ -19,8 +19,9 @@ from qnet.policies.local import LocalPolicy
 from qnet.policies.scripted import ScriptedPolicy
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.scoring.value_head import SharedPrefixScorer
+from qnet.sliced_scorer import CachingScorer
 from qnet.tenant import Tenant, working_for
-from qnet.types import CachingScorer, Message, Sampling, ScoreRequest, ScoreResult
+from qnet.types import Message, Sampling, ScoreRequest, ScoreResult
 from server.access.keys import create_key
 from server.app import create_app
 from server.context.request_context import open_account

@@ -13,7 +13,8 @@ from qnet.models.remote_trunk import load_remote_trunk
 from qnet.models.trunk_export import export_trunk
 from qnet.records import OfferRow
 from server.chat.fake_openai import FakeUpstream
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings, Upstream, VllmTrunk
+from server.settings.remote_models import Upstream, VllmTrunk
+from server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.tiny_models import (
     CONTEXT,

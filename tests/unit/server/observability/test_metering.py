@@ -15,7 +15,8 @@ from qnet.scoring.scripted import ScriptedScorer
 from qnet.types import Candidate, History, Sampling, ScoreRequest, ScoreResult
 from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from server.q_models.build import Models, build_models
-from server.settings.settings import Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 ACT = {"messages": [{"role": "user", "content": "Your task is to: look"}], "num_candidates": 3}

@@ -11,7 +11,8 @@ from qnet.models.checkpoint import load_qnet
 from qnet.scoring.value_head import NaiveScorer
 from qnet.types import Message, ScoreRequest
 from server.q_models.build import build_models
-from server.settings.settings import SCRIPTED, Classifier, Settings, VllmTrunk
+from server.settings.remote_models import Classifier, VllmTrunk
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, save_classifier
 from tests.unit.server.conftest import Serve

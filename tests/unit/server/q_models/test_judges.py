@@ -13,7 +13,8 @@ from qnet.records import OfferRow
 from server.access.keys import create_key
 from server.chat.fake_openai import FakeUpstream
 from server.q_models.build import build_models
-from server.settings.settings import SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import SCRIPTED, Settings
 from tests.unit.server.conftest import Serve
 
 Address = tuple[FakeUpstream, str]

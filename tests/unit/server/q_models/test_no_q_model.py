@@ -7,7 +7,8 @@ from fastapi.testclient import TestClient
 
 from server.chat.fake_openai import FakeUpstream
 from server.q_models.build import build_models
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.unit.server.conftest import Serve
 
 Address = tuple[FakeUpstream, str]

@@ -12,7 +12,8 @@ from prometheus_client import generate_latest
 from qnet.errors import RoutingError
 from qnet.scoring.scripted import ScriptedScorer
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import CachingScorer, Message, ScoreRequest, ScoreResult
+from qnet.sliced_scorer import CachingScorer
+from qnet.types import Message, ScoreRequest, ScoreResult
 from server.context.request_context import open_account
 from server.q_models.build import build_runtime
 from server.q_models.registry import QModel, QModels, Runtime, ScorerSource

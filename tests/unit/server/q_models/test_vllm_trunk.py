@@ -20,7 +20,8 @@ from server.app import create_app
 from server.q_models.build import Models, build_models
 from server.q_models.registry import QModel
 from server.q_models.served import ServedQModel
-from server.settings.settings import SCRIPTED, Settings, VllmTrunk
+from server.settings.remote_models import VllmTrunk
+from server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, save_policy, save_qnet
 from tests.unit.server.conftest import Serve

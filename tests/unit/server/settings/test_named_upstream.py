@@ -4,7 +4,7 @@ import pytest
 
 from qnet.errors import ConfigError
 from server.settings.named_upstream import named_upstream
-from server.settings.settings import Upstream
+from server.settings.remote_models import Upstream
 
 
 def test_a_model_of_openais_needs_only_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimi
 from qnet.types import Message, Sampling
 from server.chat.fake_openai import FakeUpstream
 from server.observability.metrics import Metrics
-from server.settings.settings import Upstream
+from server.settings.remote_models import Upstream
 from server.upstreams.health import UpstreamWatch
 from tests.support.serving import free_port, serving_app
 from tests.unit.server.conftest import FAKES, Serve

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 
 from qnet.errors import ConfigError
 from server.app import create_app
-from server.settings.settings import Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import Settings
 from server.upstreams.vllm_process import VllmProcess
 from tests.support.scripted_vllm_module import install
 from tests.support.serving import lives, processes_with

@@ -1,0 +1,222 @@
+"""Files that episodes leave."""
+
+from pathlib import Path
+
+import pytest
+
+from qnet.records import OfferRow, TreeRow
+from tests.support import redaction_hooks
+from tests.support.redaction_hooks import HANGS, SECRET
+from tests.unit.server.conftest import FAKES, Serve
+from tests.unit.server.episodes.conftest import TASK, act, end, play, recording, rows, then
+from training.data.runs import read_rows
+from training.guidance_report.build import build_report
+
+HOOKS = redaction_hooks.__name__
+
+
+def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    system = {"role": "system", "content": "You are in a house."}
+    actions = play(client, first=(system, TASK))
+    answer = end(client, 0.5, observation="You won!").json()
+    assert (answer["recorded"], answer["reason"]) == (True, None)
+    (path,) = tmp_path.glob("trees-*.jsonl")
+    (tree,) = read_rows(path, TreeRow)
+    assert (tree.system, tree.first_observation) == (system["content"], TASK["content"])
+    assert [node.action for node in tree.nodes] == actions
+    assert [node.observation for node in tree.nodes] == [
+        "observation 0",
+        "observation 1",
+        "You won!",
+    ]
+    assert [node.reward for node in tree.nodes] == [0, 0, 0.5]
+    assert [node.terminated for node in tree.nodes] == [False, False, True]
+    assert {node.source for node in tree.nodes} == {"scripted"}
+    assert tree.completion_tokens > 0
+    offers = rows(tmp_path, "offers")
+    assert [offer["depth"] for offer in offers] == [1, 2, 3]
+    assert [offer["taken"] for offer in offers] == actions
+    assert {offer["task_id"] for offer in offers} == {tree.task_id}
+    assert sorted(c["q_value"] for c in offers[0]["candidates"]) == [0.25, 0.5, 0.75]
+    assert {offer["outcome_reward"] for offer in offers} == {0.5}
+    assert len({offer["episode"] for offer in offers}) == 1
+    assert {offer["reason"] for offer in offers} <= {"highest_q", "tied_highest_q"}
+    assert sum(offer["completion_tokens"] for offer in offers) == tree.completion_tokens
+    assert all(offer["duration_ms"] > 0 for offer in offers)
+    assert [c["count"] for c in offers[0]["candidates"]] == [1, 1, 1]
+    (file,) = tmp_path.glob("offers-*.jsonl")
+    assert len(list(read_rows(file, OfferRow))) == 3
+
+
+def test_two_episodes_of_one_task_stay_apart_in_the_records(serve: Serve, tmp_path: Path) -> None:
+    for _ in "12":
+        client = serve(recording(tmp_path))
+        play(client)
+        end(client)
+    offers = rows(tmp_path, "offers")
+    assert len({offer["task_id"] for offer in offers}) == 1
+    assert len({offer["episode"] for offer in offers}) == 2
+
+
+def test_the_guidance_report_reads_what_the_server_recorded(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    for number in range(24):
+        task = {"role": "user", "content": f"You see desk {number}. Your task is to: sit."}
+        guided = number % 2
+        body = {"episode_id": str(number), "num_candidates": 3 if guided else 1}
+        act(client, [task], **body)
+        end(client, float(guided), episode=str(number))
+    report = build_report([tmp_path])
+    assert {arm.name.partition("@")[0] for arm in report.arms} == {"one candidate", "demo"}
+    assert [arm.episodes for arm in report.arms] == [12, 12]
+    assert [comparison.finding for comparison in report.comparisons] == ["helps"]
+    assert report.agreement.with_choice == 12
+    assert all(arm.tokens.mean and arm.ms.mean for arm in report.arms)
+
+
+def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(
+    serve: Serve, tmp_path: Path
+) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK])
+    act(client, then([TASK], "Action: my own", "odd"))
+    end(client, 0, action="Action: give up", terminated=False)
+    ((tree),) = rows(tmp_path, "trees")
+    assert [node["action"] for node in tree["nodes"]] == ["Action: my own", "Action: give up"]
+    assert {node["source"] for node in tree["nodes"]} == {"agent"}
+    assert not tree["nodes"][-1]["terminated"]
+    assert [offer["taken"] for offer in rows(tmp_path, "offers")] == [
+        "Action: my own",
+        "Action: give up",
+    ]
+
+
+def test_the_callers_own_candidates_are_steps_too(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    for body in (["Action: look", "Action: wait"], ["Action: inventory"]):
+        given = {"messages": [TASK], "candidates": body, "episode_id": "e"}
+        assert client.post("/v1/score", json=given).status_code == 200
+    assert end(client).json()["steps"] == 1
+    (offer,) = rows(tmp_path, "offers")
+    assert [c["content"] for c in offer["candidates"]] == [
+        "Action: look",
+        "Action: wait",
+        "Action: inventory",
+    ]
+    assert offer["policy"] == "agent"
+
+
+def test_a_history_that_was_rewritten_is_no_record(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK])
+    act(client, [{"role": "user", "content": "A summary."}])
+    answer = end(client).json()
+    assert (answer["recorded"], answer["steps"]) == (False, 2)
+    assert answer["reason"] == "the history of step 2 does not continue that of step 1"
+    assert rows(tmp_path, "trees") == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({"episode_max_steps": 2}, "at most 2 steps (QGUIDE_EPISODE_MAX_STEPS)"),
+        ({"episode_max_bytes": 1_000}, "and 1,000 bytes (QGUIDE_EPISODE_MAX_BYTES)"),
+    ],
+)
+def test_an_episode_that_is_full_takes_no_step_and_is_recorded(
+    serve: Serve, tmp_path: Path, limit: dict[str, int], said: str
+) -> None:
+    client = serve(recording(tmp_path, **limit))
+    play(client, steps=2)
+    body = {"messages": then([TASK], "Action: look", "a desk"), "episode_id": "e"}
+    for path, more in (("/v1/act", {}), ("/v1/score", {"candidates": ["go"]})):
+        error = client.post(path, json=body | more).json()["error"]
+        assert error["code"] == "episode_full"
+        assert "episode 'e' has 2 steps of " in error["message"]
+        assert said in error["message"]
+        assert "report its outcome and use another episode_id" in error["message"]
+    assert "qguide_distinct_candidates_count 2.0" in client.get("/metrics").text, (
+        "nothing was drawn"
+    )
+    act(client, [TASK], episode_id="another")
+    assert end(client).json()["recorded"]
+    assert len(rows(tmp_path, "offers")) == 2
+
+
+def test_an_episode_of_which_nothing_is_kept_has_no_limit(serve: Serve, tmp_path: Path) -> None:
+    limits = {"episode_max_steps": 1, "episode_max_bytes": 1}
+    play(serve(FAKES.model_copy(update=limits)), steps=3)
+    client = serve(recording(tmp_path, episode_max_steps=2))
+    for text in ("task", "a summary", "another one", "a third one"):  # no record after the second
+        act(client, [{"role": "user", "content": text}])
+
+
+def test_several_messages_may_open_an_episode(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    act(client, [TASK, TASK])
+    assert end(client).json()["recorded"]
+    (tree,) = rows(tmp_path, "trees")
+    assert [message["content"] for message in tree["opening"]] == [TASK["content"]] * 2
+
+
+def test_every_text_is_redacted_before_it_is_written(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path, episodes_redact=f"{HOOKS}:hide"))
+    act(client, [{"role": "user", "content": f"The password is {SECRET}."}])
+    end(client, action=f"Action: say {SECRET}", observation=f"{SECRET} was right")
+    written = "".join(path.read_text() for path in tmp_path.iterdir())
+    assert SECRET not in written
+    assert "The password is ***." in written
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        ("fail", "the redaction hook failed"),
+        ("nothing", "the redaction hook failed"),
+        ("leave", "the redaction hook failed"),
+        ("hang", "the redaction hook took longer than 3 s (QGUIDE_EPISODES_REDACT_TIMEOUT_S)"),
+    ],
+)
+def test_nothing_is_written_where_redaction_fails(
+    serve: Serve, tmp_path: Path, hook: str, reason: str
+) -> None:
+    options = {"episodes_redact": f"{HOOKS}:{hook}", "episodes_redact_timeout_s": 3}
+    client = serve(recording(tmp_path, **options))
+    play(client, first=({"role": "user", "content": HANGS},))
+    answer = end(client)
+    assert (answer.status_code, answer.json()["reason"]) == (200, reason)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_written_is_written_when_told_again(serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "episodes"
+    folder.write_text("in the way")
+    client = serve(recording(folder))
+    play(client)
+    answer = end(client).json()
+    assert (answer["recorded"], answer["reason"]) == (
+        False,
+        "the file could not be written; the server's log has the reason",
+    )
+    folder.unlink()
+    assert [end(client).json()["recorded"] for _ in range(2)] == [True, True]
+    assert len(rows(folder, "trees")) == 1
+
+
+def test_full_files_are_left_and_the_oldest_go(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path, episodes_file_bytes=1, episodes_max_files=2))
+    for number in range(4):
+        act(client, [{"role": "user", "content": f"task {number}"}], episode_id=str(number))
+        assert end(client, episode=str(number)).json()["recorded"]
+    assert [row["first_observation"] for row in rows(tmp_path, "trees")] == ["task 2", "task 3"]
+    assert len(list(tmp_path.glob("offers-*.jsonl"))) == 2
+
+
+def test_small_episodes_share_a_file(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    for number in "12":
+        act(client, [TASK], episode_id=number)
+        end(client, episode=number)
+    (path,) = tmp_path.glob("trees-*.jsonl")
+    assert len(path.read_text().splitlines()) == 2
