@@ -89,6 +89,22 @@ class TaskRow(Row):
     environment: NonEmpty
 
 
+class DrawnRow(Row):
+    """A candidate that the policy drew in the state before an action.
+
+    Attributes:
+        action: the candidate's text, as in `NodeRow`.
+        count: how often it was drawn.
+        greedy: whether it is the policy's greedy reply; None if that is unknown.
+        reply: the candidate as a message, if it calls tools.
+    """
+
+    action: str
+    count: Annotated[int, Field(ge=1)]
+    greedy: bool | None = Field(default=None, exclude_if=lambda greedy: greedy is None)
+    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
+
+
 class NodeRow(Row):
     """One action of an exploration tree and its effect.
 
@@ -101,6 +117,7 @@ class NodeRow(Row):
         reply: the reply as a message, if it calls tools; null if `action` is all of it.
         observed: the messages after the reply, if they are not one user message of the text
             `observation`; null if they are.
+        drawn: the different candidates that the policy drew before the action; empty if unknown.
         reward: the outcome reward on a trajectory's last action, 0 on the others.
         terminated: the environment ended the episode here.
         valid: False if the action meant nothing to the environment.
@@ -120,6 +137,7 @@ class NodeRow(Row):
     observed: tuple[MessageRow, ...] | None = Field(
         default=None, exclude_if=lambda rows: rows is None
     )
+    drawn: tuple[DrawnRow, ...] = Field(default=(), exclude_if=lambda drawn: not drawn)
 
     @model_validator(mode="after")
     def _only_replies_are_the_assistants(self) -> Self:
@@ -220,11 +238,13 @@ class OfferedRow(Row):
 
     Attributes:
         count: how often it was drawn; None if that was not recorded.
+        greedy: whether it is the policy's greedy reply; None if that is unknown.
     """
 
     content: str
     q_value: FiniteFloat | None
     count: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_none)
+    greedy: bool | None = Field(default=None, exclude_if=_is_none)
 
 
 class ThresholdActionRow(Row):
@@ -267,6 +287,10 @@ class OfferRow(Row):
         left_out_messages, left_out_tokens: of the history, where the Q model read a window of it.
         threshold: the Q below which actions are taken; None where none is set.
         actions: those that were taken.
+        out_of_domain: the state was outside the Q model's domain, and no Q chose; None in rows of
+            before.
+        shadow: `name@version` of a second Q model that scored the step without effect; "" for none,
+            None in rows of before.
     """
 
     task_id: NonEmpty
@@ -290,3 +314,5 @@ class OfferRow(Row):
     left_out_tokens: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
     threshold: FiniteFloat | None = Field(default=None, exclude_if=_is_none)
     actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
+    out_of_domain: bool | None = Field(default=None, exclude_if=_is_none)
+    shadow: str | None = Field(default=None, exclude_if=_is_none)

@@ -128,6 +128,11 @@ class Sampling:
     parameters: Mapping[str, object] = field(default_factory=dict, hash=False)
     native: NativeRequest | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def first_is_greedy(self) -> bool:
+        """True if the first candidate is the policy's greedy reply."""
+        return self.first_greedy or self.temperature == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

@@ -4,12 +4,27 @@ A state is the first observation, followed by alternating replies and observatio
 ReAct's form "Thought: … Action: …"; the environment gets only the bare action.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from qnet.action_key import ACTION_PREFIX, message_key
 from qnet.types import History, Message, ToolCall
 from training.tool_calls import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A candidate that a policy drew in one state.
+
+    Attributes:
+        count: how often it was drawn.
+        greedy: whether it is the policy's greedy reply; None if that is unknown.
+    """
+
+    message: Message
+    count: int = 1
+    greedy: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +40,8 @@ class Step:
         observed: the messages after the reply; None if they are `observation` as a user message, or
             if nothing was recorded and `observation` is empty.
         truncated: the environment's own limit ended the episode here; not recorded in rows.
+        drawn: the different candidates before the action; empty if unknown. Equal steps may have
+            been chosen from other ones.
     """
 
     action: str
@@ -35,6 +52,7 @@ class Step:
     reply: Message | None = None
     observed: History | None = None
     truncated: bool = False
+    drawn: tuple[Drawn, ...] = field(default=(), compare=False)
 
     @classmethod
     def of_messages(
@@ -80,6 +98,21 @@ class Step:
     def key(self) -> str:
         """See `message_key`."""
         return message_key(self.message)
+
+
+def drawn_of(replies: Sequence[Message], *, first_greedy: bool | None) -> tuple[Drawn, ...]:
+    """The different candidates of some draws; empty where the draws tell nothing.
+
+    Args:
+        replies: as they were drawn, repetitions included.
+        first_greedy: whether the first one was drawn at temperature 0; None if unknown.
+    """
+    if len(replies) < 2 and not first_greedy:
+        return ()
+    counts = Counter(replies)
+    greedy = {replies[0]: True} if first_greedy else {}
+    other = False if first_greedy else None
+    return tuple(Drawn(reply, n, greedy.get(reply, other)) for reply, n in counts.items())
 
 
 def text_reply(text: str) -> Message:

@@ -168,6 +168,7 @@ class _Step:
         self._q_of: dict[Message, float] = {}
         self._rules_of: dict[Message, tuple[float, ...]] = {}
         self._unguided: str | None = None
+        self._out_of_domain = False
         self._scored_tokens = 0
         self._cached_tokens = 0
         self._judge: JudgeUsage | None = None
@@ -243,6 +244,7 @@ class _Step:
             fallback = self._guidance.too_long or fallback
         elif isinstance(error, OutOfDomainError):
             fallback = "first"  # nothing failed: the policy alone is right here
+            self._out_of_domain = True
         if fallback == "error":
             raise error
         self._unguided = reason
@@ -279,6 +281,7 @@ class _Step:
                 below_threshold=further,
             ),
             unguided=_SAME_Q if selection.reason == "likeliest" else self._unguided,
+            out_of_domain=self._out_of_domain,
             draws_saved=self._guidance.num_candidates - len(own),
             warnings=(*window, *self._warnings(prior), *(actions.warnings if actions else ())),
             window=self._window,

@@ -57,6 +57,7 @@ class Decision:
         tau: temperature of Q in the posterior; None without one.
         rules: values of each candidate that were compared before Q; empty without any.
         unguided: why there is no guidance though there was a choice; None where there is.
+        out_of_domain: the reason is that the state is outside the Q model's domain.
         draws_saved: candidates that adaptive M did without.
         perturbed: candidates that were drawn under a paraphrase of the task.
         warnings: what was asked for and could not be had.
@@ -75,6 +76,7 @@ class Decision:
     tau: float | None = None
     rules: tuple[tuple[float, ...], ...] = ()
     unguided: str | None = None
+    out_of_domain: bool = False
     draws_saved: int = 0
     perturbed: int = 0
     warnings: tuple[str, ...] = ()
@@ -86,6 +88,13 @@ class Decision:
     def action(self) -> Message:
         """The agent's next turn."""
         return self.candidates[self.chosen].message
+
+    @property
+    def own_candidates(self) -> tuple[Candidate, ...]:
+        """The candidates that were drawn before any action of a threshold."""
+        taken = self.below_threshold.taken if self.below_threshold else ()
+        later = {index for action in taken for index in action.candidates}
+        return tuple(c for index, c in enumerate(self.candidates) if index not in later)
 
     @property
     def guided(self) -> bool:

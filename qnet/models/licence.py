@@ -15,6 +15,7 @@ class LicenceFigures(BaseModel):
         outcome: expected outcome of its choices, with its 95 % interval by task.
         regret: the outcome of the best candidate in hindsight, minus that.
         pair_accuracy: share of pairs with different outcomes in the right order; chance is 0.5.
+        decisions: number of those at which its choice is known; None for all.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -24,6 +25,22 @@ class LicenceFigures(BaseModel):
     regret: FiniteFloat
     pair_accuracy: Share | None = None
     pair_interval: Interval | None = None
+    decisions: NonNegativeInt | None = None
+
+
+class LicenceLead(BaseModel):
+    """Credit of a Q model minus that of one of the agent's own preferences.
+
+    Attributes:
+        difference: of the correlations, with its 95 % interval by task.
+        steps: at which the agent's preference was recorded.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    difference: FiniteFloat
+    interval: Interval
+    steps: NonNegativeInt
 
 
 class Licence(BaseModel):
@@ -35,11 +52,14 @@ class Licence(BaseModel):
         reason: the same in words, with figures.
         decisions: held-back decisions whose candidates differ in outcome, of so many `tasks`.
         pairs: of candidates with different outcomes in those decisions.
-        choosers: `draw` and `votes` are the agent's own choices; `q`, `posterior` and `oracle`.
-        gain: outcome of the posterior minus the agent's own, with its 95 % interval by task.
+        choosers: `draw`, `votes` and, where it is known, `greedy` are the agent's own choices; `q`,
+            `posterior` and `oracle`.
+        own: the best of the agent's own choices; "" where none is judged.
+        gain: outcome of the posterior minus that of `own`, with its 95 % interval by task.
         ceiling: share of pairs on whose order two halves of the outcomes agree.
         credit: correlation of the advantages of recorded actions with what was earned beyond
             expectation, with its 95 % interval by task.
+        leads: the same correlation minus that of `votes` and of `greedy`, where they are known.
         missing_decisions: about how many more would show the gain, if it is real.
     """
 
@@ -51,9 +71,11 @@ class Licence(BaseModel):
     tasks: NonNegativeInt = 0
     pairs: NonNegativeInt = 0
     choosers: dict[str, LicenceFigures] = Field(default_factory=dict)
+    own: str = ""
     gain: FiniteFloat = 0.0
     gain_interval: Interval = (0.0, 0.0)
     ceiling: Share | None = None
     credit: FiniteFloat | None = None
     credit_interval: Interval | None = None
+    leads: dict[str, LicenceLead] = Field(default_factory=dict)
     missing_decisions: NonNegativeInt | None = None

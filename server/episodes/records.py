@@ -17,9 +17,18 @@ from itertools import takewhile
 from typing import Final
 
 from qnet.openai_messages import PART_END
-from qnet.records import JudgedRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
+from qnet.records import (
+    DrawnRow,
+    JudgedRow,
+    MessageRow,
+    NodeRow,
+    OfferedRow,
+    OfferRow,
+    TreeRow,
+    rows_of,
+)
 from qnet.types import Message
-from server.episodes.state import Outcome
+from server.episodes.state import Offer, Outcome
 from server.episodes.transcript import Transcript
 
 Redact = Callable[[str], str]
@@ -91,7 +100,7 @@ def tree_row(episode: Transcript, outcome: Outcome, redact: Redact) -> TreeRow:
     if not steps:
         raise NotRecordableError("its first step was stopped, and no action was taken")
     first_observation = PART_END.join(message.text for message in opening)
-    drawn_by = _drawers(episode, redact)
+    drawn_by, drawn = _drawers(episode, redact), _drawn(episode, redact)
     return TreeRow(
         task_id=task_id(system, first_observation),
         kind=ENVIRONMENT,
@@ -111,6 +120,7 @@ def tree_row(episode: Transcript, outcome: Outcome, redact: Redact) -> TreeRow:
                 source=drawn_by.get((number, step.action), AGENT),
                 reply=MessageRow.from_message(step.reply) if step.reply.tool_calls else None,
                 observed=None if _is_plain(step.observed) else rows_of(step.observed),
+                drawn=drawn.get(number, ()),
             )
             for number, step in enumerate(steps, start=1)
         ),
@@ -128,14 +138,12 @@ def _judged(episode: Transcript, redact: Redact) -> Iterator[JudgedRow]:
         parent = _depth(episode, offer.at) - 1
         for text, q in offer.q_values.items():
             if q is not None:
-                calling = offer.calling.get(text)
-                reply = None if calling is None else _redacted(calling, redact, _CallIds())
                 yield JudgedRow(
                     parent=parent,
                     action=redact(text),
                     q_value=q,
                     judge=offer.q_model,
-                    reply=None if reply is None else MessageRow.from_message(reply),
+                    reply=_calling_row(offer, text, redact),
                 )
 
 
@@ -152,7 +160,12 @@ def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact) -> Iterato
             task_id=task,
             depth=depth,
             candidates=tuple(
-                OfferedRow(content=redact(text), q_value=q, count=offer.counts.get(text))
+                OfferedRow(
+                    content=redact(text),
+                    q_value=q,
+                    count=offer.counts.get(text),
+                    greedy=_is_greedy(offer, text),
+                )
                 for text, q in offer.q_values.items()
             ),
             chosen=redact(offer.chosen),
@@ -174,6 +187,8 @@ def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact) -> Iterato
                 action.model_copy(update={"candidates": tuple(map(redact, action.candidates))})
                 for action in offer.actions
             ),
+            out_of_domain=offer.out_of_domain,
+            shadow=offer.shadow,
         )
 
 
@@ -264,6 +279,36 @@ def _drawers(episode: Transcript, redact: Redact) -> dict[tuple[int, str], str]:
         for text in offer.q_values:
             drawers[depth, redact(text)] = others.get(text) or offer.policy or AGENT
     return drawers
+
+
+def _drawn(episode: Transcript, redact: Redact) -> dict[int, tuple[DrawnRow, ...]]:
+    """The policy's candidates of each step, by depth; only of steps of which they tell anything."""
+    found = {}
+    for offer in episode.offers:
+        others = {text for taken in offer.actions for text in taken.candidates}
+        counts = {text: n for text, n in offer.counts.items() if text not in others}
+        if sum(counts.values()) > 1 or offer.greedy:
+            found[_depth(episode, offer.at)] = tuple(
+                DrawnRow(
+                    action=redact(text),
+                    count=count,
+                    greedy=_is_greedy(offer, text),
+                    reply=_calling_row(offer, text, redact),
+                )
+                for text, count in counts.items()
+                if count > 0
+            )
+    return found
+
+
+def _calling_row(offer: Offer, text: str, redact: Redact) -> MessageRow | None:
+    """A candidate as a message, if it calls tools."""
+    calling = offer.calling.get(text)
+    return MessageRow.from_message(_redacted(calling, redact, _CallIds())) if calling else None
+
+
+def _is_greedy(offer: Offer, text: str) -> bool | None:
+    return text == offer.greedy if offer.greedy else None
 
 
 def _depth(episode: Transcript, at: int) -> int:

@@ -36,6 +36,7 @@ class Offer(_State):
         calling: text of each candidate that calls tools -> the candidate as a message; empty if
             episodes are not recorded.
         counts: how often each text was drawn.
+        greedy: text of the policy's greedy reply; "" if that is unknown.
         asked: the Q model, alias or split that the request named; "" for the default.
         reason: why it was chosen.
         tau: temperature of Q in the posterior that chose; None without one.
@@ -46,6 +47,8 @@ class Offer(_State):
             read the whole.
         threshold: the Q below which actions are taken; None where none is set.
         actions: those that were taken.
+        out_of_domain: the state was outside the Q model's domain; None if that was not asked.
+        shadow: `name@version` of the Q model's shadow; "" for none, None in a state of before.
     """
 
     at: int
@@ -56,6 +59,7 @@ class Offer(_State):
     completion_tokens: int = 0
     calling: Mapping[str, Message] = Field(default={}, exclude_if=lambda calling: not calling)
     counts: Mapping[str, int] = {}
+    greedy: str = Field(default="", exclude_if=lambda text: not text)
     asked: str = ""
     reason: str = ""
     tau: FiniteFloat | None = Field(default=None, exclude_if=lambda tau: tau is None)
@@ -66,6 +70,8 @@ class Offer(_State):
 
     threshold: FiniteFloat | None = Field(default=None, exclude_if=lambda bound: bound is None)
     actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
+    out_of_domain: bool | None = None
+    shadow: str | None = None
 
     @property
     def stopped(self) -> bool:

@@ -281,6 +281,14 @@ class GuidedStepService:
             prior=rule.prior,
         )
 
+    def _out_of_domain(
+        self, asked: GuidedStepRequest, decision: Decision, q_model: QModelLease
+    ) -> bool | None:
+        """The domain's answer for the record; None where the Q model was not asked, or has none."""
+        known = domain_of(q_model, asked.options.out_of_domain, self.settings) is not None
+        answered = decision.out_of_domain or decision.q_values is not None
+        return decision.out_of_domain if known and answered else None
+
     def _perturbation(self, asked: GuidedStepRequest) -> Perturbation | None:
         if not asked.options.perturb:
             return None
@@ -304,6 +312,7 @@ class GuidedStepService:
             return
         decision = taken.decision
         below = decision.below_threshold
+        greedy = asked.sampling.first_is_greedy
         offer = Offer(
             at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
@@ -312,6 +321,7 @@ class GuidedStepService:
             policy=asked.policy.name,
             completion_tokens=decision.usage.completion_tokens,
             counts=Counter(candidate.message.text for candidate in decision.candidates),
+            greedy=decision.candidates[0].message.text if greedy else "",
             asked=asked.options.q_model or "",
             reason=decision.reason,
             tau=decision.tau,
@@ -321,6 +331,8 @@ class GuidedStepService:
             window=decision.window,
             threshold=below.below if below else None,
             actions=action_rows(decision, taken.action_policies),
+            out_of_domain=self._out_of_domain(asked, decision, q_model),
+            shadow=q_model.shadow,
         )
         await self.episodes.end_step(
             asked.options.episode_id,

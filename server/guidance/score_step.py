@@ -44,6 +44,7 @@ class Scored:
         judge: requests to the judge that scored; None for a trained Q model.
         window: what was read in place of a history that is too long; None if it was read whole.
         unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
+        out_of_domain: that is the reason; None where no domain was asked.
     """
 
     q_values: tuple[float, ...]
@@ -58,6 +59,7 @@ class Scored:
     judge: JudgeUsage | None = None
     window: HistoryWindow | None = None
     unguided_reason: str | None = None
+    out_of_domain: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,7 @@ class ScoringService:
             judge=result.judge,
             window=result.window,
             unguided_reason=outside or None,
+            out_of_domain=None if domain is None else bool(outside),
         )
 
 
@@ -334,4 +337,6 @@ def _offer(
         judge=q_model.judge is not None,
         ranked=q_model.ranks,
         window=scored.window,
+        out_of_domain=scored.out_of_domain,
+        shadow=q_model.shadow,
     )

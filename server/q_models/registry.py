@@ -249,7 +249,7 @@ class QModels:
             nullcontext() if shadow is None else _held(shadow),
         ):
             scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
-            yield QModelLease(model, scorer)
+            yield QModelLease(model, scorer, shadow.id if shadow else "")
 
     async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
         """Id of the Q model of that name, and the tokens of a history as it reads it.

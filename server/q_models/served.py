@@ -126,10 +126,12 @@ class QModelLease:
 
     Attributes:
         scorer: scores requests, with a shadow if there is one.
+        shadow: `name@version` of the shadow; "" for none.
     """
 
     model: ServedQModel
     scorer: AsyncScorer
+    shadow: str = ""
 
     @property
     def id(self) -> str:

@@ -8,20 +8,21 @@ type is refused, never repaired. The version is raised whenever an older reader 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
 from qnet.errors import RecordError
+from qnet.records import DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
 from qnet.records import MessageRow as MessageRow
-from qnet.records import NodeRow, NonEmpty, Reward, TaskRow, TreeRow
 from qnet.records import messages_of as messages_of
 from qnet.records import rows_of as rows_of
 from qnet.types import History, Message
 from training.algorithms.labelling import Target
 from training.algorithms.tree import EXPERT as EXPERT
 from training.algorithms.tree import Node, Tree, tree_of
-from training.trajectory import Step, observation_message, observation_text
+from training.trajectory import Drawn, Step, observation_message, observation_text, text_reply
 
 
 class TrajectoryRow(TaskRow):
@@ -37,6 +38,8 @@ class TrajectoryRow(TaskRow):
         source: "expert" or the policy's name.
         seed: sampling seed; None if nothing was sampled.
         mistakes: indices of the actions that SFT must not imitate.
+        drawn: for each action the different candidates that the policy drew before it, none where
+            they are unknown; empty if all are.
     """
 
     version: Literal[1] = 1
@@ -48,6 +51,7 @@ class TrajectoryRow(TaskRow):
     source: NonEmpty
     seed: int | None = None
     mistakes: tuple[NonNegativeInt, ...] = ()
+    drawn: tuple[tuple[DrawnRow, ...], ...] = Field(default=(), exclude_if=lambda drawn: not drawn)
 
     @model_validator(mode="after")
     def _steps_are_the_actions(self) -> Self:
@@ -55,6 +59,8 @@ class TrajectoryRow(TaskRow):
             raise ValueError(f"steps is {self.steps}, but the messages hold {actions} actions")
         if any(number >= actions for number in self.mistakes):
             raise ValueError(f"mistakes are {self.mistakes}, but there are {actions} actions")
+        if self.drawn and len(self.drawn) != actions:
+            raise ValueError(f"drawn has {len(self.drawn)} steps, but there are {actions} actions")
         return self
 
     @property
@@ -82,20 +88,54 @@ class TrajectoryRow(TaskRow):
         roles = [row.role for row in messages]
         acts_first = roles[:1] == ["user"] and roles[1:2] in ([], ["assistant"])
         spans = list(zip(starts, ends, strict=False))
+        drawn = self.drawn or [()] * self.steps
         if not acts_first or any(end == start + 1 for start, end in spans):
             raise RecordError(
                 f"the trajectory of {self.task_id} does not alternate between observations "
                 f"and actions (its roles are {', '.join(roles)}); collect it again"
             )
         return tuple(
-            Step.of_messages(
-                turns[start].to_message(),
-                messages_of(turns[start + 1 : end]),
-                reward=self.outcome_reward if number == self.steps else 0.0,
-                terminated=self.terminated and number == self.steps,
+            replace(
+                Step.of_messages(
+                    turns[start].to_message(),
+                    messages_of(turns[start + 1 : end]),
+                    reward=self.outcome_reward if number == self.steps else 0.0,
+                    terminated=self.terminated and number == self.steps,
+                ),
+                drawn=drawn_from_rows(drawn[number - 1]),
             )
             for number, (start, end) in enumerate(spans, start=1)
         )
+
+
+def drawn_rows(drawn: Sequence[Drawn]) -> tuple[DrawnRow, ...]:
+    """The candidates of a step as rows."""
+    return tuple(
+        DrawnRow(
+            action=one.message.text,
+            count=one.count,
+            greedy=one.greedy,
+            reply=MessageRow.from_message(one.message) if one.message.tool_calls else None,
+        )
+        for one in drawn
+    )
+
+
+def drawn_from_rows(rows: Sequence[DrawnRow]) -> tuple[Drawn, ...]:
+    """The candidates of a step."""
+    return tuple(
+        Drawn(
+            text_reply(row.action) if row.reply is None else row.reply.to_message(),
+            row.count,
+            row.greedy,
+        )
+        for row in rows
+    )
+
+
+def drawn_of_steps(steps: Sequence[Step]) -> tuple[tuple[DrawnRow, ...], ...]:
+    """The candidates of each step as `TrajectoryRow` has them."""
+    return tuple(drawn_rows(s.drawn) for s in steps) if any(s.drawn for s in steps) else ()
 
 
 def node_row(node: Node) -> NodeRow:
@@ -112,6 +152,7 @@ def node_row(node: Node) -> NodeRow:
         source=node.source,
         reply=None if node.step.reply is None else MessageRow.from_message(node.step.reply),
         observed=None if node.step.observed is None else rows_of(node.step.observed),
+        drawn=drawn_rows(node.step.drawn),
     )
 
 
@@ -125,6 +166,7 @@ def step_from_row(row: NodeRow) -> Step:
         row.valid,
         reply=None if row.reply is None else row.reply.to_message(),
         observed=None if row.observed is None else messages_of(row.observed),
+        drawn=drawn_from_rows(row.drawn),
     )
 
 

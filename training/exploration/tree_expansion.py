@@ -23,7 +23,7 @@ from training.environment import Environment
 from training.exploration.replays import first_observation, new_steps
 from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
 from training.rollouts.rollout import EnvironmentCall, RolloutTask
-from training.trajectory import REACT, ChatFormat, Step
+from training.trajectory import REACT, ChatFormat, Drawn, Step, drawn_of
 
 
 class Exploration(BaseModel):
@@ -205,11 +205,12 @@ def _expand(
 ) -> RolloutTask[None]:
     """Expand waiting nodes until none is left (QLASS algorithm 2, the loop over E)."""
     while search.draws < most_draws and (node_id := search.pop()) is not None:
-        reply = yield from _draw_first_action(search, node_id)
+        reply, drawn = yield from _draw_first_action(search, node_id)
         if reply is None:
             search.count_miss(node_id)
         else:
-            steps = yield from _roll_out(search, node_id, reply, make)
+            first, *onward = yield from _roll_out(search, node_id, reply, make)
+            steps = [replace(first, drawn=drawn), *onward]
             search.count_draw(node_id)
             search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=source)
             if steps[-1].reward != 0 or not search.exploration.stop_on_zero:
@@ -217,8 +218,10 @@ def _expand(
         search.push((node_id,))
 
 
-def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[Message | None]:
-    """The first candidate whose action no child of the node has, or None."""
+def _draw_first_action(
+    search: _Search, node_id: int
+) -> RolloutTask[tuple[Message | None, tuple[Drawn, ...]]]:
+    """The first candidate whose action no child of the node has, or None, and all candidates."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
     own = deviates or search.policy_prefix_steps > 0
@@ -230,12 +233,12 @@ def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[Message | N
     try:
         candidates: list[Candidate] = yield SampleRequest(history, n, sampling, role)
     except HistoryTooLongError:
-        return None
+        return None, ()
     search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
-    replies = (candidate.message for candidate in candidates if candidate.finished)
-    return next(
-        (reply for reply in replies if find_child(search.tree, node_id, reply) is None), None
-    )
+    replies = [candidate.message for candidate in candidates if candidate.finished]
+    new = (reply for reply in replies if find_child(search.tree, node_id, reply) is None)
+    whole = len(replies) == len(candidates)
+    return next(new, None), drawn_of(replies, first_greedy=sampling.first_is_greedy and whole)
 
 
 def _roll_out(

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from rich.console import Console
 
 from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.records import EXPERT, TrajectoryRow, rows_of
+from training.data.records import EXPERT, TrajectoryRow, drawn_of_steps, rows_of
 from training.data.runs import JsonlWriter, finished_task_ids
 from training.environment import ExpertBuilder, GoldSuite, Task
 from training.evaluation.methods import Play, q_guided
@@ -280,4 +280,5 @@ def trajectory_row(
         source=source,
         seed=seed,
         mistakes=tuple(i for i, choice in enumerate(episode.choices) if choice.mistaken),
+        drawn=drawn_of_steps(episode.steps),
     )

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from qnet.action_key import message_key
 from qnet.types import History, Message
-from training.data.records import TrajectoryRow, messages_of
+from training.data.records import TrajectoryRow, drawn_from_rows, messages_of
+from training.trajectory import Drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,31 +17,36 @@ class Episode:
         states: the history before each action.
         actions: as many replies.
         reward: outcome reward at the end.
+        drawn: the agent's different candidates before each action, none where they are unknown;
+            empty if all are.
     """
 
     task: str
     states: tuple[History, ...]
     actions: tuple[Message, ...]
     reward: float
+    drawn: tuple[tuple[Drawn, ...], ...] = ()
 
     @property
-    def effects(self) -> tuple[str, ...]:
-        """The part that acts of each action."""
-        return tuple(map(message_key, self.actions))
+    def choices(self) -> tuple[tuple[Drawn, ...], ...]:
+        """The candidates before each action."""
+        return self.drawn or ((),) * len(self.actions)
 
 
 def episodes_of(rows: Iterable[TrajectoryRow]) -> list[Episode]:
     """The episodes of recorded trajectories; replies not to be imitated teach, too."""
-    return [_episode(row.task_id, messages_of(row.messages), row.outcome_reward) for row in rows]
+    return [_episode(row) for row in rows]
 
 
-def _episode(task: str, messages: History, reward: float) -> Episode:
+def _episode(row: TrajectoryRow) -> Episode:
+    messages = messages_of(row.messages)
     replies = [i for i, message in enumerate(messages) if message.role == "assistant"]
     return Episode(
-        task,
+        row.task_id,
         tuple(messages[:i] for i in replies),
         tuple(messages[i] for i in replies),
-        reward,
+        row.outcome_reward,
+        tuple(map(drawn_from_rows, row.drawn)),
     )
 
 

@@ -17,6 +17,12 @@ from qnet.features.hashing import Hasher
 from qnet.models.feature_q import FeatureQ, feature_q_of
 from training.learning.advantage import Fit, Options, Steps, fit, steps_of
 from training.learning.episodes import Episode, folds_of
+from training.learning.preferences import (
+    choices_of,
+    fitted_tau,
+    greedy_preference,
+    votes_preference,
+)
 from training.learning.recorded import recorded_decisions
 from training.learning.ridge import Floats
 from training.licence.credit import Credit, credit_of
@@ -34,7 +40,8 @@ class Learned:
     """A Q model and what was found on tasks that it had not learned from.
 
     Attributes:
-        tau: temperature of its posterior: a share of the size of a usual advantage. Decisions of
+        tau: temperature of its posterior. Where recordings tell the agent's draws it is fitted on
+            held-back steps, elsewhere a share of the size of a usual advantage: decisions of
             recorded episodes are too few and too noisy to fit it by.
     """
 
@@ -52,11 +59,10 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     """
     steps = steps_of(episodes, hasher)
     held_back = _Judge(episodes, steps, options, hasher)
-    tau = _TAU_OF_ADVANTAGE * float(np.sqrt(np.mean(held_back.advantages**2)))
-    evidence = evidence_of(held_back.decisions(), tau=tau)
+    tau = held_back.tau()
     return Learned(
         _model(fit(steps, options), steps, hasher),
-        evidence,
+        evidence_of(held_back.decisions(), tau=tau),
         held_back.credit(),
         tau,
     )
@@ -75,31 +81,37 @@ class _Judge:
         self._of_step = np.repeat(self._of_episode, [len(e.actions) for e in episodes])
         self.advantages = np.zeros(len(steps.outcome))
         self._values = np.zeros(len(steps.outcome))
+        self._choices = choices_of(episodes)
+        self._votes = np.array([votes_preference(choice) for choice in self._choices])
         self._fits: dict[int, Fit] = {}
         for fold in sorted(set(self._of_episode)) if len(set(self._of_episode)) > 1 else ():
             held = self._of_step == fold
             found = fit(steps.where(~held), options)
             self._fits[fold] = found
             mine = steps.where(held)
-            others = self._of_other_actions(_model(found, steps, hasher), held)
+            others = self._of_others(_model(found, steps, hasher), held)
             self.advantages[held] = mine.actions.rows @ found.advantages - others
             self._values[held] = mine.states.rows @ found.values + found.mean
 
-    def _of_other_actions(self, model: FeatureQ, held: NDArray[np.bool_]) -> Floats:
-        """Mean advantage of actions that were taken elsewhere, in each held-back state.
+    def _of_others(self, model: FeatureQ, held: NDArray[np.bool_]) -> Floats:
+        """Mean advantage of what else could have been done, in each held-back state.
 
         The features of an action hold words of the state, and with them some of its value. That
-        part is the same for every action, so it is no preference and gets no credit.
+        part is the same for every action, so it is no preference and gets no credit. The agent's
+        draws are taken where they are known, elsewhere actions that were taken in other states.
         """
         states = [state for episode in self._episodes for state in episode.states]
         actions = [action for episode in self._episodes for action in episode.actions]
         chance = Random(_SEED)
-        return np.array(
-            [
-                fmean(model.advantages_of(states[i], chance.choices(actions, k=_OTHER_ACTIONS)))
-                for i in np.flatnonzero(held)
-            ]
-        )
+
+        def mean(i: int) -> float:
+            if choice := self._choices[i]:
+                drawn = model.advantages_of(states[i], choice.candidates)
+                return drawn[choice.taken] - choice.centred(drawn)
+            others = chance.choices(actions, k=_OTHER_ACTIONS)
+            return fmean(model.advantages_of(states[i], others))
+
+        return np.array([mean(int(i)) for i in np.flatnonzero(held)])
 
     def decisions(self) -> Iterator[HeldBackDecision]:
         """The decisions of every fold, valued by the others' model."""
@@ -108,10 +120,31 @@ class _Judge:
             model = _model(found, self._steps, self._hasher)
             yield from recorded_decisions(mine, model.q_values)
 
+    @property
+    def _surprises(self) -> Floats:
+        return self._steps.outcome - self._values
+
+    def tau(self, among: NDArray[np.bool_] | slice = slice(None)) -> float:
+        """Temperature of the posterior by some of the steps."""
+        usual = _TAU_OF_ADVANTAGE * float(np.sqrt(np.mean(self.advantages**2)))
+        fitted = fitted_tau(self.advantages[among], self._votes[among], self._surprises[among])
+        return usual if fitted is None else fitted
+
     def credit(self) -> Credit:
-        """Credit of preferred actions on every step."""
-        surprises = self._steps.outcome - self._values
-        return credit_of(self.advantages, surprises, self._steps.tasks)
+        """Credit of the actions that the posterior prefers, on every step.
+
+        Each fold's temperature is fitted on the others.
+        """
+        preferred = self.advantages.copy()
+        known = ~np.isnan(self._votes)
+        for fold in self._fits:
+            mine = (self._of_step == fold) & known
+            preferred[mine] += self.tau(self._of_step != fold) * self._votes[mine]
+        own = {
+            "votes": self._votes,
+            "greedy": np.array([greedy_preference(choice) for choice in self._choices]),
+        }
+        return credit_of(preferred, self._surprises, self._steps.tasks, own)
 
 
 def _model(found: Fit, steps: Steps, hasher: Hasher) -> FeatureQ:

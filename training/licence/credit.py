@@ -6,10 +6,13 @@ over recorded steps of held-back tasks; V is the value of the state, G the episo
 the advantage that the Q model gives to the action that was taken. The numerator is the derivative
 of the agent's expected outcome along the policy that Q tilts (the policy gradient theorem; Sutton
 et al., 2000), so it is above 0 where following Q helps. It needs no state that occurs twice.
+
+Where recordings tell what else the agent drew, its own preferences (votes, and the greedy reply)
+have such a correlation, too, and a licence needs a higher one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -23,6 +26,21 @@ _BATCH: Final = 200
 _SEED: Final = 0
 
 Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Correlation of a Q model minus that of one of the agent's own preferences.
+
+    Attributes:
+        interval: 95 % bootstrap interval by task.
+        steps: at which the agent's preference is known.
+    """
+
+    difference: float
+    interval: Interval
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +51,76 @@ class Credit:
         interval: 95 % bootstrap interval by task.
         steps: recorded steps of held-back tasks.
         tasks: number of those tasks.
+        leads: over the agent's preferences that are known, by their names.
     """
 
     correlation: float
-    interval: tuple[float, float]
+    interval: Interval
     steps: int
     tasks: int
+    leads: Mapping[str, Lead] = field(default_factory=dict)
 
     @property
     def licensed(self) -> bool:
-        """True if preferred actions earned more than was expected."""
-        return self.tasks >= FEWEST_TASKS and self.interval[0] > 0
+        """True if preferred actions earned more than was expected, and than the agent's own."""
+        above = self.interval[0] > 0 and all(one.interval[0] > 0 for one in self.leads.values())
+        return self.tasks >= FEWEST_TASKS and above
 
 
-def credit_of(advantages: Floats, surprises: Floats, tasks: Sequence[str]) -> Credit:
+def credit_of(
+    advantages: Floats,
+    surprises: Floats,
+    tasks: Sequence[str],
+    own: Mapping[str, Floats] | None = None,
+) -> Credit:
     """The correlation over all steps.
 
     Args:
         advantages: (n,) A(s, a) of the action that was taken.
         surprises: (n,) G - V(s).
         tasks: of each step.
+        own: (n,) the agent's own preferences for that action, by name; NaN where unknown. One that
+            is known in fewer than 20 tasks is not compared.
     """
     names, of = np.unique(np.asarray(tasks), return_inverse=True)
-    products = (advantages * surprises, advantages**2, surprises**2)
-    together, own, other = (np.bincount(of, weights=each).astype(np.float64) for each in products)
-    correlation = float(_correlation(together, own, other))
-    if len(names) < 2 or correlation == 0:
-        return Credit(correlation, (correlation, correlation), len(of), len(names))
+    correlation, interval = _by_task(
+        _correlation, of, (advantages * surprises, advantages**2, surprises**2)
+    )
+    leads = {
+        name: _lead(advantages, preferred, surprises, of)
+        for name, preferred in (own or {}).items()
+        if len(np.unique(of[~np.isnan(preferred)])) >= FEWEST_TASKS
+    }
+    return Credit(correlation, interval, len(of), len(names), leads)
+
+
+def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[np.int_]) -> Lead:
+    known = ~np.isnan(preferred)
+    ours, theirs, earned = advantages[known], preferred[known], surprises[known]
+    difference, interval = _by_task(
+        _difference,
+        np.unique(of[known], return_inverse=True)[1],
+        (ours * earned, ours**2, theirs * earned, theirs**2, earned**2),
+    )
+    return Lead(difference, interval, int(known.sum()))
+
+
+def _by_task(
+    figure: Callable[..., Floats], of: NDArray[np.int_], products: Sequence[Floats]
+) -> tuple[float, Interval]:
+    """A figure of sums over steps, and its interval by task.
+
+    Args:
+        of: (n,) number of each step's task.
+        products: (n,) each; their sums are the figure's arguments.
+    """
+    sums = tuple(np.bincount(of, weights=each).astype(np.float64) for each in products)
+    found = float(figure(*sums))
+    if len(sums[0]) < 2 or found == 0:
+        return found, (found, found)
     low, high = stats.bootstrap(
-        (together, own, other),
-        _correlation,
+        sums,
+        figure,
         paired=True,
         vectorized=True,
         n_resamples=RESAMPLES,
@@ -70,7 +128,13 @@ def credit_of(advantages: Floats, surprises: Floats, tasks: Sequence[str]) -> Cr
         method="percentile",
         rng=np.random.default_rng(_SEED),
     ).confidence_interval
-    return Credit(correlation, (float(low), float(high)), len(of), len(names))
+    return found, (float(low), float(high))
+
+
+def _difference(
+    ours: Floats, our_own: Floats, theirs: Floats, their_own: Floats, other: Floats, axis: int = -1
+) -> Floats:
+    return _correlation(ours, our_own, other, axis) - _correlation(theirs, their_own, other, axis)
 
 
 def _correlation(together: Floats, own: Floats, other: Floats, axis: int = -1) -> Floats:

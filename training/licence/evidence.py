@@ -2,8 +2,9 @@
 
     outcome(chooser) = mean over tasks of the mean outcome of its choices
 
-The agent's own choice is one draw, or the candidate that was drawn most often, whichever is better.
-A licence is granted if the 95 % interval, by task, of posterior − own choice lies above 0. The
+The agent's own choice is one draw, the candidate that was drawn most often, or, where recordings
+tell which it is, the greedy reply: whichever is best. A licence is granted if the 95 % interval, by
+task, of posterior − own choice lies above 0. The
 posterior's temperature is fitted on the other half of the tasks, so that the fit is not judged by
 the decisions that it was chosen on.
 """
@@ -11,7 +12,7 @@ the decisions that it was chosen on.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Final
@@ -27,6 +28,9 @@ from training.algorithms.posterior_temperature import (
 from training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
 
 RESAMPLES: Final = 2_000
+OWN: Final = ("draw", "votes", "greedy")
+"""Ways to choose without Q, the agent's own."""
+
 FEWEST_TASKS: Final = 10
 """Tasks below which an interval by task says little, and chance is licensed too often."""
 _SEED: Final = 0
@@ -41,12 +45,14 @@ class HeldBackDecision:
     Attributes:
         q_values, log_prior: one per distinct candidate.
         outcomes: of each candidate, at least one.
+        greedy: index of the agent's greedy reply; None if unknown.
     """
 
     task: str
     q_values: Sequence[float]
     log_prior: Sequence[float]
     outcomes: Sequence[Sequence[float]]
+    greedy: int | None = None
 
     @property
     def valued(self) -> ValuedDecision:
@@ -64,6 +70,7 @@ class ChooserFigures:
         regret: outcome of the best candidate in hindsight, minus that.
         pair_accuracy: share of pairs with different outcomes that it has in the right order, where
             chance is 0.5, and its interval; None for a choice that orders nothing.
+        decisions: number of those of which its choice is known.
     """
 
     outcome: float
@@ -71,6 +78,7 @@ class ChooserFigures:
     regret: float
     pair_accuracy: float | None = None
     pair_interval: Interval | None = None
+    decisions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,10 @@ class Evidence:
         decisions: whose candidates differ in outcome; others inform about nothing.
         tasks: of those decisions.
         pairs: of candidates with different outcomes.
-        choosers: figures of `draw`, `votes`, `q`, `posterior` and `oracle`, in this order.
-        gain: outcome of the posterior minus that of the agent's own choice, and its interval.
+        choosers: figures of `draw`, `votes`, `greedy` where enough decisions tell it, `q`,
+            `posterior` and `oracle`, in this order.
+        own: the best of the first three.
+        gain: outcome of the posterior minus that of `own`, and its interval.
         ceiling: agreement of the labels with themselves: share of pairs that one half of the
             outcomes orders as the other half does; None where candidates were seen once.
         tau: the fit on all decisions.
@@ -92,6 +102,7 @@ class Evidence:
     tasks: int
     pairs: int
     choosers: Mapping[str, ChooserFigures]
+    own: str
     gain: float
     gain_interval: Interval
     ceiling: float | None
@@ -127,37 +138,53 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
     """
     informing = [one for one in decisions if one.valued.informs]
     if not informing:
-        return Evidence(0, 0, 0, {}, 0.0, (0.0, 0.0), None, None)
+        return Evidence(0, 0, 0, {}, "", 0.0, (0.0, 0.0), None, None)
     valued = [one.valued for one in informing]
     fitted = fit_tau(valued) if tau is None else None
-    outcomes = _outcomes(valued, fitted, tau=tau or 0.0)
+    outcomes = _outcomes(informing, fitted, tau=tau or 0.0)
     means = {name: _by_task(valued, own) for name, own in outcomes.items()}
-    own = max(("draw", "votes"), key=lambda name: fmean(means[name]))
-    gains = [p - o for p, o in zip(means["posterior"], means[own], strict=True)]
+    gains = {
+        name: _by_task(valued, _differences(outcomes["posterior"], outcomes[name]))
+        for name in OWN
+        if name in outcomes
+    }
+    own = min(gains, key=lambda name: fmean(gains[name]))
     pairs = [pair for one in valued for pair in _pairs(one)]
     return Evidence(
         decisions=len(informing),
         tasks=len(means["draw"]),
         pairs=len(pairs),
         choosers={
-            name: _figures(name, means, pairs, tau=fitted.tau if fitted else tau or 0.0)
+            name: replace(
+                _figures(name, means, pairs, tau=fitted.tau if fitted else tau or 0.0),
+                decisions=sum(outcome is not None for outcome in outcomes[name]),
+            )
             for name in means
         },
-        gain=fmean(gains),
-        gain_interval=_interval(gains),
+        own=own,
+        gain=fmean(gains[own]),
+        gain_interval=_interval(gains[own]),
         ceiling=_ceiling(informing),
         tau=fitted,
     )
 
 
+Outcomes = Sequence[float | None]
+"""Outcome of each decision by one chooser; None where its choice is unknown."""
+
+
 def _outcomes(
-    valued: Sequence[ValuedDecision], fitted: TauFit | None, *, tau: float
-) -> dict[str, list[float]]:
-    """Outcome of each decision by each chooser; `tau` where none is fitted."""
+    decisions: Sequence[HeldBackDecision], fitted: TauFit | None, *, tau: float
+) -> dict[str, Outcomes]:
+    """Outcomes by each chooser of which enough is known; `tau` where none is fitted."""
+    valued = [one.valued for one in decisions]
     taus = dict(_taus_of_tasks(valued)) if fitted else {}
+    greedy = [_greedy(one) for one in decisions]
+    known = {one.task for one in decisions if one.greedy is not None}
     return {
         "draw": [_drawn(one) for one in valued],
         "votes": [_likeliest(one) for one in valued],
+        **({"greedy": greedy} if len(known) >= FEWEST_TASKS else {}),
         "q": [one.outcome(0.0) for one in valued],
         "posterior": [one.outcome(taus.get(one.task, tau)) for one in valued],
         "oracle": [max(one.outcomes) for one in valued],
@@ -175,6 +202,16 @@ def _taus_of_tasks(valued: Sequence[ValuedDecision]) -> Iterator[tuple[str, floa
 def _likeliest(one: ValuedDecision) -> float:
     """Outcome of the likeliest candidate, the mean over those that tie."""
     return ValuedDecision(one.task, one.log_prior, one.log_prior, one.outcomes).outcome(0.0)
+
+
+def _greedy(one: HeldBackDecision) -> float | None:
+    """Outcome of the greedy reply; None if it is unknown, or was never taken."""
+    return None if one.greedy is None else one.valued.outcomes[one.greedy]
+
+
+def _differences(ours: Outcomes, theirs: Outcomes) -> list[float | None]:
+    """Ours minus theirs where both are known."""
+    return [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
 
 
 def _drawn(one: ValuedDecision) -> float:
@@ -230,11 +267,12 @@ def _accuracy(pairs: Sequence[_Pair], margin: Callable[[_Pair], float]) -> tuple
     )
 
 
-def _by_task(valued: Sequence[ValuedDecision], outcomes: Sequence[float]) -> list[float]:
-    """Mean of each task's decisions, the tasks in the order of first appearance."""
+def _by_task(valued: Sequence[ValuedDecision], outcomes: Outcomes) -> list[float]:
+    """Mean of each task's known outcomes, the tasks in the order of first appearance."""
     of_task: dict[str, list[float]] = defaultdict(list)
     for one, outcome in zip(valued, outcomes, strict=True):
-        of_task[one.task].append(outcome)
+        if outcome is not None:
+            of_task[one.task].append(outcome)
     return [fmean(own) for own in of_task.values()]
 
 

@@ -8,6 +8,7 @@ from qnet.features.domain import Domain
 from qnet.models.licence import Interval, Licence
 from qnet.models.manifest import Manifest, PriorSection
 from training.licence.domain import Outside
+from training.licence.evidence import OWN
 
 
 def show_licence(licence: Licence | None, console: Console) -> None:
@@ -67,11 +68,15 @@ def outside_line(found: Outside) -> str:
 
 def _choosers(licence: Licence) -> Table:
     table = Table("choice by", "outcome", "95 % interval", "regret", "pairs in order (chance 0.5)")
-    for name, own in licence.choosers.items():
+    for name in dict.fromkeys((*OWN, *licence.choosers)):
+        if (own := licence.choosers.get(name)) is None:
+            table.add_row(name, "unknown")
+            continue
         pairs = "" if own.pair_accuracy is None else f"{own.pair_accuracy:.3f}"
         if own.pair_interval is not None:
             pairs += f" ({_range(own.pair_interval)})"
-        table.add_row(name, f"{own.outcome:.3f}", _range(own.interval), f"{own.regret:.3f}", pairs)
+        known = f"{name} (of {own.decisions:,})" if own.decisions is not None else name
+        table.add_row(known, f"{own.outcome:.3f}", _range(own.interval), f"{own.regret:.3f}", pairs)
     return table
 
 

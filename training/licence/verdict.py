@@ -1,8 +1,10 @@
 """Verdict on a Q model in the words of its manifest."""
 
-from qnet.models.licence import Licence, LicenceFigures
+from qnet.models.licence import Licence, LicenceFigures, LicenceLead
 from training.licence.credit import Credit
 from training.licence.evidence import ChooserFigures, Evidence
+
+_PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply"}
 
 
 def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
@@ -19,12 +21,17 @@ def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
         decisions=evidence.decisions,
         tasks=evidence.tasks,
         pairs=evidence.pairs,
-        choosers={name: _figures(own) for name, own in evidence.choosers.items()},
+        choosers={name: _figures(own, evidence) for name, own in evidence.choosers.items()},
+        own=evidence.own,
         gain=evidence.gain,
         gain_interval=evidence.gain_interval,
         ceiling=evidence.ceiling,
         credit=None if credit is None else credit.correlation,
         credit_interval=None if credit is None else credit.interval,
+        leads={
+            name: LicenceLead(difference=lead.difference, interval=lead.interval, steps=lead.steps)
+            for name, lead in (credit.leads.items() if credit else ())
+        },
         missing_decisions=0 if credited else evidence.missing_decisions,
     )
 
@@ -41,16 +48,28 @@ def _of_decisions(evidence: Evidence) -> str:
     over = f"{evidence.decisions:,} held-back decisions of {evidence.tasks:,} tasks"
     gain = f"{evidence.gain:+.3f} ({low:+.3f} to {high:+.3f}) in outcome over {over}"
     if evidence.licensed:
-        return f"its choice is above the agent's own: {gain}"
+        return f"its choice is above the agent's own{_name_of(evidence)}: {gain}"
     missing = evidence.missing_decisions
     if not evidence.choosers:
         return "no held-back decision differs in outcome, so its choices cannot be judged"
     more = f", which about {missing:,} more decisions would show" if missing else ""
-    return f"its choice is not shown to be above the agent's own: {gain}{more}"
+    return f"its choice is not shown to be above the agent's own{_name_of(evidence)}: {gain}{more}"
+
+
+def _name_of(evidence: Evidence) -> str:
+    """The best of the agent's own choices in words; nothing where it is a random draw."""
+    return {"votes": ", by votes", "greedy": ", its greedy reply"}.get(evidence.own, "")
 
 
 def _of_credit(credit: Credit, *, credited: bool) -> str:
     low, high = credit.interval
+    behind = [name for name, lead in credit.leads.items() if lead.interval[0] <= 0]
+    if not credited and low > 0 and behind:
+        return (
+            "the actions that it prefers are not shown to have earned more than those that "
+            f"{' and '.join(_PREFERRED_BY[name] for name in behind)} prefers: correlation "
+            + ", ".join(_lead_text(name, credit) for name in behind)
+        )
     said = "earned more" if credited else "are not shown to have earned more"
     return (
         f"the actions that it prefers {said} than was expected: correlation "
@@ -59,11 +78,18 @@ def _of_credit(credit: Credit, *, credited: bool) -> str:
     )
 
 
-def _figures(own: ChooserFigures) -> LicenceFigures:
+def _lead_text(name: str, credit: Credit) -> str:
+    lead = credit.leads[name]
+    low, high = lead.interval
+    return f"{lead.difference:+.2f} over {name} ({low:+.2f} to {high:+.2f}, {lead.steps:,} steps)"
+
+
+def _figures(own: ChooserFigures, evidence: Evidence) -> LicenceFigures:
     return LicenceFigures(
         outcome=own.outcome,
         interval=own.interval,
         regret=own.regret,
         pair_accuracy=own.pair_accuracy,
         pair_interval=own.pair_interval,
+        decisions=own.decisions if own.decisions < evidence.decisions else None,
     )

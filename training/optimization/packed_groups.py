@@ -57,8 +57,11 @@ def pack_groups(
                 candidate.valid,
                 draws=candidate.count,
                 logprob=candidate.logprob,
+                greedy=index == decision.row.greedy,
             )
-            for position, label, candidate in zip(read, found, candidates, strict=True)
+            for index, (position, label, candidate) in enumerate(
+                zip(read, found, candidates, strict=True)
+            )
         ]
         _label(tree, places, min_label_margin=min_label_margin)
     return packed

@@ -39,6 +39,7 @@ class ReplyGroup:
         valid: validity of each.
         logprobs: log-likelihood of each by the policy that drew it; None if unknown.
         task: id of the task.
+        greedy: index of that policy's greedy reply; None if unknown.
     """
 
     replies: tuple[int, ...]
@@ -48,6 +49,7 @@ class ReplyGroup:
     valid: tuple[bool, ...]
     logprobs: tuple[float | None, ...] = ()
     task: str = ""
+    greedy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ def pack_candidates(
                 valid=tuple(candidate.valid for candidate in candidates),
                 logprobs=tuple(candidate.logprob for candidate in candidates),
                 task=row.task_id,
+                greedy=decision.row.greedy,
             )
         )
     return packed

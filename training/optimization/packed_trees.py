@@ -40,6 +40,7 @@ class Place:
         valid: False if the environment did not understand the action.
         draws: how often a policy drew the action.
         logprob: log-likelihood of the action by that policy; None if unknown.
+        greedy: it is that policy's greedy reply.
     """
 
     position: int
@@ -48,6 +49,7 @@ class Place:
     valid: bool = True
     draws: int = 1
     logprob: float | None = None
+    greedy: bool = False
 
 
 Pair = tuple[Place, Place]

@@ -94,6 +94,7 @@ def _groups(
             values=g.values,
             logprobs=g.logprobs,
             task=g.task,
+            greedy=g.greedy,
         )
         for g in tree.groups
     ]

@@ -42,6 +42,7 @@ def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None) -> Lic
             choice.q_values,
             log_prior_of(choice, by),
             [(value,) for value in choice.values],
+            choice.greedy,
         )
         for choice in choices
     ]

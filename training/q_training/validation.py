@@ -133,6 +133,7 @@ def choice_of(q_T: Tensor, places: Sequence[Place], task: str) -> ScoredChoice:
         draws=[place.draws for place in places],
         values=[place.q_value for place in places],
         logprobs=[place.logprob for place in places],
+        greedy=next((i for i, place in enumerate(places) if place.greedy), None),
         task=task,
     )
 

@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from qnet.errors import RecordError
-from qnet.records import MAX_REWARD
+from qnet.records import MAX_REWARD, DrawnRow
 from qnet.types import History, Message
 from training.data.records import TrajectoryRow, rows_of
 from training.recordings.fields import Fields
@@ -36,6 +36,7 @@ class RecordedEpisode:
         terminated: False if a step limit cut it off.
         mistakes: indices of the replies that are not to be imitated.
         source: the agent's name.
+        drawn: the policy's candidates before each reply; empty if the recording names none.
         environment: "" if the recording does not name it.
     """
 
@@ -47,6 +48,7 @@ class RecordedEpisode:
     source: str = ""
     environment: str = ""
     kind: str = ""
+    drawn: tuple[tuple[DrawnRow, ...], ...] = ()
 
     def to_row(self, *, environment: str) -> TrajectoryRow:
         """The episode as a record.
@@ -64,6 +66,7 @@ class RecordedEpisode:
             steps=sum(message.role == "assistant" for message in self.messages),
             source=self.source or UNNAMED,
             mistakes=self.mistakes,
+            drawn=self.drawn,
         )
 
 

@@ -8,7 +8,7 @@ from qnet.errors import RecordError
 from qnet.records import TreeRow
 from qnet.types import Message
 from training.algorithms.tree import Node, Tree
-from training.data.records import tree_from_row
+from training.data.records import drawn_of_steps, tree_from_row
 from training.recordings.episode import RecordedEpisode, flaw_of, read_task_id
 from training.recordings.fields import Fields
 
@@ -38,6 +38,7 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
             source=leaf.source,
             environment=row.environment,
             kind=row.kind,
+            drawn=drawn_of_steps([node.step for node in tree.path(leaf.id)]),
         )
 
 

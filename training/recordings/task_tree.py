@@ -11,7 +11,13 @@ from qnet.types import History
 from training.algorithms.bellman import bellman_backup
 from training.algorithms.tree import Tree, merge_branch
 from training.data.openings import opening_hash, split_task_id
-from training.data.records import TrajectoryRow, messages_of, node_row, rows_of
+from training.data.records import (
+    TrajectoryRow,
+    drawn_from_rows,
+    messages_of,
+    node_row,
+    rows_of,
+)
 from training.trajectory import Step, observation_message, observation_text
 
 _LEAST_DIFFERENCE = 1e-9
@@ -121,12 +127,13 @@ def _chat(row: TrajectoryRow) -> _Chat:
     messages = messages_of(row.messages)
     turns = [list(turn) for _, turn in groupby(messages, key=lambda m: m.role == "assistant")]
     opening, *rest = turns
-    steps = []
+    steps: list[Step] = []
     for number in range(0, len(rest), 2):
         (reply,), observed = rest[number], tuple(*rest[number + 1 : number + 2])
         # An episode that ends with a reply leaves open what it led to.
         last = number + 2 >= len(rest)
-        step = Step.of_messages(reply, observed)
+        drawn = drawn_from_rows(row.drawn[len(steps)]) if row.drawn else ()
+        step = replace(Step.of_messages(reply, observed), drawn=drawn)
         steps.append(replace(step, observed=None) if last and not observed else step)
     return _Chat(tuple(opening), tuple(steps), row)
 

@@ -16,7 +16,15 @@ from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from training.environment import Environment, StepResult, take
 from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
-from training.trajectory import REACT, ChatFormat, Step, observation_message, step_messages
+from training.trajectory import (
+    REACT,
+    ChatFormat,
+    Drawn,
+    Step,
+    drawn_of,
+    observation_message,
+    step_messages,
+)
 
 _OVER = "The episode is over."
 
@@ -30,6 +38,7 @@ class AgentStep:
         scored_tokens: tokens that went through the Q model's trunk.
         mistaken: the reply is a mistake that must not be imitated.
         decision: the whole decision of a guided agent; None for other agents.
+        drawn: the different candidates of the policy; empty if that tells nothing.
     """
 
     message: Message
@@ -38,6 +47,7 @@ class AgentStep:
     scored_tokens: int = 0
     mistaken: bool = False
     decision: Decision | None = None
+    drawn: tuple[Drawn, ...] = ()
 
     @property
     def reply(self) -> str:
@@ -126,7 +136,8 @@ def play_episode(
         while len(steps) < max_steps and not (steps and steps[-1].ended):
             choice = yield from choose(history, len(steps))
             choices.append(choice)
-            steps.append((yield from _act(environment, choice.message, chat)))
+            step = yield from _act(environment, choice.message, chat)
+            steps.append(replace(step, drawn=choice.drawn))
             history += step_messages(steps[-1])
     except HistoryTooLongError:
         too_long = True
@@ -173,8 +184,11 @@ def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act
     """
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        candidates: list[Candidate] = yield SampleRequest(history, 1, sampling_at(step), role)
-        return AgentStep(candidates[0].message, candidates[0].completion_tokens)
+        sampling = sampling_at(step)
+        candidates: list[Candidate] = yield SampleRequest(history, 1, sampling, role)
+        message = candidates[0].message
+        drawn = drawn_of([message], first_greedy=sampling.first_is_greedy)
+        return AgentStep(message, candidates[0].completion_tokens, drawn=drawn)
 
     return choose
 
@@ -187,13 +201,16 @@ def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
     """
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        decision = yield from decide(history, guidance_at(step))
+        guidance = guidance_at(step)
+        decision = yield from decide(history, guidance)
+        own = [candidate.message for candidate in decision.own_candidates]
         return AgentStep(
             message=decision.action,
             completion_tokens=decision.usage.completion_tokens,
             distinct_candidates=decision.distinct_candidates,
             scored_tokens=decision.usage.scored_tokens,
             decision=decision,
+            drawn=drawn_of(own, first_greedy=guidance.sampling.first_is_greedy),
         )
 
     return choose

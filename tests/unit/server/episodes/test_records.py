@@ -2,6 +2,7 @@
 
 import pytest
 
+from qnet.records import ThresholdActionRow
 from qnet.types import Message, ToolCall
 from server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
 from server.episodes.state import Offer, Outcome
@@ -103,3 +104,29 @@ def test_an_episode_without_a_task_is_no_record() -> None:
     greeting = Transcript((BOTH, *SEEN), (offer(3, TAKE),))
     with pytest.raises(NotRecordableError, match="begin with a task"):
         tree_row(greeting, OUTCOME, plain)
+
+
+def test_what_was_drawn_is_kept_with_the_greedy_reply() -> None:
+    counts = {TAKE.text: 1, DROP.text: 3}
+    told = offer(5, TAKE, DROP).model_copy(update={"counts": counts, "greedy": DROP.text})
+    episode = Transcript(EPISODE.messages, (EPISODE.offers[0], told))
+    first, second = tree_row(episode, OUTCOME, plain).nodes
+    assert first.drawn == ()
+    assert [(one.action, one.count, one.greedy) for one in second.drawn] == [
+        (TAKE.text, 1, False),
+        (DROP.text, 3, True),
+    ]
+    assert tree_from_row(tree_row(episode, OUTCOME, plain)).node(2).step.drawn[1].message == DROP
+    [_, offered] = offer_rows(episode, OUTCOME, plain)
+    assert [one.greedy for one in offered.candidates] == [False, True]
+
+
+def test_candidates_of_another_policy_are_no_draws() -> None:
+    action = ThresholdActionRow(
+        action="escalate", outcome="raised", policy="big", candidates=(DROP.text,), q_before=0.1,
+        q_after=0.9,
+    )  # fmt: skip
+    counts = {TAKE.text: 2, DROP.text: 1}
+    told = offer(5, TAKE, DROP).model_copy(update={"counts": counts, "actions": (action,)})
+    row = tree_row(Transcript(EPISODE.messages, (EPISODE.offers[0], told)), OUTCOME, plain)
+    assert [one.action for one in row.nodes[1].drawn] == [TAKE.text]

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qnet.records import OfferRow
 from server.settings.settings import SCRIPTED, Settings
 from tests.unit.server.conftest import Serve
 from tests.unit.training.jobs.recorded.test_learn import recording
+from training.data.runs import read_rows
 from training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
 
 INSIDE = [{"role": "user", "content": "Find the coin of guest 7."}]
@@ -25,7 +27,8 @@ def start(serve: Serve, tmp_path: Path) -> Any:
     checkpoint = str(tmp_path / "r" / CHECKPOINT)
 
     def started(**more: Any) -> TestClient:
-        return serve(Settings(policy=SCRIPTED, q_models={"drawers": checkpoint}, **more))
+        q_models = {"drawers": checkpoint, **more.pop("beside", {})}
+        return serve(Settings(policy=SCRIPTED, q_models=q_models, **more))
 
     return started
 
@@ -81,3 +84,22 @@ def test_candidates_of_a_foreign_task_are_scored_and_the_likeliest_is_chosen(sta
     assert (outside["chosen"], outside["reason"]) == (1, "fallback")
     assert "Lisbon" not in outside["unguided_reason"]
     assert all(one["q_value"] is not None for one in outside["scores"])
+
+
+def test_the_record_says_which_steps_were_outside_and_which_reply_was_greedy(
+    start: Any, tmp_path: Path
+) -> None:
+    client = start(episodes_dir=tmp_path, beside={"demo": SCRIPTED}, shadows={"drawers": "demo"})
+    asked = {"greedy_candidate": True, "temperature": 0.7}
+    for episode, messages in (("in", INSIDE), ("out", OUTSIDE)):
+        act(client, messages, episode_id=episode, **asked)
+        score(client, messages, episode_id=f"{episode}-score", counts=[1, 1])
+        for one in (episode, f"{episode}-score"):
+            client.post(f"/v1/episodes/{one}/outcome", json={"reward": 1}).raise_for_status()
+
+    (file,) = tmp_path.glob("offers-*.jsonl")
+    offers = list(read_rows(file, OfferRow))
+    assert [offer.out_of_domain for offer in offers] == [False, False, True, True]
+    assert {(offer.shadow or "").partition("@")[0] for offer in offers} == {"demo"}
+    assert [c.greedy for c in offers[0].candidates][:2] == [True, False]
+    assert {c.greedy for c in offers[1].candidates} == {None}

@@ -14,6 +14,7 @@ from training.data.records import (
     MessageRow,
     SearchRow,
     TrajectoryRow,
+    drawn_rows,
     messages_of,
     node_row,
     rows_of,
@@ -133,3 +134,17 @@ def test_a_search_counts_every_node_or_none(changes: dict[str, Any], said: str) 
     assert SearchRow(**dict(plain)).model_dump_json() == plain.model_dump_json()
     with pytest.raises(ValidationError, match=said):
         SearchRow(**dict(plain), **changes)
+
+
+def test_what_was_drawn_comes_back_with_its_steps() -> None:
+    drawn = [[{"action": "Action: look", "count": 3, "greedy": True}], []]
+    row = trajectory(drawn=drawn)
+    first, second = row.to_steps()
+    assert [(d.message.text, d.count, d.greedy) for d in first.drawn] == [("Action: look", 3, True)]
+    assert second.drawn == ()
+    assert [drawn_rows(step.drawn) for step in row.to_steps()] == [*row.drawn]
+
+
+def test_draws_of_a_part_of_the_steps_are_refused() -> None:
+    with pytest.raises(ValidationError, match="drawn has 1 steps, but there are 2 actions"):
+        trajectory(drawn=[[{"action": "Action: look", "count": 3}]])

@@ -280,3 +280,13 @@ def test_the_expert_of_another_game_is_refused() -> None:
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValidationError, match="width"):
         Exploration(width=0)
+
+
+def test_a_branch_keeps_its_candidates_and_greedy_replies_are_named() -> None:
+    explored = explore(
+        Exploration(width=2, depth=0, max_draws=99, candidates=3, greedy_rollout=True)
+    )
+    first, branch = (explored.tree.node(child).step for child in explored.tree.children[ROOT_ID])
+    assert [(one.count, one.greedy) for one in first.drawn] == [(1, True)]
+    assert sorted(action_key(one.message.text) for one in branch.drawn) == ["a", "b", "c"]
+    assert {one.greedy for one in branch.drawn} == {None}

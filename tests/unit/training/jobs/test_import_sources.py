@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qnet.errors import ConfigError, RecordError
-from qnet.records import NodeRow, TreeRow
+from qnet.records import DrawnRow, NodeRow, TreeRow
 from tests.support.recorded_episodes import DESK, DONE, episode, imported, trees
 from training.jobs.import_episodes import ImportConfig, run_import
 
@@ -55,7 +55,15 @@ def test_episodes_that_the_server_recorded_are_imported(tmp_path: Path) -> None:
         environment="served",
         first_observation="Find the mug.",
         nodes=(
-            NodeRow(id=1, parent=0, depth=1, action="Action: look", observation="Mug", source="p"),
+            NodeRow(
+                id=1,
+                parent=0,
+                depth=1,
+                action="Action: look",
+                observation="Mug",
+                source="p",
+                drawn=(DrawnRow(action="Action: look", count=3, greedy=False),),
+            ),
             NodeRow(
                 id=2, parent=1, depth=2, action="Action: take", observation="", reward=1, source="p"
             ),

@@ -127,3 +127,21 @@ def test_weight_0_leaves_an_episode_out_and_weight_2_counts_it_twice(
     assert_close(twice, of(GOOD, GOOD, BAD))
     with pytest.raises(AssertionError):
         assert_close(twice, plain)
+
+
+def test_the_draws_of_guided_episodes_are_kept(tmp_path: Path) -> None:
+    collect(tmp_path, guided=True, qnet="patient", candidates=4, only_won=False)
+    for row in trajectories_in(tmp_path):
+        assert [sum(one.count for one in drawn) for drawn in row.drawn] == [4] * row.steps
+        assert {one.greedy for drawn in row.drawn for one in drawn} == {None}
+        taken = [step.key for step in row.to_steps()]
+        offered = [{d.message.text for d in step.drawn} for step in row.to_steps()]
+        assert len(taken) == len(offered) == row.steps
+
+
+def test_greedy_replies_are_named_and_single_draws_tell_nothing(tmp_path: Path) -> None:
+    collect(tmp_path / "greedy", temperature=0, only_won=False)
+    collect(tmp_path / "drawn", temperature=0.7, only_won=False)
+    greedy = trajectories_in(tmp_path / "greedy")
+    assert {one.greedy for row in greedy for drawn in row.drawn for one in drawn} == {True}
+    assert {row.drawn for row in trajectories_in(tmp_path / "drawn")} == {()}

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -9,12 +10,22 @@ from training.learning.advantage import Options, trace_returns
 from training.learning.episodes import Episode, folds_of
 from training.learning.learner import learn
 from training.licence.verdict import licence_of
+from training.trajectory import Drawn
 
 DRAWERS = ("red", "blue", "green")
 
 
 def opened(colour: str) -> Message:
     return Message("assistant", f"Action: open the {colour} drawer")
+
+
+def right_drawer(thing: str) -> str:
+    return {"ring": "red", "coin": "blue"}[thing]
+
+
+def drawn(greedy: str) -> tuple[Drawn, ...]:
+    """Each drawer once, one of them by the greedy reply."""
+    return tuple(Drawn(opened(colour), 1, colour == greedy) for colour in DRAWERS)
 
 
 def episodes(count: int, seed: int = 0) -> list[Episode]:
@@ -25,7 +36,7 @@ def episodes(count: int, seed: int = 0) -> list[Episode]:
         thing = ("ring", "coin")[number % 2]
         start: History = (Message("user", f"Find the {thing} of guest {number}."),)
         first, second = chance.choice(DRAWERS), chance.choice(DRAWERS)
-        right = first == {"ring": "red", "coin": "blue"}[thing]
+        right = first == right_drawer(thing)
         after = (*start, opened(first), Message("user", "Something rattles."))
         reward = float(right and chance.random() < 0.7)
         found.append(Episode(f"{number}", (start, after), (opened(first), opened(second)), reward))
@@ -96,3 +107,33 @@ def test_one_task_is_learned_from_and_not_judged() -> None:
 
     assert learned.evidence.decisions == 0
     assert not licence_of(learned.evidence, learned.credit).granted
+
+
+@pytest.mark.parametrize(("knows", "granted"), [(True, False), (False, True)])
+def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(
+    knows: bool, granted: bool
+) -> None:
+    def told(number: int, one: Episode) -> Episode:
+        right = right_drawer(("ring", "coin")[number % 2])
+        greedy = right if knows else "green"
+        return replace(one, drawn=(drawn(greedy), drawn("green")))
+
+    learned = learn([told(*one) for one in enumerate(episodes(160))], Options(), Hasher(b"salt"))
+
+    assert set(learned.credit.leads) == {"votes", "greedy"}
+    assert licence_of(learned.evidence, learned.credit).granted is granted
+
+
+def test_votes_weigh_as_much_as_recordings_say() -> None:
+    """The agent draws the right drawer four times of six, and each of the others once."""
+
+    def told(number: int, one: Episode, votes: int) -> Episode:
+        right = right_drawer(("ring", "coin")[number % 2])
+        some = tuple(Drawn(opened(c), votes if c == right else 1) for c in DRAWERS)
+        return replace(one, drawn=(some, drawn("green")))
+
+    recorded = list(enumerate(episodes(160)))
+    knowing = learn([told(*one, votes=4) for one in recorded], Options(), Hasher(b"salt"))
+    at_random = learn([told(*one, votes=1) for one in recorded], Options(), Hasher(b"salt"))
+
+    assert knowing.tau > at_random.tau > 0

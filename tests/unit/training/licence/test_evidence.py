@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -118,3 +119,52 @@ def test_nothing_known_has_no_credit() -> None:
 
     assert credit.correlation == 0.0
     assert not licence_of(evidence_of([]), credit).granted
+
+
+def test_what_greedy_play_knows_already_is_no_gain() -> None:
+    told = [replace(decision(f"{n}", q_is_right=True), greedy=0) for n in range(40)]
+
+    licence = licence_of(evidence_of(told))
+
+    assert licence.choosers["greedy"].outcome == 1.0
+    assert (licence.own, licence.gain) == ("greedy", 0.0)
+    assert not licence.granted
+    assert "the agent's own, its greedy reply" in licence.reason
+
+
+def test_q_is_compared_with_greedy_play_where_it_is_known() -> None:
+    right = [replace(decision(f"{n}", q_is_right=True), greedy=1) for n in range(12)]
+    untold = [decision(f"u{n}", q_is_right=n % 4 > 0) for n in range(12)]
+
+    licence = licence_of(evidence_of([*right, *untold]))
+
+    assert licence.choosers["greedy"].decisions == 12
+    assert licence.choosers["q"].decisions is None
+    assert licence.own == "draw"
+
+
+def test_too_few_greedy_replies_are_unknown() -> None:
+    told = [replace(decision(f"{n}", q_is_right=True), greedy=0) for n in range(9)]
+    untold = [decision(f"u{n}", q_is_right=True) for n in range(31)]
+
+    licence = licence_of(evidence_of([*told, *untold]))
+
+    assert "greedy" not in licence.choosers
+    assert licence.granted
+
+
+def test_credit_must_be_above_that_of_the_agents_own_preference() -> None:
+    tasks = [f"{n}" for n in range(40) for _ in range(4)]
+    surprise = np.array([1.0, -1.0] * 80)
+    noisy = surprise + np.random.default_rng(0).normal(size=160)
+
+    alike = credit_of(noisy, surprise, tasks, {"votes": surprise, "greedy": np.full(160, np.nan)})
+    above = credit_of(surprise, surprise, tasks, {"votes": noisy})
+
+    assert set(alike.leads) == {"votes"}
+    assert not alike.licensed
+    assert "than those that the vote prefers" in licence_of(evidence_of([]), alike).reason
+    assert above.licensed
+    assert above.leads["votes"].difference == pytest.approx(
+        above.correlation - credit_of(noisy, surprise, tasks).correlation
+    )

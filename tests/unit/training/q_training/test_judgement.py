@@ -61,3 +61,12 @@ def test_too_few_decisions_say_how_many_are_missing() -> None:
 
 def test_without_held_back_decisions_nothing_is_judged() -> None:
     assert judge([]).licence is None
+
+
+def test_q_that_only_repeats_the_greedy_reply_has_no_licence() -> None:
+    told = [replace(choice, greedy=0) for choice in choices(right=40)]
+    licence = judge(told).licence
+
+    assert licence is not None
+    assert (licence.own, licence.gain) == ("greedy", 0.0)
+    assert not licence.granted
