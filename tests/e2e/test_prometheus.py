@@ -53,7 +53,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Clien
         config["global"]["scrape_interval"] = "1s"
         scrape, _vllm = config["scrape_configs"]
         config["scrape_configs"] = [scrape]
-        config["rule_files"] = [str(ROOT / "docker/prometheus/rules.yml")]
+        config["rule_files"] = [str(ROOT / "docker/helm/qguide/alerts/rules.yml")]
         scrape["static_configs"] = [{"targets": [url.removeprefix("http://")]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         command = [BINARY, f"--config.file={folder / 'prometheus.yml'}"]

@@ -25,7 +25,7 @@ PROVIDER = yaml.safe_load((DOCKER / "grafana/provisioning/dashboards/qguide.yaml
 PROMETHEUS = yaml.safe_load((DOCKER / "prometheus/prometheus.yml").read_text())
 SCRAPES = PROMETHEUS["scrape_configs"]
 EXPRESSIONS = [t["expr"] for panel in DASHBOARD["panels"] for t in panel["targets"]]
-RULES = yaml.safe_load((DOCKER / "prometheus/rules.yml").read_text())
+RULES = yaml.safe_load((DOCKER / "helm/qguide/alerts/rules.yml").read_text())
 ALERTS = [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
 VLLMS = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 """Metrics of vLLM that a panel shows; its own, so no server of ours tells them."""
@@ -143,7 +143,7 @@ def test_prometheus_asks_the_server_by_the_name_and_port_that_it_has() -> None:
 def test_prometheus_reads_alerts_that_say_what_is_wrong() -> None:
     mounts = dict(volume.split(":")[:2] for volume in SERVICES["prometheus"]["volumes"])
     (path,) = PROMETHEUS["rule_files"]
-    assert mounts["./prometheus/rules.yml"] == path
+    assert mounts["./helm/qguide/alerts/rules.yml"] == path
     rules = [rule for group in RULES["groups"] for rule in group["rules"]]
     names = [rule["alert"] for rule in rules]
     assert len(set(names)) == len(names)

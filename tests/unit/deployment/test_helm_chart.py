@@ -56,7 +56,7 @@ def test_kubernetes_knows_every_field(case: str, version: str) -> None:
     kinds = []
     for document in rendered(*CASES[case]):
         kinds.append(document["kind"])
-        if document["kind"] != "ServiceMonitor":  # the Prometheus operator's; a test of its own
+        if document["kind"] not in ("ServiceMonitor", "PrometheusRule"):  # tests of their own
             kubernetes_validate.validate(document, version, strict=True)
     assert {"Deployment", "Service"} <= set(kinds)
 
@@ -126,6 +126,9 @@ def test_a_wrong_value_is_refused_and_named(wrong: str, said: str) -> None:
         ((KEYS, "vllm.enabled=true", "settings.vllm=Qwen/Qwen3-8B"),
          ["vllm.model", "vllm.enabled=false"]),
         ((KEYS, "metrics.serviceMonitor.enabled=true"), ["keySecret.name", "public_metrics"]),
+        ((KEYS, "metrics.vllmMonitor.enabled=true"), ["vllm.enabled=true"]),
+        ((KEYS, "metrics.vllmMonitor.enabled=true", "vllm.enabled=true"),
+         ["metrics.vllmMonitor.from"]),
         ((KEYS, "ingress.enabled=true"), ["ingress.hosts"]),
     ],
 )  # fmt: skip
@@ -351,40 +354,12 @@ def test_whatever_is_named_is_there(values: tuple[str, ...]) -> None:
 
 
 def test_redis_and_vllm_are_for_the_server_alone() -> None:
-    documents = rendered("everything.yaml")
+    documents = rendered("everything.yaml", "metrics.vllmMonitor.enabled=false")
     for name, port in (("qguide-redis", "redis"), ("qguide-vllm", "vllm")):
         (rule,) = one(documents, "NetworkPolicy", name)["spec"]["ingress"]
         (peer,) = rule["from"]
         assert peer["podSelector"] == one(documents, "Deployment")["spec"]["selector"]
         assert [one["port"] for one in rule["ports"]] == [port]
-
-
-def test_prometheus_asks_for_metrics_with_a_key_and_grafana_gets_the_one_dashboard(
-    tmp_path: Path,
-) -> None:
-    assert helm("package", str(CHART), "-d", str(tmp_path)).returncode == 0
-    (package,) = tmp_path.glob("*.tgz")
-    documents = rendered("everything.yaml", chart=package)
-    assert documents == rendered("everything.yaml")
-    board = one(documents, "ConfigMap", "qguide-dashboard")
-    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(board["data"]["qguide.json"]) == json.loads(
-        (CHART / "dashboards/qguide.json").read_text()
-    )
-    monitor, service = one(documents, "ServiceMonitor"), one(documents, "Service")
-    labels = service["metadata"]["labels"]
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    (endpoint,) = monitor["spec"]["endpoints"]
-    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
-    assert endpoint["authorization"] == {"credentials": {"name": "qguide-prometheus", "key": "key"}}
-    assert endpoint["path"] == "/metrics"
-
-
-def test_the_dashboard_finds_a_server_of_another_name() -> None:
-    (job,) = re.findall(r'job=\\"(\w+)', (CHART / "dashboards/qguide.json").read_text())
-    documents = rendered("everything.yaml", "nameOverride=values")
-    (endpoint,) = one(documents, "ServiceMonitor", "qguide-values")["spec"]["endpoints"]
-    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": job}]
 
 
 def test_only_a_new_process_brings_life_back_and_readiness_may_come_and_go() -> None:

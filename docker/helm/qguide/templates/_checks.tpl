@@ -53,6 +53,14 @@
 {{- if and $v.metrics.serviceMonitor.enabled (not (or $v.insecure $v.settings.public_metrics $v.metrics.serviceMonitor.keySecret.name)) -}}
 {{- fail "Prometheus has no key for /metrics: set metrics.serviceMonitor.keySecret.name, or settings.public_metrics=true" -}}
 {{- end -}}
+{{- with $v.metrics.vllmMonitor -}}
+{{- if and .enabled (not $v.vllm.enabled) -}}
+{{- fail "metrics.vllmMonitor scrapes the chart's vLLM, and there is none: set vllm.enabled=true, or metrics.vllmMonitor.enabled=false" -}}
+{{- end -}}
+{{- if and .enabled (not .from) -}}
+{{- fail "only the server's pods may reach vLLM: name the pods of Prometheus in metrics.vllmMonitor.from, as peers of a NetworkPolicy" -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
 {{- fail "ingress.enabled needs ingress.hosts: [{host: NAME, paths: [{path: /, pathType: Prefix}]}]" -}}
 {{- end -}}
