@@ -4,12 +4,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from qnet import anthropic_blocks
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
 from server.messages.answers import StoppedField
 from server.messages.schemas import NOT_EMPTY, ListOf, Positive, Seed, StepOptions, Temperature
 
 
-class Source(Whole):
+class Source(anthropic_blocks.Source, Whole):
     """Bytes or address of an image or a document."""
 
     type: str = Field(description="`base64`, `url`, or `text` for a document of plain text")
@@ -18,7 +19,7 @@ class Source(Whole):
     url: str | None = None
 
 
-class Part(Whole):
+class Part(anthropic_blocks.Part, Whole):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
     type: str = Field(description="`text`, `image`, `document` or `tool_reference`")
@@ -27,7 +28,7 @@ class Part(Whole):
     tool_name: str | None = Field(default=None, description="the tool of a tool_reference")
 
 
-class Block(Part):
+class Block(anthropic_blocks.Block, Part):
     """A block of a message's content."""
 
     type: str = Field(
@@ -46,7 +47,7 @@ class Block(Part):
     signature: str | None = None
 
 
-class Turn(Whole):
+class Turn(anthropic_blocks.Turn, Whole):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"]

@@ -5,19 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, THOUGHTS, chat_turns
 from qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qnet.openai_messages import wire_message
 from qnet.types import Candidate, ToolCall, spent_on
 from server.allowlist.parameters import without_effect
-from server.anthropic.history import (
-    INVALID_JSON,
-    SIGNATURE,
-    THOUGHTS,
-    chat_turns,
-    foreign_thoughts,
-    input_of,
-    referenced_tools,
-)
+from server.anthropic.history import foreign_thoughts, input_of, referenced_tools
 from server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import finish_reason_of, guidance_of

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from qnet import responses_items
 from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
 from server.messages.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
 
@@ -24,7 +25,7 @@ without."""
 Penalty = Annotated[float | None, Field(allow_inf_nan=False)]
 
 
-class ItemPart(Whole):
+class ItemPart(responses_items.ItemPart, Whole):
     """A part of an item's content or output."""
 
     type: str = Field(
@@ -35,7 +36,7 @@ class ItemPart(Whole):
     refusal: str | None = None
 
 
-class InputItem(Whole):
+class InputItem(responses_items.InputItem, Whole):
     """One item of the input; which fields it needs depends on its type."""
 
     type: str | None = Field(

@@ -4,17 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qnet.responses_items import chat_name
 from server.responses.schemas import CallersTool, Tool
 
 _KINDS: Final = ("function", "custom")
 _NAMESPACE: Final = "namespace"
 _OF_FUNCTIONS: Final = ("description", "parameters", "strict")
 _MODES: Final = ("none", "auto", "required")
-
-
-def chat_name(name: str, namespace: str | None) -> str:
-    """Name of a tool in a chat, which has no namespaces."""
-    return f"{namespace}__{name}" if namespace else name
 
 
 def called_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:

@@ -3,12 +3,12 @@
 from typing import Any, Final
 
 from qnet.errors import UnsupportedParameterError
+from qnet.responses_items import to_turns
 from qnet.types import DEFAULT_TEMPERATURE
 from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from server.chat.translation import read_request as read_chat_request
 from server.guidance.step_types import GuidedStepRequest
 from server.q_models.policies import ServedPolicy
-from server.responses.history import to_turns
 from server.responses.schemas import ResponsesRequest, TextFormat
 from server.responses.tools import to_chat_choice, to_chat_tools
 from server.settings.settings import Settings
@@ -66,7 +66,7 @@ def to_chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
     return chat_request_of(
         body.parameters
         | {
-            "messages": to_turns(body),
+            "messages": to_turns(body.instructions, body.input),
             "temperature": body.temperature,
             "max_tokens": body.max_output_tokens,
             **_tool_parameters(body),

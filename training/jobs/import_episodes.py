@@ -2,8 +2,8 @@
 
     qguide import SOURCE --output runs/imported
 
-or with --config FILE, like every job. It reads episodes that the server recorded, JSON lines of
-OpenAI messages, ShareGPT conversations or OpenTelemetry spans, and writes
+or with --config FILE, like every job. It reads episodes that the server recorded, messages in the
+dialects of OpenAI and Anthropic, and the formats of `training/recordings/formats`, and writes
 
     <output>/trajectories/rows.jsonl   every episode, for `sft` and `pairs`
     <output>/trees/rows.jsonl          the tree of each task, for `label` and `pairs`
@@ -28,8 +28,9 @@ from training.data.records import TrajectoryRow
 from training.data.runs import JsonlWriter, RunFolder, open_run
 from training.recordings.episode import BadRecord, RecordedEpisode
 from training.recordings.fields import Fields
-from training.recordings.formats import Format, detect_format, files_of, read_episodes
-from training.recordings.json_stream import OnBytes
+from training.recordings.formats.read import read_episodes, recording_of
+from training.recordings.json_window import OnBytes
+from training.recordings.outcomes import read_outcomes
 from training.recordings.report import ImportReport, Tally
 from training.recordings.task_tree import build_task_trees
 
@@ -42,14 +43,18 @@ class ImportConfig(BaseModel):
     """Configuration of `qguide import`.
 
     Attributes:
-        source: a file, or a folder of .jsonl and .json files.
-        format: None detects it by the first record.
+        source: a file, or a folder with files below it; .gz, .bz2 and .xz are read as they are.
+        format: a name of the table in docs/bring/data.md, or `package.module:name` of your own;
+            None detects it by the first record.
         output: the folder to write.
         environment: name of the environment, for recordings that do not name it.
-        reward_key: field of a record, or attribute of a span, that holds the reward; "" takes the
-            format's own.
+        reward_key: field of a record, or attribute of a span, that holds the reward, with dots
+            between nested ones; "" takes the format's own.
         task_key: the same for the task id; without one, episodes with the same first messages are
-            of one task.
+            of one task. `@file` is the name of the file, `@folder` that of its folder.
+        messages_key: the same for the messages.
+        outcomes: a JSON file of rewards by task id, or a report with lists such as
+            `resolved_ids`, for episodes that state no reward.
         default_reward: reward of an episode that states none; None refuses it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
     """
@@ -58,17 +63,22 @@ class ImportConfig(BaseModel):
 
     source: Path
     output: Path
-    format: Format | None = None
+    format: str | None = None
     environment: str = Field(default="imported", min_length=1)
     reward_key: str = ""
     task_key: str = ""
+    messages_key: str = ""
+    outcomes: Path | None = None
     default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
     skip_bad: bool = False
 
     @property
     def fields(self) -> Fields:
         """The fields that the operator names."""
-        return Fields(self.reward_key, self.task_key, self.default_reward)
+        outcomes = read_outcomes(self.outcomes) if self.outcomes else {}
+        return Fields(
+            self.reward_key, self.task_key, self.default_reward, self.messages_key, outcomes
+        )
 
 
 def run_import(config: ImportConfig, *, console: Console | None = None) -> ImportReport:
@@ -78,15 +88,15 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
         ConfigError: the source is missing, of an unknown format, or holds no episode.
         RecordError: records hold no episode, and `skip_bad` is not set.
     """
-    paths = files_of(config.source)
-    format_ = config.format or detect_format(paths)
-    config = config.model_copy(update={"format": format_})
+    recording = recording_of(config.source, config.format)
+    config = config.model_copy(update={"format": recording.format})
+    paths, fields = recording.paths, config.fields
     with open_run(config.output, config) as run:
         trajectories, trees = (run.path / name / "rows.partial" for name in (TRAJECTORIES, TREES))
         with _removed_on_failure(run, trajectories, trees):
             tally = Tally(files=len(paths))
             with _progress(paths, console) as on_bytes:
-                found = read_episodes(paths, format_, config.fields, on_bytes=on_bytes)
+                found = read_episodes(recording, fields, on_bytes=on_bytes)
                 places = _write_trajectories(config, found, trajectories, tally)
             _require_episodes(config, tally)
             _write_trees(trajectories, places, trees, tally)
@@ -95,7 +105,7 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
             path.replace(RunFolder(path.parent).rows)
         (run.path / REPORT).write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
         with JsonlWriter(run.metrics) as metrics:
-            metrics.write(report.model_dump(exclude={"advice", "bad_records"}))
+            metrics.write(report.model_dump(exclude={"advice", "bad_records", "left_out"}))
         return report
 
 

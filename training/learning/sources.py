@@ -11,7 +11,7 @@ from training.data.runs import RunFolder, read_rows
 from training.learning.episodes import Episode, episodes_of
 from training.recordings.episode import BadRecord
 from training.recordings.fields import Fields
-from training.recordings.formats import detect_format, files_of, read_episodes
+from training.recordings.formats.read import read_episodes, recording_of
 
 
 def read_learnable(
@@ -53,12 +53,11 @@ def _rows(
     source: Path, fields: Fields, *, environment: str, skip_bad: bool
 ) -> Iterator[TrajectoryRow]:
     run = RunFolder(source)
-    paths = [run.rows] if run.rows.exists() else files_of(source)
-    format_ = detect_format(paths)
-    if run.rows.exists() and format_ != "served":
+    recording = recording_of(run.rows if run.rows.exists() else source)
+    if run.rows.exists() and recording.format != "served":
         yield from read_rows(run.rows, TrajectoryRow)
         return
-    for found in read_episodes(paths, format_, fields):
+    for found in read_episodes(recording, fields):
         if not isinstance(found, BadRecord):
             yield found.to_row(environment=environment)
         elif not skip_bad:

@@ -7,24 +7,19 @@ calls answer them in order.
 
 import hashlib
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from qnet.errors import RecordError
-from qnet.records import MAX_REWARD, DrawnRow
+from qnet.records import DrawnRow
 from qnet.types import History, Message
 from training.data.records import TrajectoryRow, rows_of
-from training.recordings.fields import Fields
 
 UNNAMED: Final = "recorded"
 """The `source` of an episode whose recording does not name the agent."""
 _INSTRUCTING: Final = ("system", "developer")
-_MOST_ID_CHARACTERS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +33,7 @@ class RecordedEpisode:
         source: the agent's name.
         drawn: the policy's candidates before each reply; empty if the recording names none.
         environment: "" if the recording does not name it.
+        left_out: what of the recording no Q model reads, and how often it was there.
     """
 
     messages: History
@@ -49,6 +45,7 @@ class RecordedEpisode:
     environment: str = ""
     kind: str = ""
     drawn: tuple[tuple[DrawnRow, ...], ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def to_row(self, *, environment: str) -> TrajectoryRow:
         """The episode as a record.
@@ -95,6 +92,7 @@ def build_episode(
     terminated: bool = True,
     source: str = "",
     ignored: Collection[int] = (),
+    left_out: Mapping[str, int] | None = None,
 ) -> RecordedEpisode:
     """Check the messages of an episode and complete what its recording left out.
 
@@ -119,6 +117,7 @@ def build_episode(
         terminated=terminated,
         mistakes=tuple(n for n, index in enumerate(replies) if index in not_imitated),
         source=source,
+        left_out=left_out or {},
     )
 
 
@@ -126,79 +125,6 @@ def hash_of(messages: Sequence[Message]) -> str:
     """Task id of the episodes that begin with these messages."""
     text = json.dumps([message.key for message in messages])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def read_reward(record: Mapping[str, object], fields: Fields) -> float:
-    """The reward that a record states: a number; in a field that is named, true is 1 and false 0.
-
-    Raises:
-        RecordError: there is none and no default, or it is no number in range.
-    """
-    field = fields.reward or "reward"
-    value = record.get(field)
-    if value is None:
-        if fields.default_reward is None:
-            raise RecordError(f"it has no {field!r}; name another field, or a default reward")
-        return fields.default_reward
-    if isinstance(value, bool) and not fields.reward:
-        raise RecordError(
-            f"{field!r} is {json.dumps(value)}; a reward is a number. If it says who succeeded, "
-            f"name it: --reward-key {field}"
-        )
-    return to_reward(value, field)
-
-
-def to_reward(value: object, field: str) -> float:
-    """A stated reward as a number.
-
-    Raises:
-        RecordError: it is no number in range.
-    """
-    if not isinstance(value, int | float):
-        raise RecordError(f"{field!r} is of type {type(value).__name__}; a reward is a number")
-    if not -MAX_REWARD <= value <= MAX_REWARD:  # false for nan too
-        raise RecordError(f"{field!r} is not between {-MAX_REWARD:g} and {MAX_REWARD:g}")
-    return float(value)
-
-
-def read_task_id(record: Mapping[str, object], fields: Sequence[str]) -> str:
-    """The first of these fields that a record has, as text; "" without any.
-
-    Raises:
-        RecordError: it is neither a text nor a number, or too long.
-    """
-    for field in fields:
-        value = record.get(field)
-        if value is None or value == "":
-            continue
-        return to_task_id(value, field)
-    return ""
-
-
-def to_task_id(value: object, field: str) -> str:
-    """A stated task id as text.
-
-    Raises:
-        RecordError: it is neither a text nor a number, or too long.
-    """
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise RecordError(f"{field!r} is of type {type(value).__name__}; a task id is a text")
-    if len(text := str(value)) > _MOST_ID_CHARACTERS:
-        raise RecordError(
-            f"{field!r} has {len(text):,} characters; a task id has at most {_MOST_ID_CHARACTERS:,}"
-        )
-    return text
-
-
-def flaw_of(error: ValidationError, place: str = "") -> str:
-    """The first flaw that a schema found, without any text or field name of the record."""
-    first = error.errors(include_input=False, include_context=False)[0]
-    unknown = first["type"] == "extra_forbidden"
-    names = [str(part) for part in first["loc"][: -1 if unknown else None]]
-    where = ".".join([place, *names] if place else names) or "the record"
-    return f"{where}: {'has an unknown field' if unknown else first['msg']}"
 
 
 def _joined_replies(

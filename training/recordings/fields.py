@@ -1,23 +1,28 @@
-"""Fields of a recording that its operator names."""
+"""Places in a recording that its operator names."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the reward and the task id: fields of a record, or attributes of a span.
+    """Places of messages, reward and task id: keys of a record, or attributes of a span.
 
     Attributes:
         reward: "" takes the format's own.
         task: "" takes the format's own.
         default_reward: of a record without one; None refuses it.
+        messages: "" takes the format's own.
+        outcomes: rewards by task id, for records without one.
     """
 
     reward: str = ""
     task: str = ""
     default_reward: float | None = None
+    messages: str = ""
+    outcomes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The named field of the task id, if there is one."""
+        """The named place of the task id, if there is one."""
         return (self.task,) if self.task else ()

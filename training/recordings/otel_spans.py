@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from qnet.errors import RecordError
 from qnet.types import Message
-from training.recordings.openai_messages import to_message
 from training.recordings.otel_values import (
     any_value,
     attributes_of,
@@ -20,6 +19,7 @@ from training.recordings.otel_values import (
     messages_of,
     structured,
 )
+from training.recordings.turns import to_message
 
 INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"
@@ -165,7 +165,7 @@ def _event_message(body: object, role: str, name: str) -> Message:
         row["tool_call_id"] = body.get("id")
     if isinstance(row["content"], Mapping):
         raise RecordError(f"{name}.content is not a text")
-    return to_message(row, name)[0]
+    return to_message(row, name)
 
 
 def _time(value: object) -> int:

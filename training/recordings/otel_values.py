@@ -7,7 +7,7 @@ from typing import Any, Final
 from qnet.errors import RecordError
 from qnet.types import Message, Role, ToolCall
 from training.recordings.json_stream import parse_text
-from training.recordings.openai_messages import to_message
+from training.recordings.turns import read_turns
 
 _SCALARS: Final = ("stringValue", "boolValue", "doubleValue")
 _ROLES: Final[tuple[Role, ...]] = ("system", "developer", "user", "assistant", "tool")
@@ -92,7 +92,7 @@ def _messages_of_row(row: object, place: str) -> list[Message]:
         raise RecordError(f"{place}.role is none of {', '.join(_ROLES)}")
     parts = row.get("parts")
     if parts is None and "content" in row:
-        return [to_message(row, place)[0]]  # OpenAI's shape, which some instrumentations keep
+        return read_turns([row], place).messages  # a chat's shape, which some instrumentations keep
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise RecordError(f"{place}.parts is not a list")
     texts: list[str] = []

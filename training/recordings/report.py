@@ -1,5 +1,6 @@
 """Report of an import: figures, and advice on what to collect next."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -26,6 +27,7 @@ class ImportReport(BaseModel):
         episodes: imported episodes.
         skipped: records that hold no episode.
         bad_records: the first of them, by line and reason.
+        left_out: what was left out of the episodes, and how often it was there.
         tasks: number of tasks.
         tasks_with_one_episode: those of which nothing can be compared.
         split_tasks: tasks whose episodes open with different messages, so that they share no state.
@@ -48,6 +50,7 @@ class ImportReport(BaseModel):
     episodes: int
     skipped: int
     bad_records: tuple[str, ...]
+    left_out: dict[str, int]
     tasks: int
     tasks_with_one_episode: int
     split_tasks: int
@@ -76,6 +79,7 @@ class Tally:
     tool_calls: int = 0
     skipped: int = 0
     bad: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
     tasks: int = 0
     single: int = 0
     split: int = 0
@@ -84,6 +88,7 @@ class Tally:
     def add_episode(self, episode: RecordedEpisode) -> None:
         """Count an episode."""
         self.rewards.append(episode.reward)
+        self.left_out.update(episode.left_out)
         self.actions += sum(message.role == "assistant" for message in episode.messages)
         self.tool_calls += sum(len(message.tool_calls) for message in episode.messages)
 
@@ -108,6 +113,7 @@ class Tally:
             episodes=len(self.rewards),
             skipped=self.skipped,
             bad_records=tuple(self.bad),
+            left_out=dict(self.left_out.most_common()),
             tasks=self.tasks,
             tasks_with_one_episode=self.single,
             split_tasks=self.split,
@@ -130,10 +136,12 @@ class Tally:
 def show_report(report: ImportReport, console: Console) -> None:
     """Print the report as a table, followed by the advice."""
     table = Table("figure", "value", title="import")
-    for name, value in report.model_dump(exclude={"advice", "bad_records"}).items():
+    for name, value in report.model_dump(exclude={"advice", "bad_records", "left_out"}).items():
         shown = f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
         table.add_row(name.replace("_", " "), shown)
     console.print(table)
+    for what, count in report.left_out.items():
+        console.print(f"• left out: {count:,} × {escape(what)}", highlight=False)
     for line in report.advice:
         console.print(f"• {escape(line)}", highlight=False)
 

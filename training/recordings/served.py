@@ -9,8 +9,10 @@ from qnet.records import TreeRow
 from qnet.types import Message
 from training.algorithms.tree import Node, Tree
 from training.data.records import drawn_of_steps, tree_from_row
-from training.recordings.episode import RecordedEpisode, flaw_of, read_task_id
+from training.recordings.episode import RecordedEpisode
 from training.recordings.fields import Fields
+from training.recordings.flaws import flaw_of
+from training.recordings.stated import stated_task
 
 
 def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[RecordedEpisode]:
@@ -28,7 +30,7 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
         raise RecordError("it has no actions")
     tree = tree_from_row(row)
     _require_observations(tree)
-    task_id = read_task_id(record, fields.tasks or ("task_id",)) or row.task_id
+    task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
     for leaf in tree.leaves():
         yield RecordedEpisode(
             messages=_messages(row, tree, leaf),

@@ -12,14 +12,11 @@ from typing import Final
 
 from qnet.errors import RecordError
 from qnet.types import Message, Role, ToolCall
-from training.recordings.episode import (
-    RecordedEpisode,
-    build_episode,
-    read_reward,
-    read_task_id,
-)
+from training.recordings.episode import RecordedEpisode, build_episode
 from training.recordings.fields import Fields
 from training.recordings.json_stream import parse_text
+from training.recordings.places import value_at
+from training.recordings.stated import stated_reward, stated_task
 
 _TASK_FIELDS: Final = ("item_id", "task_id", "id")
 _CALL: Final = "function_call"
@@ -42,19 +39,22 @@ def read_sharegpt_record(record: Mapping[str, object], fields: Fields) -> Record
     Raises:
         RecordError: it is malformed.
     """
-    turns = record.get("conversations")
+    place = fields.messages or "conversations"
+    turns = value_at(record, place)
     if not isinstance(turns, Sequence) or isinstance(turns, str):
-        raise RecordError("conversations is not a list")
+        raise RecordError(f"{place} is not a list")
     messages = [_to_message(turn, index) for index, turn in enumerate(turns)]
     ignored = {i for i, turn in enumerate(turns) if turn.get("loss") is False}
     system = record.get("system")
     if isinstance(system, str) and system.strip():
         messages.insert(0, Message("system", system))
         ignored = {index + 1 for index in ignored}
+    task_id = stated_task(record, *(fields.tasks or _TASK_FIELDS))
+    own = record.get("reward")
     return build_episode(
         messages,
-        reward=read_reward(record, fields),
-        task_id=read_task_id(record, fields.tasks or _TASK_FIELDS),
+        reward=stated_reward(record, fields, own=own, place="reward", task_id=task_id),
+        task_id=task_id,
         ignored=ignored,
     )
 

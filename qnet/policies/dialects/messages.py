@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
+from qnet.anthropic_blocks import INVALID_JSON, THINKING, arguments_of
 from qnet.errors import InvalidRequestError
 from qnet.native import DialectName, NativeAnswer
 from qnet.openai_messages import Shape, plain_message, text_of, wire_message
@@ -29,7 +30,6 @@ MAX_TOKENS: Final = 4096
 """For a request without a limit, which this dialect has to have."""
 THINKING_BLOCKS: Final = "thinking_blocks"
 """Field of a chat message with the thoughts as Anthropic signed them; LiteLLM's name for it."""
-INVALID_JSON: Final = "INVALID_JSON"
 
 Json = dict[str, Any]
 
@@ -49,7 +49,6 @@ _WITHOUT_EFFECT: Final = frozenset(
     )
 )
 _SYSTEM: Final = ("system", "developer")
-_THINKING: Final = ("thinking", "redacted_thinking")
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
 _FINISH_REASONS: Final = {
     "end_turn": "stop",
@@ -130,7 +129,7 @@ def _blocks(row: Mapping[str, Any]) -> Iterator[Json]:
 def _thoughts(given: object) -> Iterator[Json]:
     """Signed thoughts of a chat's message; no other block, which could name an address."""
     for block in given if isinstance(given, list) else ():
-        if isinstance(block, dict) and block.get("type") in _THINKING:
+        if isinstance(block, dict) and block.get("type") in THINKING:
             yield block
 
 
@@ -291,6 +290,4 @@ def _message(blocks: Sequence[_Block], said: Sequence[Json]) -> Message:
 
 
 def _call(block: _Block) -> ToolCall:
-    raw = block.input.get(INVALID_JSON) if len(block.input) == 1 else None
-    arguments = raw if isinstance(raw, str) else json.dumps(block.input, ensure_ascii=False)
-    return ToolCall(block.name, arguments, block.id)
+    return ToolCall(block.name, arguments_of(block.input), block.id)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
-from server.responses.history import to_turns
+from qnet.responses_items import to_turns
 from server.responses.schemas import ResponsesRequest
 
 USER: Any = {"role": "user", "content": "find the mug"}
@@ -21,7 +21,8 @@ THOUGHT: Any = {
 
 
 def turns_of(*items: Any, **more: Any) -> list[dict[str, Any]]:
-    return to_turns(ResponsesRequest.model_validate({"input": list(items)} | more))
+    body = ResponsesRequest.model_validate({"input": list(items)} | more)
+    return to_turns(body.instructions, body.input)
 
 
 def said(text: str) -> Any:
@@ -35,7 +36,10 @@ def chat_call(call_id: str = "c1") -> Any:
 
 def test_a_text_is_the_user_and_instructions_come_first_as_the_system() -> None:
     body = ResponsesRequest(input="find the mug", instructions="Be tidy.")
-    assert to_turns(body) == [{"role": "system", "content": "Be tidy."}, USER]
+    assert to_turns(body.instructions, body.input) == [
+        {"role": "system", "content": "Be tidy."},
+        USER,
+    ]
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])

@@ -9,7 +9,7 @@ import pytest
 from qnet.errors import RecordError
 from qnet.types import Message, ToolCall
 from training.recordings.fields import Fields
-from training.recordings.openai_messages import read_message_record
+from training.recordings.message_records import read_message_record
 from training.recordings.sharegpt import read_sharegpt_record
 
 TASK = {"role": "user", "content": "Find the mug."}

@@ -1,12 +1,14 @@
-"""Conversion of a request's input items to the turns of a chat."""
+"""Items of the Responses API, and their translation to the turns of a chat. Pure.
+
+The models take whatever was recorded. The server's request body is a subclass of them that takes
+less.
+"""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from qnet.errors import MalformedHistoryError, UnsupportedParameterError
-from qnet.openai_messages import PART_END
-from server.responses.schemas import InputItem, ItemPart, ResponsesRequest
-from server.responses.tools import chat_name
+from qnet.openai_messages import PART_END, Shape
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
@@ -16,12 +18,41 @@ _CALLS: Final = {
     "custom_tool_call": ("custom", "input"),
 }
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS))
+"""Types of the items that a chat can express."""
 
 Turn = dict[str, Any]
 Value = TypeVar("Value")
 
 
-def to_turns(body: ResponsesRequest) -> list[Turn]:
+class ItemPart(Shape):
+    """A part of an item's content or output."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputItem(Shape):
+    """One item of the input; which fields it needs depends on its type."""
+
+    type: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Sequence[ItemPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    output: str | Sequence[ItemPart] | None = None
+
+
+def chat_name(name: str, namespace: str | None) -> str:
+    """Name of a tool in a chat, which has no namespaces."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list[Turn]:
     """The turns of a chat that say the same as the instructions and the input.
 
     What the policy said in one turn is several items: reasoning, a message, calls. Consecutive ones
@@ -32,11 +63,11 @@ def to_turns(body: ResponsesRequest) -> list[Turn]:
         UnsupportedParameterError: an item or a part that chat completions cannot express.
     """
     turns: list[Turn] = []
-    if body.instructions:
-        turns.append({"role": "system", "content": body.instructions})
-    if isinstance(body.input, str):
-        return [*turns, {"role": "user", "content": body.input}]
-    for index, item in enumerate(body.input):
+    if instructions:
+        turns.append({"role": "system", "content": instructions})
+    if isinstance(items, str):
+        return [*turns, {"role": "user", "content": items}]
+    for index, item in enumerate(items):
         for turn in _turns_of(item, f"input[{index}]"):
             if turns and _is_same_turn(turns[-1], turn):
                 turns[-1] = _joined(turns[-1], turn)

@@ -1,0 +1,219 @@
+"""Anthropic's content blocks, and their translation to the messages of a chat completion. Pure.
+
+A tool's results become messages of their own, before the rest of the user's message, because a
+chat completion has them so. Thoughts go back to an upstream only if it was an upstream of this
+server that gave them, which their signature says.
+
+The models take whatever was recorded. The server's request bodies are subclasses of them that take
+less.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from qnet.errors import MalformedHistoryError
+from qnet.openai_messages import PART_END, Shape
+
+INVALID_JSON: Final = "INVALID_JSON"
+"""The only name in the input of a tool_use block whose arguments are not a JSON object."""
+THOUGHTS: Final = ("reasoning_content", "reasoning")
+"""Fields of a chat message in which upstreams send and take thoughts."""
+SIGNATURE: Final = "qguide:"
+"""Beginning of the signature of this server's thinking blocks; the name of the field follows."""
+
+THINKING: Final = ("thinking", "redacted_thinking")
+"""Types of blocks that hold thoughts."""
+
+Json = dict[str, Any]
+Given = TypeVar("Given")
+
+_ERROR: Final = "Error: "
+
+
+class Source(Shape):
+    """Bytes or address of an image or a document."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class Part(Shape):
+    """A block that can stand in a user's message, in `system` or in a tool's result."""
+
+    type: str
+    text: str | None = None
+    source: Source | None = None
+    tool_name: str | None = None
+
+
+class Block(Part):
+    """A block of a message's content."""
+
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | Sequence[Part] | None = None
+    is_error: bool | None = None
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class Turn(Shape):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Sequence[Block]
+
+
+def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> list[Json]:
+    """The messages of a chat completion.
+
+    Raises:
+        MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
+    """
+    chat: list[Json] = []
+    if system:
+        chat.append({"role": "system", "content": _content(system, "system")})
+    for index, turn in enumerate(turns):
+        chat.extend(_turns_of(turn, f"messages[{index}].content"))
+    return chat
+
+
+def arguments_of(given: Mapping[str, Any]) -> str:
+    """The arguments of a call, as its model wrote them, from the input of a tool_use block."""
+    raw = given.get(INVALID_JSON) if len(given) == 1 else None
+    return raw if isinstance(raw, str) else json.dumps(given, ensure_ascii=False)
+
+
+def thoughts_field(block: Block) -> str | None:
+    """The field in which the upstream gave these thoughts; None if none of this server's did."""
+    signature = block.signature or ""
+    field = signature.removeprefix(SIGNATURE)
+    return field if field in THOUGHTS and signature != field else None
+
+
+def _turns_of(turn: Turn, place: str) -> Iterator[Json]:
+    if isinstance(turn.content, str):
+        yield {"role": turn.role, "content": turn.content}
+    elif turn.role == "assistant":
+        yield _assistant(turn.content, place)
+    else:
+        yield from _answers(turn.role, turn.content, place)
+
+
+def _assistant(blocks: Sequence[Block], place: str) -> Json:
+    texts: list[str] = []
+    calls: list[Json] = []
+    thoughts: dict[str, str] = {}
+    for index, block in enumerate(blocks):
+        here = f"{place}[{index}]"
+        match block.type:
+            case "text":
+                texts.append(_required(block.text, f"{here}.text"))
+            case "tool_use":
+                calls.append(_call(block, here))
+            case "thinking" | "redacted_thinking":
+                if field := thoughts_field(block):
+                    thoughts[field] = thoughts.get(field, "") + (block.thinking or "")
+            case other:
+                raise _misplaced(other, here, "the assistant's message")
+    content = "".join(texts)
+    turn = {"role": "assistant", "content": None if calls and not content else content, **thoughts}
+    return turn | {"tool_calls": calls} if calls else turn
+
+
+def _call(block: Block, place: str) -> Json:
+    arguments = arguments_of(block.input or {})
+    function = {"name": _required(block.name, f"{place}.name"), "arguments": arguments}
+    return {"id": _required(block.id, f"{place}.id"), "type": "function", "function": function}
+
+
+def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
+    """Results of tools, then a message of everything else; images of results are in it as well."""
+    others: list[Json] = []
+    for index, block in enumerate(blocks):
+        here = f"{place}[{index}]"
+        if block.type != "tool_result":
+            others.append(_part(block, here))
+            continue
+        parts = _parts(block.content or "", f"{here}.content")
+        text = PART_END.join(part["text"] for part in parts if part["type"] == "text")
+        if block.is_error and not text.startswith(_ERROR):
+            text = _ERROR + text
+        call_id = _required(block.tool_use_id, f"{here}.tool_use_id")
+        yield {"role": "tool", "tool_call_id": call_id, "content": text}
+        others.extend(part for part in parts if part["type"] != "text")
+    if others or not blocks:
+        yield {"role": role, "content": _joined(others)}
+
+
+def _content(content: str | Sequence[Part], place: str) -> str | list[Json]:
+    return _joined(_parts(content, place))
+
+
+def _parts(content: str | Sequence[Part], place: str) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
+
+
+def _joined(parts: Sequence[Json]) -> str | list[Json]:
+    """One text if there is nothing else: not every upstream takes parts."""
+    if all(part["type"] == "text" for part in parts):
+        return PART_END.join(part["text"] for part in parts)
+    return list(parts)
+
+
+def _part(part: Part, place: str) -> Json:
+    match part.type:
+        case "text":
+            return {"type": "text", "text": _required(part.text, f"{place}.text")}
+        case "image":
+            source = _required(part.source, f"{place}.source")
+            return {"type": "image_url", "image_url": {"url": _address(source, place)}}
+        case "tool_reference":
+            name = _required(part.tool_name, f"{place}.tool_name")
+            return {"type": "text", "text": f"The tool {name} can be called now."}
+        case "document":
+            return _document(_required(part.source, f"{place}.source"), place)
+    raise _misplaced(part.type, place, "a user's message, a tool's result or `system`")
+
+
+def _document(source: Source, place: str) -> Json:
+    if source.type == "text":
+        return {"type": "text", "text": _required(source.data, f"{place}.source.data")}
+    if source.type != "base64":
+        raise MalformedHistoryError(
+            f"{place}.source has the type {source.type[:40]!r}; send a document as base64 or text"
+        )
+    file = {"filename": "document.pdf", "file_data": _address(source, place)}
+    return {"type": "file", "file": file}
+
+
+def _address(source: Source, place: str) -> str:
+    match source.type:
+        case "url":
+            return _required(source.url, f"{place}.source.url")
+        case "base64":
+            media_type = _required(source.media_type, f"{place}.source.media_type")
+            return f"data:{media_type};base64,{_required(source.data, f'{place}.source.data')}"
+    raise MalformedHistoryError(
+        f"{place}.source has the type {source.type[:40]!r}; send an image as base64 or url"
+    )
+
+
+def _required(value: Given | None, place: str) -> Given:
+    if value is None:
+        raise MalformedHistoryError(f"{place} is missing; a block of this type needs it")
+    return value
+
+
+def _misplaced(kind: str, place: str, where: str) -> MalformedHistoryError:
+    return MalformedHistoryError(
+        f"{place} has the type {kind[:40]!r}, which cannot be translated for an upstream as a part "
+        f"of {where}; remove it"
+    )

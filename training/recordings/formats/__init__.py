@@ -1,0 +1,1 @@
+"""The formats of recordings: a table of places, and functions where that is not enough."""
