@@ -108,12 +108,14 @@ EVALUATE: Final = (
 )
 
 IMPORT: Final = (
-    Option("source", "A file, or a folder of .jsonl and .json files.", Path, argument=True),
+    Option("source", "A file, or a folder with files below it.", Path, argument=True),
     Option("output", "Folder to write.", Path),
-    Option("format", "served, messages, sharegpt or otel; else by the first record."),
+    Option("format", "A name in docs/bring/data.md, or module:name; else by the first record."),
     Option("environment", "Name of the environment, if the recording names none."),
-    Option("reward_key", "Field or span attribute that holds the reward."),
-    Option("task_key", "Field or span attribute that holds the task id."),
+    Option("reward_key", "Place of the reward, such as info.reward, or a span attribute."),
+    Option("task_key", "Place of the task id; @file is the name of the file."),
+    Option("messages_key", "Place of the messages, such as result.messages."),
+    Option("outcomes", "JSON file of rewards by task id, for episodes that state none.", Path),
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
 )

@@ -28,7 +28,7 @@ class Part(anthropic_blocks.Part, Whole):
     tool_name: str | None = Field(default=None, description="the tool of a tool_reference")
 
 
-class Block(anthropic_blocks.Block, Part):
+class Block(Part, anthropic_blocks.Block):
     """A block of a message's content."""
 
     type: str = Field(

@@ -185,7 +185,7 @@ def _of_object(
                 value = text.take()
                 yield _checked(value, text.before, {"@key": key})
             elif key == within:
-                yield from _elements(text, kept)
+                yield from _elements(text, dict(kept))
                 text.skip()
             elif key in keeping:
                 kept[key] = _checked(text.take(), text.before).value

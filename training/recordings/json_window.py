@@ -12,6 +12,7 @@ MOST_BYTES: Final = 64 * 1024**2
 """Most bytes of one value."""
 CHUNK: Final = 256 * 1024
 _CLOSING: Final = {"[": "]", "{": "}"}
+_EXPECTED: Final = {"[": "a list", "{": "an object"}
 _NAMES: Final = {"[": "the list", "]": "the list", "{": "the object", "}": "the object"}
 
 OnBytes = Callable[[int], None]
@@ -40,7 +41,7 @@ class JsonWindow:
             RecordError: something else stands there.
         """
         if self._next() != bracket:
-            raise RecordError(f"{_NAMES[bracket]} was expected")
+            raise RecordError(f"{_EXPECTED[bracket]} was expected")
         self._at += 1
         return self._next() != _CLOSING[bracket]
 

@@ -20,7 +20,8 @@ from qnet.records import MessageRow, messages_of, rows_of
 from qnet.types import History, Message
 from training.recordings.episode import BadRecord, RecordedEpisode, build_episode
 from training.recordings.fields import Fields
-from training.recordings.json_stream import OnBytes, read_values
+from training.recordings.json_stream import read_values
+from training.recordings.json_window import OnBytes
 from training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
 from training.recordings.stated import to_reward, to_task_id
 

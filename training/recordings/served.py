@@ -23,7 +23,7 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
             other without an observation.
     """
     try:
-        row = TreeRow.model_validate(record)
+        row = TreeRow.model_validate(_of_the_row(record))
     except ValidationError as error:
         raise RecordError(flaw_of(error)) from error
     if not row.nodes:
@@ -42,6 +42,11 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
             kind=row.kind,
             drawn=drawn_of_steps([node.step for node in tree.path(leaf.id)]),
         )
+
+
+def _of_the_row(record: Mapping[str, object]) -> dict[str, object]:
+    """A record without what it was told of its file."""
+    return {name: value for name, value in record.items() if not name.startswith("@")}
 
 
 def _require_observations(tree: Tree) -> None:

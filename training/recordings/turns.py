@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -24,6 +24,7 @@ THOUGHTS: Final = "thoughts, which a chat's next request does not repeat"
 """What was left out of messages, for the report."""
 
 Json = Mapping[str, Any]
+Model = TypeVar("Model", bound=Shape)
 
 _ROLES: Final = {
     "human": "user",
@@ -187,12 +188,10 @@ def _part_types(value: Json) -> set[object]:
 def _item_rows(value: Json, place: str) -> Iterator[Json]:
     """An item of the Responses API; thoughts that only OpenAI can read are no row."""
     weight = {"weight": value["weight"]} if "weight" in value else {}
+    item = _validated(responses_items.InputItem, value, place)
     try:
-        item = responses_items.InputItem.model_validate(value)
         for row in responses_items.to_turns(None, [item]):
             yield _chat_row(row | weight)
-    except ValidationError as error:
-        raise RecordError(flaw_of(error, place)) from error
     except MalformedHistoryError as error:
         raise RecordError(str(error).replace("input[0]", place)) from error
     except InvalidRequestError as error:
@@ -208,26 +207,33 @@ def _block_rows(value: Json, place: str) -> Iterator[Json]:
         plain = [part for part in content if part.get("type") not in _BLOCKS]
         yield _chat_row({**value, "content": plain})
         return
+    blocks = []
     for index, part in enumerate(content):
+        here = f"{place}.content[{index}]"
         if _kind(part) not in ("text", *_BLOCKS, *_THOUGHTS):
             raise RecordError(
-                f"{place}.content[{index}] is neither text nor a call of a tool or its result; "
-                "Q models read only text"
+                f"{here} is neither text nor a call of a tool or its result; Q models read only "
+                "text"
             )
-    readable = [part for part in content if _kind(part) not in _THOUGHTS]
+        if _kind(part) not in _THOUGHTS:
+            blocks.append(_validated(anthropic_blocks.Block, part, here))
+    said = {"role": value.get("role"), "content": blocks}
+    turn = _validated(anthropic_blocks.Turn, said, place)
     try:
-        turn = anthropic_blocks.Turn.model_validate(
-            {"role": value.get("role"), "content": readable}
-        )
         rows = anthropic_blocks.chat_turns(None, [turn])
-    except ValidationError as error:
-        raise RecordError(flaw_of(error, place)) from error
     except MalformedHistoryError as error:
         raise RecordError(str(error).replace("messages[0]", place)) from error
     kept = {name: value[name] for name in ("weight", "reasoning_content") if name in value}
     thought = [part for part in content if _kind(part) in _THOUGHTS]
     for number, row in enumerate(rows):
         yield {**row, **kept, **({"thinking": thought} if thought and not number else {})}
+
+
+def _validated(kind: type[Model], value: object, place: str) -> Model:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise RecordError(flaw_of(error, place)) from error
 
 
 def _kind(part: object) -> object:
@@ -250,7 +256,7 @@ def _plain_call(call: object) -> object:
     if isinstance(call.get("custom"), Mapping):
         return call
     name = call.get("name", call.get("function"))
-    given = next((call[key] for key in ("arguments", "args", "input") if key in call), {})
+    given: object = next((call[key] for key in ("arguments", "args", "input") if key in call), {})
     return {"id": call.get("id"), "function": {"name": name, "arguments": given}}
 
 

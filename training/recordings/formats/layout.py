@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from qnet.errors import RecordError
 from training.recordings.episode import RecordedEpisode
 from training.recordings.fields import Fields
 from training.recordings.json_stream import Value
@@ -12,6 +13,7 @@ from training.recordings.json_window import OnBytes
 from training.recordings.message_records import MESSAGES, Places, read_message_record
 
 Record = Mapping[str, Any]
+_OTHER_SHAPE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 Translate = Callable[[Record], Iterable[Record]]
 """A record as plain ones: messages, reward, task_id, source, terminated, left_out."""
 
@@ -55,5 +57,14 @@ class Layout:
         elif self.translate is None:
             yield read_message_record(record, fields, self.places)
         else:
-            for plain in self.translate(record):
+            for plain in self._plain(self.translate, record):
                 yield read_message_record(plain, fields, self.places, told=record)
+
+    def _plain(self, translate: Translate, record: Record) -> list[Record]:
+        """The plain records of one; a shape that the translation did not expect is no failure."""
+        try:
+            return list(translate(record))
+        except _OTHER_SHAPE as error:
+            raise RecordError(
+                f"it does not have the shape of this format ({type(error).__name__})"
+            ) from error

@@ -14,12 +14,14 @@ from training.data.runs import JsonlWriter
 from training.exports.trl import conversation_row
 from training.recordings.episode import BadRecord, RecordedEpisode, build_episode
 from training.recordings.fields import Fields
-from training.recordings.formats import Format, read_episodes
+from training.recordings.formats.read import Recording, read_episodes
+from training.recordings.formats.table import FORMATS
 
 FEW = settings(max_examples=60, deadline=None)
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(str.strip)
 REWARD = st.floats(-1e6, 1e6, allow_nan=False)
-FORMATS: tuple[Format, ...] = ("served", "messages", "sharegpt", "otel")
+BY_LINE = tuple(name for name, layout in FORMATS.items() if not (layout.values or layout.within))
+EVERY = tuple(name for name, layout in FORMATS.items() if not layout.values)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
@@ -99,9 +101,10 @@ JSON_OBJECT = st.dictionaries(
 )
 
 
-def read(path: Path, format_: Format) -> list[RecordedEpisode | BadRecord]:
+def read(path: Path, format_: str) -> list[RecordedEpisode | BadRecord]:
     """Everything that a file holds."""
-    return list(read_episodes([path], format_, Fields(default_reward=0.0)))
+    recording = Recording(format_, FORMATS[format_], (path,))
+    return list(read_episodes(recording, Fields(default_reward=0.0)))
 
 
 @FEW
@@ -116,8 +119,8 @@ def test_import_reads_what_export_wrote(episodes: list[RecordedEpisode]) -> None
 
 
 @FEW
-@given(st.lists(JSON | LIKELY, min_size=1, max_size=4), st.sampled_from(FORMATS))
-def test_any_json_is_an_episode_or_named_by_its_line(rows: list[Any], format_: Format) -> None:
+@given(st.lists(JSON | LIKELY, min_size=1, max_size=4), st.sampled_from(BY_LINE))
+def test_any_json_is_an_episode_or_named_by_its_line(rows: list[Any], format_: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
         # A first line that cannot be mistaken for the start of a list over several lines.
@@ -130,8 +133,8 @@ def test_any_json_is_an_episode_or_named_by_its_line(rows: list[Any], format_: F
 
 
 @FEW
-@given(st.lists(st.binary(max_size=30), max_size=5), st.sampled_from(FORMATS))
-def test_any_bytes_are_named_by_their_line(lines: list[bytes], format_: Format) -> None:
+@given(st.lists(st.binary(max_size=30), max_size=5), st.sampled_from(EVERY))
+def test_any_bytes_are_named_by_their_line(lines: list[bytes], format_: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
         path.write_bytes(b"\n".join(lines))
@@ -142,8 +145,8 @@ def test_any_bytes_are_named_by_their_line(lines: list[bytes], format_: Format) 
 
 
 @FEW
-@given(LIKELY, st.sampled_from(FORMATS))
-def test_elements_of_a_list_are_named_like_lines(row: Any, format_: Format) -> None:
+@given(LIKELY, st.sampled_from(BY_LINE))
+def test_elements_of_a_list_are_named_like_lines(row: Any, format_: str) -> None:
     fine: Mapping[str, Any] = {"any": "thing"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"

@@ -1,0 +1,102 @@
+"""Where the records of a recording lie: folders of files, own formats, outcomes of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnet.errors import ConfigError
+from training.recordings.episode import BadRecord, RecordedEpisode
+from training.recordings.fields import Fields
+from training.recordings.formats.read import read_episodes, recording_of
+from training.recordings.outcomes import read_outcomes
+
+CHAT = [{"role": "user", "content": "Find the mug."}, {"role": "assistant", "content": "Here."}]
+
+
+def write(path: Path, value: object) -> Path:
+    """A file with one value."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+    return path
+
+
+def read(source: Path, fields: Fields | None = None, format_: str | None = None) -> list[Any]:
+    """The episodes of a source, and what holds none."""
+    return list(read_episodes(recording_of(source, format_), fields or Fields()))
+
+
+def test_one_file_per_episode_in_folders_gives_the_task_its_name(tmp_path: Path) -> None:
+    for task, run, reward in (("mug", "a", 0), ("mug", "b", 1), ("pen", "a", 1)):
+        write(tmp_path / task / f"{run}.json", {"messages": CHAT, "info": {"reward": reward}})
+    write(tmp_path / ".hidden" / "a.json", {"not": "a record"})
+    found = read(tmp_path, Fields(reward="info.reward", task="@folder"))
+    assert [(one.task_id, one.reward) for one in found] == [("mug", 0), ("mug", 1), ("pen", 1)]
+    by_file = read(tmp_path, Fields(reward="info.reward", task="@file"))
+    assert [one.task_id for one in by_file] == ["a", "b", "a"]
+
+
+def test_outcomes_of_an_evaluation_are_joined_by_task_id(tmp_path: Path) -> None:
+    rows = [{"messages": CHAT, "instance_id": name} for name in ("a", "b", "c")]
+    source = write(tmp_path / "rows.json", rows)
+    report = write(tmp_path / "report" / "r.json", {"resolved_ids": ["a"], "unresolved_ids": ["b"]})
+    found = read(source, Fields(task="instance_id", outcomes=read_outcomes(report)))
+    assert [one.reward for one in found if isinstance(one, RecordedEpisode)] == [1.0, 0.0]
+    assert isinstance(found[2], BadRecord)
+    assert "the outcomes have no task 'c'" in found[2].reason
+
+
+@pytest.mark.parametrize(
+    ("said", "outcomes"),
+    [
+        ({"a": 0.5, "b": True}, {"a": 0.5, "b": 1.0}),
+        ({"a": {"score": 2}, "b": {"success": False}}, {"a": 2.0, "b": 0.0}),
+        ({"aggregate": 1, "individual": {"a": {"success": True}}}, {"a": 1.0}),
+        ({"resolved": ["a"], "empty_patch_ids": ["b"]}, {"a": 1.0, "b": 0.0}),
+    ],
+)
+def test_outcomes_have_the_shapes_of_evaluations(
+    said: object, outcomes: dict[str, float], tmp_path: Path
+) -> None:
+    assert read_outcomes(write(tmp_path / "o.json", said)) == outcomes
+
+
+@pytest.mark.parametrize("said", [[1], {}, {"a": "good"}])
+def test_other_outcomes_are_refused(said: object, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"o\.json"):
+        read_outcomes(write(tmp_path / "o.json", said))
+
+
+def test_a_format_of_ones_own_is_named_by_its_import_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "house_logs.py").write_text(
+        "def plain(record):\n"
+        "    for run in record['runs']:\n"
+        "        yield {'messages': run['said'], 'reward': run['won'], 'task_id': record['task']}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    runs = [{"said": CHAT, "won": 0.5}, {"said": CHAT, "won": 1}]
+    source = write(tmp_path / "logs.json", [{"task": "mug", "runs": runs}, {"other": 1}])
+    found = read(source, format_="house_logs:plain")
+    assert [(one.task_id, one.reward) for one in found[:2]] == [("mug", 0.5), ("mug", 1.0)]
+    assert "does not have the shape of this format (KeyError)" in found[2].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nosuch", "is no format; choose one of served, messages"),
+        ("nosuch_module:plain", "nosuch_module cannot be imported"),
+        ("json:nosuch", "neither a Layout nor a function"),
+    ],
+)
+def test_a_format_that_is_not_there_is_refused(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        recording_of(write(tmp_path / "a.json", {}), name)
+
+
+def test_an_unknown_record_is_told_of_the_levers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--messages-key"):
+        recording_of(write(tmp_path / "a.json", {"what": "ever"}))
