@@ -31,16 +31,6 @@ C = TypeVar("C", bound=BaseModel)
 
 _MOST_BYTES = 4 * 1024**2
 
-RENAMED = {
-    "flat_trees": "constant_trees",
-    "idle_steps": "noop_cost_steps",
-    "min_gap": "min_label_margin",
-    "own_steps": "policy_prefix_steps",
-    "recall_heads": "copy_heads",
-    "tails": "unbranched_suffixes",
-}
-"""New names of renamed fields, so that the error about an older job file can name them."""
-
 
 def load_config(
     kind: type[C],
@@ -216,9 +206,6 @@ def _explain(problem: ErrorDetails, kind: type[BaseModel], values: Mapping[str, 
     match problem["type"]:
         case "extra_forbidden":
             fields = _fields_at(kind, problem["loc"][:-1], values)
-            table, _, field = name.rpartition(".")
-            if (new := RENAMED.get(field)) in fields:
-                return f"{name}: is now called {'.'.join(filter(None, (table, new)))}; rename it"
             known = ", ".join(fields) or "none here"
             return f"{name}: there is no such field; the fields are {known}"
         case "missing":

@@ -79,12 +79,11 @@ class Decisions(BaseModel):
         min_length=1,
     )
     go_on: GoOn = "random"
-    tau: float | None = Field(default=None, ge=0, exclude_if=lambda tau: tau is None)
+    tau: float | None = Field(default=None, ge=0)
     valued_share: float = Field(default=1.0, gt=0, le=1)
     max_steps: int = Field(default=40, ge=1)
     horizon: int = Field(default=50, ge=1)
-    # Not written if it is None, so that runs from before it can be resumed.
-    total_steps: int | None = Field(default=None, ge=1, exclude_if=lambda steps: steps is None)
+    total_steps: int | None = Field(default=None, ge=1)
     max_tokens: int = Field(default=128, ge=1)
 
     @model_validator(mode="after")

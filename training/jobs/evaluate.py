@@ -113,18 +113,15 @@ class EvaluateConfig(RolloutConfig):
     max_steps: int = Field(default=40, ge=1)
     greedy_candidate: bool = True
     tie_break: TieBreak = "first"
-    tau: float | None = Field(default=None, ge=0, exclude_if=lambda tau: tau is None)
-    prior: PriorBy | None = Field(default=None, exclude_if=lambda prior: prior is None)
+    tau: float | None = Field(default=None, ge=0)
+    prior: PriorBy | None = None
     trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
     beams: int = Field(default=2, ge=1)
     lats_iterations: int = Field(default=5, ge=1)
     guided_trajectories: int = Field(default=3, ge=1)
-    # Not written at its defaults, so that evaluations from before it can be resumed.
-    reflexion: Reflexion = Field(
-        default=Reflexion(), exclude_if=lambda reflexion: reflexion == Reflexion()
-    )
+    reflexion: Reflexion = Reflexion()
     paraphrases: Path | None = None
     policy_sha256: str = ""
     qnet_sha256: str = ""

@@ -73,14 +73,9 @@ class LabelConfig(BaseModel):
     noop_cost_steps: float = Field(default=1.0, ge=1)
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
-    # Not written at their defaults, so that runs from before them can be started over.
-    qnet: str = Field(default="", exclude_if=lambda name: not name)
-    gae_lambda: float = Field(
-        default=GAE_LAMBDA, ge=0, le=1, exclude_if=lambda value: value == GAE_LAMBDA
-    )
-    inference: Inference = Field(
-        default=Inference(), exclude_if=lambda inference: inference == Inference()
-    )
+    qnet: str = ""
+    gae_lambda: float = Field(default=GAE_LAMBDA, ge=0, le=1)
+    inference: Inference = Inference()
 
     @model_validator(mode="after")
     def _values_where_they_are_needed(self) -> Self:

@@ -16,7 +16,6 @@ changes a row, and the draws of the two rules begin alike.
 from collections.abc import Iterable, Iterator
 from statistics import fmean
 
-from pydantic import Field
 from rich.console import Console
 
 from qnet.types import BatchPolicy
@@ -51,8 +50,7 @@ class RroConfig(RolloutConfig):
     policy_fields = ("policy", "scorer")
 
     policy: str = EMBEDDED
-    # Not written while it is "", so that runs from before it can be resumed.
-    scorer: str = Field(default="", exclude_if=lambda name: not name)
+    scorer: str = ""
     rising: Rising = Rising()
     rewards: StepRewards = StepRewards()
     seed: int = 0

@@ -60,8 +60,7 @@ class Optimization(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    # Left out of config.json where it is None, so that runs of earlier versions resume.
-    lora: Lora | None = Field(default=None, exclude_if=lambda lora: lora is None)
+    lora: Lora | None = None
     optimizer: Literal["adamw", "muon"] = "adamw"
     lr: float = Field(default=1e-5, gt=0)
     muon_lr: float = Field(default=0.01, gt=0)
@@ -76,10 +75,7 @@ class Optimization(BaseModel):
     threads: int = Field(default=0, ge=0, description="0 leaves torch's own choice")
     processes: int = Field(default=1, ge=1)
     mixed_precision: Literal["no", "bf16"] = "no"
-    # Left out like `lora`.
-    frozen_dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", exclude_if=lambda dtype: dtype == "float32"
-    )
+    frozen_dtype: Literal["float32", "bfloat16"] = "float32"
     gradient_checkpointing: bool = False
     trackers: tuple[Tracker, ...] = ()
     save_every_s: float = Field(default=120.0, gt=0)

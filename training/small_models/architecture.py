@@ -53,9 +53,8 @@ class Architecture(BaseModel):
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=6, ge=1)
     copy_heads: int = Field(default=0, ge=0)
-    # Left out of config.json where they are the defaults, so that runs of earlier versions resume.
-    induction_heads: int = Field(default=0, ge=0, exclude_if=lambda heads: heads == 0)
-    rope_theta: float = Field(default=ROPE_THETA, gt=1, exclude_if=lambda base: base == ROPE_THETA)
+    induction_heads: int = Field(default=0, ge=0)
+    rope_theta: float = Field(default=ROPE_THETA, gt=1)
     context: int = Field(default=2048, ge=64)
     phrases: tuple[str, ...] = ()
     numbered_words: bool = False

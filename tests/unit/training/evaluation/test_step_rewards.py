@@ -136,13 +136,6 @@ def test_a_long_trajectory_counts_as_much_as_a_short_one(groups: Path, tmp_path:
     assert 0 <= low < found.mean_reward < high <= 1
 
 
-def test_runs_of_rro_from_before_it_had_a_scorer_have_the_same_configuration(
-    tmp_path: Path,
-) -> None:
-    assert "scorer" not in rro_config(tmp_path).model_dump()
-    assert rro_config(tmp_path, scorer="other").model_dump()["scorer"] == "other"
-
-
 def test_what_cannot_be_judged_is_refused(groups: Path, tmp_path: Path) -> None:
     output = tmp_path / "rewards.json"
     for rollouts, min_gap in (((0,), 0.1), ((1,), 0.0)):

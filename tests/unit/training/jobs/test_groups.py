@@ -102,11 +102,9 @@ def test_no_continuation_outlives_the_limit_of_the_episode(tmp_path: Path) -> No
     assert cut_off == {10}
 
 
-def test_a_run_without_a_total_limit_can_be_resumed_as_before_there_was_one(
+def test_a_run_is_not_resumed_under_another_total_limit(
     tmp_path: Path,
 ) -> None:
-    assert "total_steps" not in Decisions().model_dump()
-    assert Decisions(total_steps=40).model_dump()["total_steps"] == 40
     play(configure(tmp_path))
     with pytest.raises(ConfigError, match=r"decisions\.total_steps was None and is 9"):
         play(configure(tmp_path, decisions=Decisions(max_steps=8, horizon=12, total_steps=9)))

@@ -135,14 +135,6 @@ def test_a_model_is_named_where_its_values_are_read(
         bootstrapped(tmp_path, tmp_path / "labels", **changes)
 
 
-def test_runs_from_before_there_were_such_targets_have_the_same_configuration(
-    tmp_path: Path,
-) -> None:
-    written = LabelConfig(trees=(tmp_path,), output=tmp_path).model_dump()
-    assert not {"qnet", "gae_lambda", "inference"} & written.keys()
-    assert bootstrapped(tmp_path, tmp_path).model_dump()["gae_lambda"] == 0.5
-
-
 def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
     plain = write_trees(tmp_path / "plain", golden_tree("two_ways_home"))
     one = searched("two_ways_home", [0.5] * 5)

@@ -12,7 +12,6 @@ from qnet.models.qnet import QNet
 from tests.support.tiny_models import q_model
 from tests.support.trainings import train, weights_of
 from training.optimization.adapters import merged
-from training.optimization.options import Optimization
 from training.optimization.trainer import Loop, Loss
 from training.q_training.validation import require_packable
 
@@ -145,8 +144,3 @@ def test_packing_is_compared_in_float32() -> None:
 def test_without_frozen_weights_the_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="all weights are trained"):
         trained(tmp_path, tiny(frozen=False), frozen_dtype="bfloat16")
-
-
-def test_configurations_without_it_are_as_before() -> None:
-    assert "frozen_dtype" not in Optimization().model_dump()
-    assert Optimization(frozen_dtype="bfloat16").model_dump()["frozen_dtype"] == "bfloat16"
