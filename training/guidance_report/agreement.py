@@ -29,6 +29,8 @@ def agreement_of(columns: Columns) -> Agreement:
         first_by_chance=mean_of(1 / steps["distinct"][decided]),
         argmax_is_most_frequent=mean_of(steps["is_most_frequent"]),
         fallback=mean_of(steps["fallback"]),
+        out_of_domain=mean_of(steps["outside"]),
+        domain_asked=int((~np.isnan(steps["outside"])).sum()),
         followed=mean_of(steps["followed"]),
         q_gain=mean_of(steps["q_gain"]),
         changed=int(changed.sum()),

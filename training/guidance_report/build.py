@@ -1,22 +1,40 @@
 """The report of recorded episodes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from qnet.errors import RecordError
+from qnet.records import OfferRow
 from training.guidance_report.agreement import agreement_of, step_ranges
-from training.guidance_report.calibration import reliability_of
+from training.guidance_report.calibration import reliability_of, success_bound
 from training.guidance_report.columns import CONTROL, Columns, read_columns
-from training.guidance_report.comparison import arms_of, comparisons_of, require_arm
+from training.guidance_report.comparison import (
+    arms_of,
+    comparisons_of,
+    require_arm,
+    shadowed_of,
+)
 from training.guidance_report.offers import environment_labels, offer_files, read_episodes
-from training.guidance_report.schema import Environment, GuidanceReport
+from training.guidance_report.other_taus import OtherTaus
+from training.guidance_report.rare_values import ArgumentValues
+from training.guidance_report.schema import (
+    Comparison,
+    Environment,
+    GuidanceReport,
+    Reliability,
+)
 from training.guidance_report.threshold_actions import actions_of
 from training.guidance_report.verdict import verdict_of
 
 _SHOWN_BAD_ROWS: Final = 20
+_BOTH: Final = (
+    "both may be true: guidance compares the candidates of one state, and the AUC compares "
+    "episodes of different tasks, whose difficulty Q need not know"
+)
 
 
 def build_report(
@@ -41,18 +59,40 @@ def build_report(
         bad.append(str(error))
 
     files = offer_files(paths)
-    columns = read_columns(read_episodes(files, on_bad_row), environment_labels(paths))
+    notes = _Notes(OtherTaus(), ArgumentValues())
+    episodes = _noting(read_episodes(files, on_bad_row), notes)
+    columns = read_columns(episodes, environment_labels(paths))
     if not len(columns.episodes["outcome"]):
         raise RecordError(
             f"{', '.join(map(str, files))} has no episode; send outcomes to "
             "/v1/episodes/ID/outcome, which record them"
         )
     require_arm(columns, baseline)
-    return _report(columns, files, bad, baseline)
+    return _report(columns, notes, files, bad, baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Notes:
+    """What is noted of the candidates' texts, which are not kept."""
+
+    other_taus: OtherTaus
+    values: ArgumentValues
+
+
+def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[OfferRow]]:
+    """The episodes, each noted as it passes."""
+    for rows in episodes:
+        notes.other_taus.add(rows)
+        notes.values.add(rows)
+        yield rows
 
 
 def _report(
-    columns: Columns, files: Sequence[Path], bad: Sequence[str], baseline: str | None
+    columns: Columns,
+    notes: _Notes,
+    files: Sequence[Path],
+    bad: Sequence[str],
+    baseline: str | None,
 ) -> GuidanceReport:
     everything = np.ones(len(columns.episodes["outcome"]), dtype=np.bool_)
     arms = arms_of(columns, everything)
@@ -65,6 +105,9 @@ def _report(
     for environment in environments:
         sentences += [comparison.sentence for comparison in environment.comparisons]
     sentences += [one.sentence for one in reliability]
+    if _both_said(comparisons, reliability):
+        sentences.append(_BOTH)
+    other_taus = notes.other_taus.estimates()
     return GuidanceReport(
         files=tuple(map(str, files)),
         bad_rows=len(bad),
@@ -72,7 +115,7 @@ def _report(
         episodes=len(everything),
         steps=len(columns.steps["depth"]),
         tasks=len(np.unique(columns.episodes["task"])),
-        verdict=verdict_of(columns, everything, baseline),
+        verdict=verdict_of(columns, everything, baseline, other_taus),
         sentences=tuple(sentences),
         arms=arms,
         comparisons=comparisons,
@@ -80,7 +123,19 @@ def _report(
         agreement=agreement_of(columns),
         actions=actions_of(columns),
         by_step=step_ranges(columns),
+        shadows=shadowed_of(columns),
+        other_taus=other_taus,
+        rare_values=notes.values.rare(columns.episodes["outcome"], success_bound(columns)),
         environments=environments,
+    )
+
+
+def _both_said(comparisons: Sequence[Comparison], reliability: Sequence[Reliability]) -> bool:
+    """True if a Q model helps, and its Q cannot be told from chance."""
+    helpful = {one.arm for one in comparisons if one.finding == "helps"}
+    return any(
+        one.q_model in helpful and one.auc_ci95 is not None and one.auc_ci95[0] <= 0.5
+        for one in reliability
     )
 
 

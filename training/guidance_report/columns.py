@@ -22,7 +22,17 @@ SERVED: Final = "served"
 """Environment of tasks of which no tree was found."""
 
 Column = NDArray[np.float64]
-_EPISODE: Final = ("task", "arm", "environment", "outcome", "steps", "tokens", "ms", "changed")
+_EPISODE: Final = (
+    "task",
+    "arm",
+    "environment",
+    "outcome",
+    "steps",
+    "tokens",
+    "ms",
+    "changed",
+    "shadow",
+)
 _STEP: Final = (
     "episode",
     "depth",
@@ -35,6 +45,7 @@ _STEP: Final = (
     "is_most_frequent",
     "is_vote",
     "fallback",
+    "outside",
     "followed",
     "tokens",
     "ms",
@@ -75,14 +86,16 @@ class Columns:
     """All episodes and steps; unknown numbers are NaN.
 
     Attributes:
-        arms, environments, q_models: names by the numbers in the columns.
-        episodes: columns `task`, `arm`, `environment`, `outcome`, `steps`, `tokens`, `ms`, and
-            `changed`, the number of steps at which Q chose another candidate than the first.
+        arms, environments, q_models, shadows: names by the numbers in the columns.
+        episodes: columns `task`, `arm`, `environment`, `outcome`, `steps`, `tokens`, `ms`,
+            `changed`, the number of steps at which Q chose another candidate than the first, and
+            `shadow`, NaN without one.
         steps: columns `episode`, `depth`, `draws`, `distinct`, `q_model`, `q_taken` (of the action
             in the episode), `q_gain` (of the chosen candidate over the first), `is_first` and
             `is_most_frequent` (of the chosen candidate, NaN without a choice by Q), `is_vote`
-            (the same, and of equally frequent ones the first), `fallback`, `followed`, `tokens`,
-            `ms`, and `left_out`, the tokens that a window of the history left out.
+            (the same, and of equally frequent ones the first), `fallback`, `outside` (the Q model's
+            domain, NaN where that was not asked), `followed`, `tokens`, `ms`, and `left_out`, the
+            tokens that a window of the history left out.
         actions: columns of the actions below a threshold: `episode`, `q_model`, `action` and
             `outcome` as indices of `ACTIONS` and `OUTCOMES`, `q_before`, `q_after`, `tokens`, and
             `chosen`, whether the chosen candidate is one that the action drew.
@@ -91,6 +104,7 @@ class Columns:
     arms: tuple[str, ...]
     environments: tuple[str, ...]
     q_models: tuple[str, ...]
+    shadows: tuple[str, ...]
     episodes: Mapping[str, Column]
     steps: Mapping[str, Column]
     actions: Mapping[str, Column]
@@ -105,7 +119,7 @@ def read_columns(
         episodes: the steps of each.
         environments: environment of each task.
     """
-    tasks, arms, places, q_models = Names(), Names(), Names(), Names()
+    tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
     of_episodes = {name: array("d") for name in _EPISODE}
     of_steps = {name: array("d") for name in _STEP}
     of_actions = {name: array("d") for name in _ACTION}
@@ -127,12 +141,14 @@ def read_columns(
                 "tokens": sum(step["tokens"] for step in steps),
                 "ms": sum(step["ms"] for step in steps),
                 "changed": sum(step["is_first"] == 0 for step in steps),
+                "shadow": shadows.number(rows[-1].shadow) if rows[-1].shadow else nan,
             },
         )
     return Columns(
         arms.names,
         places.names,
         q_models.names,
+        shadows.names,
         _frozen(of_episodes),
         _frozen(of_steps),
         _frozen(of_actions),
@@ -174,6 +190,7 @@ def _step(row: OfferRow) -> dict[str, float]:
         "is_most_frequent": float(counts[row.chosen] == most) if counted else nan,
         "is_vote": float(row.chosen == max(counts, key=counts.__getitem__)) if counted else nan,
         "fallback": float(row.reason == FALLBACK) if row.reason else nan,
+        "outside": _number(row.out_of_domain),
         "followed": float(row.taken == row.chosen),
         "tokens": _number(row.completion_tokens),
         "ms": _number(row.duration_ms),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from qnet.errors import ConfigError
 from training.evaluation.statistics import clustered_difference, clustered_mean_interval
 from training.guidance_report.columns import CONTROL, Column, Columns
-from training.guidance_report.schema import Arm, Comparison, Finding, Spread
+from training.guidance_report.schema import Arm, Comparison, Finding, Shadowed, Spread
 
 FEWEST_TASKS: Final = 10
 """An arm with fewer tasks has no interval: resampling so few says too little."""
@@ -36,6 +36,27 @@ def arms_of(columns: Columns, among: Mask) -> tuple[Arm, ...]:
     """
     arms = [_arm(columns, number, among) for number in _present(columns, among)]
     return tuple(sorted(arms, key=lambda arm: (-arm.episodes, arm.name)))
+
+
+def shadowed_of(columns: Columns) -> tuple[Shadowed, ...]:
+    """The episodes of each arm that had a shadow, by shadow."""
+    episodes = columns.episodes
+    found = []
+    for arm in range(len(columns.arms)):
+        for number, shadow in enumerate(columns.shadows):
+            chosen = (episodes["arm"] == arm) & (episodes["shadow"] == number)
+            if chosen.any():
+                found.append(
+                    Shadowed(
+                        arm=columns.arms[arm],
+                        shadow=shadow,
+                        episodes=int(chosen.sum()),
+                        tasks=len(np.unique(episodes["task"][chosen])),
+                        mean_outcome=float(episodes["outcome"][chosen].mean()),
+                        ms=spread_of(episodes["ms"][chosen]),
+                    )
+                )
+    return tuple(found)
 
 
 def comparisons_of(

@@ -9,11 +9,9 @@ from training.guidance_report.plots import arms_plot, reliability_plot
 from training.guidance_report.schema import Arm, Comparison, GuidanceReport, Reliability
 from training.guidance_report.tables import (
     ReportTable,
-    actions_table,
-    agreement_table,
     arms_table,
+    detail_tables,
     reliability_table,
-    steps_table,
 )
 
 _STYLE: Final = """
@@ -50,9 +48,7 @@ def html_of(report: GuidanceReport) -> str:
             for environment in report.environments
         ),
         *map(_reliability, report.reliability),
-        _table(agreement_table(report.agreement)),
-        _table(actions_table(report.actions)) if report.actions else "",
-        _table(steps_table(report.by_step)),
+        *map(_table, detail_tables(report)),
         _bad_rows(report),
     ]
     return "\n".join(filter(None, parts)) + "\n</body></html>\n"

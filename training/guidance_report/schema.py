@@ -112,6 +112,8 @@ class Agreement(Part):
         argmax_is_most_frequent: share at which it chose the candidate drawn most often.
         fallback: share of all steps at which no Q chose, because the state was outside the Q
             model's domain or it did not answer.
+        out_of_domain: share of `domain_asked`, the steps at which the Q model's domain was asked,
+            that were outside it.
         followed: share of all steps at which the agent took the chosen candidate.
         q_gain: mean Q of the chosen candidate minus that of the first.
         changed, unchanged: episodes with and without a step at which Q chose another candidate
@@ -126,6 +128,8 @@ class Agreement(Part):
     first_by_chance: float | None
     argmax_is_most_frequent: float | None
     fallback: float | None
+    out_of_domain: float | None
+    domain_asked: int
     followed: float | None
     q_gain: float | None
     changed: int
@@ -160,6 +164,64 @@ class ActionFigures(Part):
     q_after: float
     tokens: float
     mean_outcome: float
+
+
+class Shadowed(Part):
+    """Episodes of an arm that a second Q model scored, too, without effect; its arm counts them.
+
+    Attributes:
+        shadow: `name@version` of that Q model.
+        ms: time in the server of an episode, which a shadow on the same device may lengthen.
+    """
+
+    arm: str
+    shadow: str
+    episodes: int
+    tasks: int
+    mean_outcome: float
+    ms: Spread
+
+
+class TauEstimate(Part):
+    """Estimate of what another temperature of the posterior would have changed.
+
+    Attributes:
+        tau: None is the vote alone.
+        decisions: recorded choices whose candidates have their Q and draws.
+        changed: of those, the ones at which it chooses another candidate than was taken.
+        known: of those, the ones whose other candidate another episode took in the same state.
+        tasks: of those.
+        difference: mean over tasks of the mean outcome after its choice minus that after the
+            recorded one; None without a known decision.
+        ci95: interval of the difference, over tasks; None with too few of them.
+    """
+
+    q_model: str
+    tau: float | None
+    decisions: int
+    changed: int
+    known: int
+    tasks: int
+    difference: float | None
+    ci95: Interval | None
+
+
+class RareValue(Part):
+    """An argument value that few episodes tried.
+
+    Attributes:
+        tool: the tool, or the first word of an action in words.
+        argument: name of the argument; "" for an action in words.
+        episodes: number that tried it, of which `successes` succeeded.
+        offered: steps with a candidate that has it.
+    """
+
+    tool: str
+    argument: str
+    value: str
+    episodes: int
+    successes: int
+    offered: int
 
 
 class StepRange(Part):
@@ -197,6 +259,9 @@ class GuidanceReport(Part):
         bad_row_messages: the first of them, with their lines.
         verdict: whether to go on with guidance, in one sentence.
         sentences: the findings in words.
+        shadows: episodes under a shadow.
+        other_taus: estimates, by Q model.
+        rare_values: the rarest first, at most 20.
     """
 
     version: Literal[1] = 1
@@ -214,4 +279,7 @@ class GuidanceReport(Part):
     agreement: Agreement
     actions: tuple[ActionFigures, ...]
     by_step: tuple[StepRange, ...]
+    shadows: tuple[Shadowed, ...]
+    other_taus: tuple[TauEstimate, ...]
+    rare_values: tuple[RareValue, ...]
     environments: tuple[Environment, ...]

@@ -10,7 +10,17 @@ from training.guidance_report.numbers import (
     share_text,
     signed_text,
 )
-from training.guidance_report.schema import ActionFigures, Agreement, Arm, Reliability, StepRange
+from training.guidance_report.schema import (
+    ActionFigures,
+    Agreement,
+    Arm,
+    GuidanceReport,
+    RareValue,
+    Reliability,
+    Shadowed,
+    StepRange,
+    TauEstimate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,19 @@ class ReportTable:
     title: str
     names: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+def detail_tables(report: GuidanceReport) -> list[ReportTable]:
+    """The tables behind those of arms and of reliability; without those that would be empty."""
+    tables = [
+        shadows_table(report.shadows),
+        agreement_table(report.agreement),
+        other_taus_table(report.other_taus),
+        actions_table(report.actions),
+        rare_values_table(report.rare_values),
+        steps_table(report.by_step),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def arms_table(title: str, arms: Sequence[Arm]) -> ReportTable:
@@ -61,6 +84,7 @@ def agreement_table(found: Agreement) -> ReportTable:
     """One row for each figure of agreement."""
     changed = f"{number_text(found.changed_outcome)} ({found.changed:,} episodes)"
     unchanged = f"{number_text(found.unchanged_outcome)} ({found.unchanged:,} episodes)"
+    outside = share_text(found.out_of_domain)
     most_frequent = share_text(found.argmax_is_most_frequent)
     rows = (
         ("steps with a choice by Q", f"{found.with_choice:,} of {found.steps:,}"),
@@ -70,6 +94,7 @@ def agreement_table(found: Agreement) -> ReportTable:
         ("the same by chance", share_text(found.first_by_chance)),
         ("the highest Q is the most frequent candidate's", most_frequent),
         ("no Q chose: outside its domain, or no answer", share_text(found.fallback)),
+        (f"outside its domain, of {found.domain_asked:,} steps with one", outside),
         ("Q of the chosen candidate over the first", signed_text(found.q_gain)),
         ("the agent took the chosen candidate", share_text(found.followed)),
         ("outcome where Q changed a step (not comparable with the next)", changed),
@@ -106,6 +131,53 @@ def actions_table(found: Sequence[ActionFigures]) -> ReportTable:
         for one in found
     )
     return ReportTable("below the threshold", names, rows)
+
+
+def shadows_table(found: Sequence[Shadowed]) -> ReportTable:
+    """One row for each arm and shadow."""
+    rows = tuple(
+        (
+            f"{one.arm}, shadow {one.shadow}",
+            count_text(one.episodes),
+            count_text(one.tasks),
+            number_text(one.mean_outcome),
+            number_text(one.ms.mean),
+            number_text(one.ms.p95),
+        )
+        for one in found
+    )
+    names = ("arm", "episodes", "tasks", "outcome", "ms", "ms, 95th")
+    return ReportTable("under a shadow (counted in their arms, too)", names, rows)
+
+
+def other_taus_table(found: Sequence[TauEstimate]) -> ReportTable:
+    """One row for each Q model and temperature."""
+    rows = tuple(
+        (
+            f"{one.q_model}: {'votes alone' if one.tau is None else f'tau {one.tau:g}'}",
+            count_text(one.decisions),
+            count_text(one.changed),
+            count_text(one.known),
+            signed_text(one.difference),
+            interval_text(one.ci95),
+        )
+        for one in found
+    )
+    names = ("choice by", "decisions", "other choice", "its outcome known", "difference", "95 %")
+    return ReportTable("estimate: other temperatures on recorded candidates", names, rows)
+
+
+def rare_values_table(found: Sequence[RareValue]) -> ReportTable:
+    """One row for each rarely tried value."""
+    rows = tuple(
+        (
+            f"{one.tool}{f' ({one.argument})' if one.argument else ''}: {one.value}",
+            f"{one.successes:,} successes of {one.episodes:,}" if one.episodes else "never tried",
+            count_text(one.offered),
+        )
+        for one in found
+    )
+    return ReportTable("rarely tried", ("value", "episodes", "offered, steps"), rows)
 
 
 def steps_table(parts: Sequence[StepRange]) -> ReportTable:

@@ -7,11 +7,9 @@ from rich.table import Table
 from training.guidance_report.schema import GuidanceReport
 from training.guidance_report.tables import (
     ReportTable,
-    actions_table,
-    agreement_table,
     arms_table,
+    detail_tables,
     reliability_table,
-    steps_table,
 )
 
 
@@ -31,9 +29,7 @@ def print_report(report: GuidanceReport, console: Console) -> None:
         arms_table("arms", report.arms),
         *(arms_table(environment.name, environment.arms) for environment in report.environments),
         *map(reliability_table, report.reliability),
-        agreement_table(report.agreement),
-        *([actions_table(report.actions)] if report.actions else []),
-        steps_table(report.by_step),
+        *detail_tables(report),
     ]
     for table in tables:
         console.print(_rich(table))

@@ -1,5 +1,6 @@
 """Verdict of the report in one sentence: whether to go on with guidance."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from training.guidance_report.agreement import mean_of
 from training.guidance_report.columns import CONTROL, Columns
 from training.guidance_report.comparison import Mask, arms_of, comparisons_of
-from training.guidance_report.schema import Comparison
+from training.guidance_report.schema import Comparison, TauEstimate
 
 NONE: Final = "none"
 VOTES: Final = "votes"
@@ -17,13 +18,19 @@ _ALIKE: Final = 0.99
 """Share of the steps with a choice at which Q chose what votes choose: nothing is left of Q."""
 
 
-def verdict_of(columns: Columns, among: Mask, baseline: str | None = None) -> str:
+def verdict_of(
+    columns: Columns,
+    among: Mask,
+    baseline: str | None = None,
+    other_taus: Sequence[TauEstimate] = (),
+) -> str:
     """Judgement by the recorded episodes of the guided arm with the most of them.
 
     Args:
         columns: all episodes.
         among: which of them count.
         baseline: the unguided arm; None for episodes of one candidate, or of the Q model `none`.
+        other_taus: estimates of what votes alone would have led to.
     """
     names = [arm.name for arm in arms_of(columns, among)]
     plain = baseline or (CONTROL if CONTROL in names else _named(names, NONE))
@@ -39,6 +46,8 @@ def verdict_of(columns: Columns, among: Mask, baseline: str | None = None) -> st
             f"votes would have done as well: at {share:.0%} of the steps with a choice {guided} "
             "chose what was drawn most often"
         )
+    elif better := _better_votes(other_taus, guided):
+        return f"votes would have done as well, by an estimate: {better}"
     if plain is None:
         return (
             f"no verdict: nothing was recorded without {guided}; send a share of the episodes with "
@@ -67,6 +76,18 @@ def _votes_share(columns: Columns, q_model: str) -> float | None:
     steps = columns.steps
     own = steps["q_model"] == columns.q_models.index(q_model)
     return mean_of(np.where(own, steps["is_vote"], np.nan))
+
+
+def _better_votes(other_taus: Sequence[TauEstimate], q_model: str) -> str:
+    """The estimate that the vote leads to more than Q; "" without one."""
+    alone = next((one for one in other_taus if one.q_model == q_model and one.tau is None), None)
+    if alone is None or alone.ci95 is None or alone.ci95[0] <= 0:
+        return ""
+    low, high = alone.ci95
+    return (
+        f"where Q chose otherwise, the vote led to {alone.difference:+.3f} in outcome "
+        f"({low:+.3f} to {high:+.3f}, {alone.known:,} decisions of {alone.tasks:,} tasks)"
+    )
 
 
 def _named(arms: list[str], name: str) -> str | None:

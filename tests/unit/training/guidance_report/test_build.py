@@ -235,3 +235,36 @@ def test_a_bad_row_ends_the_command_unless_it_may_be_left_out(tmp_path: Path) ->
     skipped = CliRunner().invoke(app, ["report", str(tmp_path), "--skip-bad"])
     assert skipped.exit_code == 0
     assert "rows left out: 1" in skipped.output
+
+
+def test_steps_outside_the_domain_are_counted_where_it_was_asked(tmp_path: Path) -> None:
+    told = (offer(task=f"t{n}", episode=f"{n}", out_of_domain=n < 3) for n in range(12))
+    agreement = report_of(tmp_path, told, episodes(20, 0.5, seed=1)).agreement
+
+    assert (agreement.out_of_domain, agreement.domain_asked) == (0.25, 12)
+
+
+def test_episodes_under_a_shadow_are_counted_apart(tmp_path: Path) -> None:
+    def told(count: int, first: int, **more: Any) -> Iterator[OfferRow]:
+        for n in range(first, first + count):
+            yield offer(task=f"t{n}", episode=f"{n}", duration_ms=float(first + 1), **more)
+
+    report = report_of(tmp_path, told(4, 0, shadow="shop@v2"), told(6, 4, shadow=""), told(5, 10))
+
+    (shadowed,) = report.shadows
+    assert (shadowed.arm, shadowed.shadow, shadowed.episodes) == (GUIDED, "shop@v2", 4)
+    assert shadowed.ms.mean == 1.0
+    assert [arm.episodes for arm in report.arms] == [15]
+    assert "shadow shop@v2" in html_of(report)
+
+
+def test_it_says_why_guidance_may_help_and_its_q_be_at_chance(tmp_path: Path) -> None:
+    def guided() -> Iterator[OfferRow]:
+        for n in range(200):
+            name = f"t{n}"
+            yield offer(task=name, episode=name, outcome=float(n < 180), q_values=(0, n % 2 + 1))
+
+    report = report_of(tmp_path, guided(), episodes(200, 0.1, seed=1, guided=False))
+
+    assert [comparison.finding for comparison in report.comparisons] == ["helps"]
+    assert report.sentences[-1].startswith("both may be true")
