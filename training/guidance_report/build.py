@@ -73,7 +73,7 @@ def build_report(
 
 @dataclass(frozen=True, slots=True)
 class _Notes:
-    """What is noted of the candidates' texts, which are not kept."""
+    """Notes on the candidates' texts, which are not kept."""
 
     other_taus: OtherTaus
     values: ArgumentValues
