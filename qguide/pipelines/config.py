@@ -31,7 +31,7 @@ class StageConfig(BaseModel):
 
     Attributes:
         job: the command, such as "train-qnet".
-        config: its job file, relative to the pipeline file.
+        config: its job file, relative to the pipeline file; None where `set` has all it needs.
         set: overrides of the job file's fields, each "field=value".
         needs: stages that have to be finished first, beside those whose output this one reads.
         slots: number of slots that it takes; None for its `optimization.processes`.
@@ -42,7 +42,7 @@ class StageConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     job: str
-    config: Path
+    config: Path | None = None
     set: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     slots: int | None = Field(default=None, ge=1)
@@ -109,7 +109,10 @@ def load_pipeline(
     more = _by_stage(stages, overrides)
     placed = {
         name: stage.model_copy(
-            update={"config": path.parent / stage.config, "set": (*stage.set, *more[name])}
+            update={
+                "config": None if stage.config is None else path.parent / stage.config,
+                "set": (*stage.set, *more[name]),
+            }
         )
         for name, stage in stages.items()
     }

@@ -76,7 +76,7 @@ def _text(value: Scalar) -> str:
 
 def _stage(name: str, stage: "StageConfig", values: Mapping[str, str]) -> "StageConfig":
     changed = {
-        "config": Path(_filled(name, str(stage.config), values)),
+        "config": stage.config and Path(_filled(name, str(stage.config), values)),
         "set": tuple(_filled(name, override, values) for override in stage.set),
         "needs": tuple(_filled(name, need, values) for need in stage.needs),
         "matrix": None,

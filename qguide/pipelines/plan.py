@@ -148,7 +148,8 @@ def _load(stage: StageConfig) -> BaseModel:
 
 def _arguments(stage: StageConfig) -> tuple[str, ...]:
     overrides = [part for override in stage.set for part in ("--set", override)]
-    return (stage.job, "--config", str(stage.config), *overrides)
+    file = () if stage.config is None else ("--config", str(stage.config))
+    return (stage.job, *file, *overrides)
 
 
 def _require_apart(pipeline: PipelineConfig, outputs: Mapping[str, Path]) -> None:

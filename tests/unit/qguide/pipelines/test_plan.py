@@ -60,6 +60,21 @@ def plan_of(folder: Path, *overrides: str, only: Sequence[str] = (), **options: 
     return build_plan(load_pipeline(folder / "pipeline.toml", overrides, **options), only=only)
 
 
+def test_a_stage_needs_no_job_file_where_its_overrides_have_all(files: Path) -> None:
+    write_files(
+        files,
+        pipeline="""
+            output = "runs/pipeline"
+            [stages.trees]
+            job = "explore"
+            set = ["policy=embedded", "output=runs/trees", "environment.count=3"]
+        """,
+    )
+    overrides = ("policy=embedded", "output=runs/trees", "environment.count=3")
+    expected = ("explore", *(part for one in overrides for part in ("--set", one)))
+    assert plan_of(files).stages["trees"].arguments == expected
+
+
 def test_a_stage_needs_those_whose_output_it_reads(files: Path) -> None:
     plan = plan_of(files)
     assert {name: stage.needs for name, stage in plan.stages.items()} == {

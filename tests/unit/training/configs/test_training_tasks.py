@@ -36,6 +36,8 @@ from training.jobs.train_qnet import TrainQNetConfig
 CONFIGS = ROOT / "training" / "configs"
 TRAIN_GAMES = Path("data/alfworld/train")
 NUMBER_OF_TRAIN_GAMES = 3_554
+OWN = "own/pipeline.toml"
+"""Names a package and a model that its reader puts in."""
 HELD_BACK = ("held_back_groups", "held_back_pairs", "other_pairs")
 JOBS = {job.replace("-", "_"): job for job in table.JOBS} | {
     "train_value": "train-qnet",
@@ -50,6 +52,8 @@ def configs() -> tuple[tuple[str, BaseModel], ...]:
     found: list[tuple[str, BaseModel]] = []
     for path in sorted(CONFIGS.rglob("*.toml")):
         name = str(path.relative_to(CONFIGS))
+        if name == OWN:
+            continue
         if path.stem.startswith("pipeline"):
             for stage, job in load_pipeline(path).stages.items():
                 config = load_config(table.JOBS[job.job].config_type(), job.config, job.set)
