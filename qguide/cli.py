@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from importlib.metadata import version as version_of
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from qguide.commands.demo import demo
 from qguide.commands.environment import app as environment
+from qguide.commands.errors import exit_with
 from qguide.commands.evaluations import compare, step_rewards, success_curve
 from qguide.commands.export import ensemble, export_model, export_trunk
-from qguide.commands.extras import ExtrasGroup
 from qguide.commands.games import generate, parity, play
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
@@ -18,9 +19,45 @@ from qguide.commands.learning import domain, inspect, learn
 from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
+from qnet.support.extras import MODELS, REPORT, TRAIN, install, left_out
 from server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
+
+_EXTRAS: Final = {
+    "demo": MODELS,
+    "ensemble": MODELS,
+    "export-model": MODELS,
+    "export-trunk": MODELS,
+    "report": REPORT,
+    "serve": MODELS,
+}
+"""Extra of each command; `train`, which has all of them, where none is named."""
+
+
+class ExtrasGroup(TyperGroup):
+    """Commands, with the name of the extra to install in place of a failed import."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run the command.
+
+        Raises:
+            Exit: a package is missing; the extra that brings it has been printed.
+        """
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            package = left_out(error)
+            if package is None:
+                raise
+            command = ctx.invoked_subcommand or ""
+            extra = _EXTRAS.get(command, TRAIN)
+            exit_with(
+                f"qguide {command} needs {package}, which is not installed; {install(extra)}",
+                1,
+                error,
+            )
+
 
 app = typer.Typer(
     cls=ExtrasGroup,

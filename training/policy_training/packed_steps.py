@@ -4,14 +4,25 @@ import random
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from qnet.engine.tree_attention import use_block_masks
 from training.optimization.options import Optimization
 from training.optimization.packed_replies import PackedReplies
 from training.optimization.padded_batches import plan_steps
-from training.policy_training.dropout import disable_dropout
 from training.policy_training.logprobs import require_packable
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout probability of a model to 0; its configuration stays as it is."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        # Attention layers have a number instead of a module.
+        for name, value in list(vars(module).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
@@ -23,7 +34,7 @@ def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
     use_block_masks(policy, policy.device)
     require_packable(policy)
     use_block_masks(policy, device)  # where FSDP moves it later
-    disable_dropout(policy)
+    disable_dropout(policy)  # noise in it alone would move its ratio to the reference
 
 
 def plan_epochs(

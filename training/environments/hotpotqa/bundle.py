@@ -6,23 +6,24 @@ questions = "data/hotpot_dev_distractor_v1.json"    # without it: generated ques
 slice = "0:500"
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field
 
 from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig
+from training.environment import EnvironmentBundle, EnvironmentConfig, Task
 from training.environments.hotpotqa.episode import (
     QUESTION_OPENING,
     USAGE,
     EpisodeOptions,
     Measure,
+    QuestionEpisode,
 )
 from training.environments.hotpotqa.generated import NAME_SETS, generated_question
-from training.environments.hotpotqa.questions import read_questions
-from training.environments.hotpotqa.suite import QuestionSuite
-from training.trajectory import ChatFormat
+from training.environments.hotpotqa.questions import Question, read_questions
+from training.trajectory import ChatFormat, react_reply
 
 SYSTEM: Final = (
     "Answer the question from the pages of a small encyclopedia. Each reply is a thought and an "
@@ -30,6 +31,38 @@ SYSTEM: Final = (
     "best, Lookup[words] the next sentence of that page that has these words, and Finish[answer] "
     "hands in your answer, which should be a name, a number, yes or no, or a few words."
 )
+
+
+class QuestionSuite:
+    """See `training.environment.GoldSuite`."""
+
+    def __init__(self, name: str, questions: Sequence[Question], options: EpisodeOptions) -> None:
+        """Prepare the tasks.
+
+        Args:
+            name: of the suite, in results.
+            questions: with distinct ids.
+            options: of every episode.
+        """
+        self.name = name
+        self.tasks: Sequence[Task] = [question.task for question in questions]
+        self._by_id = {question.id: question for question in questions}
+        self._options = options
+
+    def make(self, task: Task) -> QuestionEpisode:
+        """A fresh, single-use episode of `task`."""
+        return QuestionEpisode(self._by_id[task.id], self._options)
+
+    def gold_replies(self, task: Task) -> list[str]:
+        """A search for each page that holds the answer, as far as turns allow, and the answer."""
+        question = self._by_id[task.id]
+        pages = question.supporting[: self._options.turns - 1]
+        searches = [react_reply(f"I search for {page}.", f"Search[{page}]") for page in pages]
+        answer = question.answer
+        return [*searches, react_reply(f"The answer is {answer}.", f"Finish[{answer}]")]
+
+    def close(self) -> None:
+        """Do nothing: there are no processes to stop."""
 
 
 class HotPotQaConfig(EnvironmentConfig):

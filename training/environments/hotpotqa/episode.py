@@ -1,14 +1,16 @@
 """One HotPotQA episode: searches, lookups and one answer."""
 
 import re
+import string
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from qnet.errors import EnvironmentFailureError
 from training.environment import StepResult
-from training.environments.hotpotqa.answers import exact_match, f1
 from training.environments.hotpotqa.questions import Paragraph, Question
-from training.environments.hotpotqa.search import ParagraphIndex, describe_found, sentences_with
+from training.environments.ranking.bm25 import Bm25Ranking
 
 QUESTION_OPENING: Final = "Question:"
 FINISHED: Final = "Your answer is handed in."
@@ -16,6 +18,11 @@ USAGE: Final = "Nothing happens. Use Search[words], Lookup[words] or Finish[answ
 Measure = Literal["em", "f1"]
 
 _ACTION: Final = re.compile(r"(search|lookup|finish)\[(.*)\]", re.I | re.S)
+_FIRST_SENTENCES: Final = 5
+_SIMILAR: Final = 4
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_WHOLE_ANSWERS: Final = frozenset({"yes", "no", "noanswer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +103,67 @@ class QuestionEpisode:
     def _reward(self, answer: str) -> float:
         measure = exact_match if self._options.measure == "em" else f1
         return measure(answer, self._question.answer)
+
+
+class ParagraphIndex:
+    """Paragraphs ranked by BM25 of title and text; a paragraph's title is always its best query."""
+
+    def __init__(self, paragraphs: Sequence[Paragraph]) -> None:
+        """Index the paragraphs."""
+        self._paragraphs = paragraphs
+        self._by_title = {paragraph.title.lower(): paragraph for paragraph in paragraphs}
+        self._ranking = Bm25Ranking(
+            [" ".join((paragraph.title, *paragraph.sentences)) for paragraph in paragraphs]
+        )
+
+    def rank(self, query: str) -> list[Paragraph]:
+        """The paragraphs that have a word of `query`, the best first."""
+        ranked = [self._paragraphs[place] for place in self._ranking.rank(query)]
+        titled = self._by_title.get(query.strip().lower())
+        if titled is None:
+            return ranked
+        return [titled, *(paragraph for paragraph in ranked if paragraph is not titled)]
+
+
+def describe_found(ranked: Sequence[Paragraph], query: str) -> str:
+    """A search's answer: the best paragraph's beginning, and the titles of the next ones."""
+    if not ranked:
+        return f"Nothing is found for {query.strip()!r}."
+    best, *others = ranked
+    beginning = " ".join(sentence.strip() for sentence in best.sentences[:_FIRST_SENTENCES])
+    found = f"{best.title}: {beginning}"
+    titles = "; ".join(paragraph.title for paragraph in others[:_SIMILAR])
+    return f"{found}\nSimilar: {titles}." if titles else found
+
+
+def sentences_with(paragraph: Paragraph, words: str) -> list[str]:
+    """The paragraph's sentences that contain `words`, in any case."""
+    wanted = words.strip().lower()
+    return [sentence.strip() for sentence in paragraph.sentences if wanted in sentence.lower()]
+
+
+def normalized(answer: str) -> str:
+    """An answer in lower case, without ASCII punctuation, articles and extra spaces.
+
+    It and the two measures are those of HotPotQA's official evaluation.
+    """
+    bare = answer.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(answer: str, gold: str) -> float:
+    """1 if both answers are equal once they are normalized, otherwise 0."""
+    return float(normalized(answer) == normalized(gold))
+
+
+def f1(answer: str, gold: str) -> float:
+    """Harmonic mean of precision and recall of the answer's words, in [0, 1].
+
+    "yes", "no" and "noanswer" are right or wrong as a whole.
+    """
+    answered, wanted = normalized(answer), normalized(gold)
+    if answered != wanted and not _WHOLE_ANSWERS.isdisjoint((answered, wanted)):
+        return 0.0
+    words, gold_words = answered.split(), wanted.split()
+    common = (Counter(words) & Counter(gold_words)).total()
+    return 2 * common / (len(words) + len(gold_words)) if common else 0.0

@@ -1,13 +1,20 @@
 """One InterCode-SQL episode: queries, and a submission of the last result."""
 
+import ast
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from qnet.errors import EnvironmentFailureError
 from qnet.types import ToolCall
 from training.environment import StepResult
-from training.environments.intercode_sql.database import OpenDatabase, ReadOnlyDatabase, Records
-from training.environments.intercode_sql.result_text import shortened, with_shape
+from training.environments.intercode_sql.database import (
+    ERROR,
+    OpenDatabase,
+    ReadOnlyDatabase,
+    Records,
+)
 from training.environments.intercode_sql.reward import execution_reward
 from training.environments.intercode_sql.tasks import SqlTask, describe_task
 from training.tool_calls import arguments_of, function_tool
@@ -31,6 +38,8 @@ SQL_TOOL: Final = function_tool(
         "required": ["query"],
     },
 )
+
+_CALLS: Final = re.compile(r"(?:Decimal|datetime\.\w+)\([^)]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +166,36 @@ class SqlToolEpisode(SqlEpisode):
             return self._execute(query)
         self._running(call.name)
         return self._answer(f'Call {EXECUTE_SQL} with {{"query": "…"}}.', valid=False)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, and how many were cut."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most} characters more)"
+
+
+def with_shape(text: str) -> str:
+    """A result after its number of records and columns; any other text as it is.
+
+    A small model counts badly, and the shape of a result says much about whether it answers the
+    question: "how many" has one record of one column.
+    """
+    records = parse_records(text)
+    if records is None:
+        return text
+    width = len(records[0]) if records and isinstance(records[0], tuple) else 0
+    null = any(isinstance(record, tuple) and None in record for record in records)
+    return f"{len(records)} records, {width} columns{', NULL' if null else ''}: {text}"
+
+
+def parse_records(text: str) -> Sequence[object] | None:
+    """The records that a text prints; None for an error or anything else.
+
+    Decimals and dates are printed as calls of Python; they become their text.
+    """
+    if text.startswith(ERROR):
+        return None
+    try:
+        records = ast.literal_eval(_CALLS.sub(lambda call: repr(call.group()), text))
+    except (ValueError, SyntaxError):
+        return None
+    return records if isinstance(records, list) else None

@@ -6,7 +6,7 @@ import pytest
 import stamina
 from stamina.instrumentation import get_on_retry_hooks
 
-from qguide.commands import retries
+from qguide.commands import errors
 from qguide.commands.errors import shown_errors
 
 
@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         def monotonic() -> float:
             return now[0]
 
-    monkeypatch.setattr(retries, "time", Clock)
+    monkeypatch.setattr(errors, "time", Clock)
     return now
 
 
@@ -36,7 +36,7 @@ def test_many_retries_are_one_line(clock: list[float], capsys: Any) -> None:
     with shown_errors():
         fail_twice("upstream [a] cannot be reached")
         fail_twice("upstream [b] cannot be reached")
-        clock[0] += retries.EVERY_S
+        clock[0] += errors.EVERY_S
         fail_twice("upstream [c] cannot be reached")
     shown = capsys.readouterr().err.splitlines()
     assert shown == [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.environments.hotpotqa.answers import exact_match, f1, normalized
+from training.environments.hotpotqa.episode import exact_match, f1, normalized
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ from training.data.records import TrajectoryRow
 from training.data.runs import read_rows
 from training.environment import Task
 from training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
-from training.environments.hotpotqa.episode import USAGE, QuestionEpisode
+from training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
 from training.environments.hotpotqa.generated import NAME_SETS, generated_question
 from training.environments.hotpotqa.questions import read_questions
-from training.environments.hotpotqa.search import ParagraphIndex
 from training.environments.task_selection import read_task_ids
 from training.jobs.collect import CollectConfig, run_collect
 

@@ -3,7 +3,7 @@
 import pytest
 
 from training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from training.environments.intercode_sql.result_text import (
+from training.environments.intercode_sql.episode import (
     parse_records,
     shortened,
     with_shape,
