@@ -23,6 +23,20 @@ class _State(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Arm(_State):
+    """Part of an episode in learning (`server.learning`).
+
+    Attributes:
+        trial: number of the trial; 0 before the first.
+        guided: a learned Q model guides it.
+        share: probability with which it does.
+    """
+
+    trial: int
+    guided: bool
+    share: float
+
+
 class Offer(_State):
     """The candidates that an agent was offered at one state.
 
@@ -49,6 +63,8 @@ class Offer(_State):
         actions: those that were taken.
         out_of_domain: the state was outside the Q model's domain; None if that was not asked.
         shadow: `name@version` of the Q model's shadow; "" for none, None in a state of before.
+        arm: the episode's part in learning; None without learning.
+        propensity: probability of this choice among these candidates; None without learning.
     """
 
     at: int
@@ -72,6 +88,8 @@ class Offer(_State):
     actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
     out_of_domain: bool | None = None
     shadow: str | None = None
+    arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
+    propensity: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
 
     @property
     def stopped(self) -> bool:
@@ -140,6 +158,7 @@ class Episode(_State):
         seen: hash of those messages.
         broken: why it can no longer be recorded, or "".
         recorded: True once it is in a file.
+        arm: its part in learning, from its first step on; None without learning.
     """
 
     id: str
@@ -154,6 +173,7 @@ class Episode(_State):
     broken: str = ""
     outcome: Outcome | None = None
     recorded: bool = False
+    arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
@@ -189,6 +209,7 @@ class Episode(_State):
                 "steps": self.steps if again else self.steps + 1,
                 "before": self.before if again else self.last,
                 "last": mark,
+                "arm": self.arm if self.steps else offer.arm,
             }
         )
         if not keep or self.broken:

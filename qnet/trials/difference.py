@@ -1,0 +1,97 @@
+"""Confidence sequence of the difference that guidance makes, valid however often it is looked at.
+
+Each episode is guided with a known probability p, and has an outcome Y in [0, 1]. With a guess g of
+the mean outcome, made before the episode,
+
+    X = (Y - g) / p          of a guided episode
+    X = -(Y - g) / (1 - p)   of an unguided one
+
+has the mean m1 - m0, whatever g is. Gamblers bet on X being above, and below, each value d that the
+difference may have; d leaves the interval for good once they have made a fortune of its error:
+
+    K(d) = prod (1 + lambda (X - d)) >= 2 / alpha       (Waudby-Smith and Ramdas, 2024, theorem 3)
+
+By Ville's inequality the true difference ever leaves it with a probability of at most alpha. Where
+the difference moves, the same holds of a hypothesis such as "never above 0".
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+_GRID: Final = 80
+"""Steps of .025 from -1 to 1."""
+_HORIZON: Final = 60
+"""Episodes at which the bets are sharpest: a trial that has to wait longer sees less difference."""
+_MOST_OF_FORTUNE: Final = 0.75
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Estimate of a difference and the ends of its interval."""
+
+    low: float
+    estimate: float
+    high: float
+
+
+class DifferenceSequence:
+    """Running interval of the difference of mean outcomes, guided minus unguided.
+
+    Args:
+        alpha: probability that the true difference is ever outside; each end has half of it.
+    """
+
+    def __init__(self, *, alpha: float) -> None:
+        self._alpha = alpha
+        self._values = [-1 + 2 * i / _GRID for i in range(_GRID + 1)]
+        self._above = [0.0] * len(self._values)
+        self._below = [0.0] * len(self._values)
+        self._low, self._high = -1.0, 1.0
+        self._count = 0
+        self._sum, self._outcomes = 0.0, 0.0
+        self._squares = 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the episodes so far."""
+        mean = self._sum / self._count if self._count else 0.0
+        return Interval(self._low, min(max(mean, -1.0), 1.0), self._high)
+
+    def add(self, outcome: float, *, guided: bool, share: float) -> None:
+        """Count one episode.
+
+        Args:
+            outcome: in [0, 1].
+            share: probability with which it was guided, in (0, 1).
+        """
+        guess = (self._outcomes + 0.5) / (self._count + 1)
+        x = (outcome - guess) / share if guided else -(outcome - guess) / (1 - share)
+        widest = max(guess, 1 - guess) / min(share, 1 - share)
+        bet = self._bet(widest)
+        self._count += 1
+        self._sum += x
+        self._outcomes += outcome
+        self._squares += x * x
+        for i, value in enumerate(self._values):
+            self._above[i] += math.log1p(bet * (x - value))
+            self._below[i] += math.log1p(-bet * (x - value))
+        self._shrink()
+
+    def _bet(self, widest: float) -> float:
+        """Share of the fortune, by what was seen before, that no outcome can lose."""
+        variance = (self._squares + 1) / (self._count + 1)
+        sharpest = math.sqrt(
+            2 * math.log(2 / self._alpha) / (variance * max(_HORIZON, self._count))
+        )
+        return min(sharpest, _MOST_OF_FORTUNE / (widest + 1))
+
+    def _shrink(self) -> None:
+        """Leave out the values that are refuted, from the ends; an interval never grows again."""
+        fortune = math.log(2 / self._alpha)
+        refuted = [v for v, k in zip(self._values, self._above, strict=True) if k >= fortune]
+        if refuted:
+            self._low = max(self._low, refuted[-1])
+        refuted = [v for v, k in zip(self._values, self._below, strict=True) if k >= fortune]
+        if refuted:
+            self._high = min(self._high, refuted[0])
