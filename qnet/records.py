@@ -183,6 +183,7 @@ class TreeRow(TaskRow):
         completion_tokens: tokens drawn, those of discarded candidates included.
         judged: a judge's scores of the candidates, those not taken included; written where a judge
             was the Q model.
+        episode: id of the served episode, the same as in its offers; "" of an exploration.
     """
 
     version: Literal[1] = 1
@@ -194,6 +195,7 @@ class TreeRow(TaskRow):
     misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
     judged: tuple[JudgedRow, ...] = Field(default=(), exclude_if=lambda rows: not rows)
+    episode: str = Field(default="", exclude_if=lambda episode: not episode)
 
     @model_validator(mode="after")
     def _judged_states_are_in_the_tree(self) -> Self:
@@ -291,6 +293,8 @@ class OfferRow(Row):
             before.
         shadow: `name@version` of a second Q model that scored the step without effect; "" for none,
             None in rows of before.
+        arm: how the episode was played while the server learned; "" without learning.
+        propensity: probability of `chosen` among these candidates; None without learning.
     """
 
     task_id: NonEmpty
@@ -316,3 +320,7 @@ class OfferRow(Row):
     actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
     out_of_domain: bool | None = Field(default=None, exclude_if=_is_none)
     shadow: str | None = Field(default=None, exclude_if=_is_none)
+    arm: Literal["", "guided", "unguided"] = Field(default="", exclude_if=_is_empty)
+    propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
+        default=None, exclude_if=_is_none
+    )

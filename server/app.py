@@ -25,6 +25,7 @@ from server.episodes.service import Episodes, build_recorder, build_store
 from server.episodes.state import EpisodeLimits
 from server.errors.table import STATUSES, install_error_handlers
 from server.errors.types import RATE_LIMIT_HEADERS
+from server.learning.service import build_learning
 from server.messages.answers import ErrorBody
 from server.middleware.bodies import BodyReader
 from server.middleware.drain import Drain
@@ -54,6 +55,7 @@ from server.routes import (
     score,
 )
 from server.routes import games as games_route
+from server.routes import learning as learning_route
 from server.routes import models as models_route
 from server.routes.dependencies import TIMEOUT_HEADER, guided_steps, scorings
 from server.routes.direct import DirectRoute, prepend_routes
@@ -100,7 +102,7 @@ def create_app(
     app.state.settings = settings
     app.state.vllm = vllm
     app.state.drain = Drain()
-    folder = settings.episodes_dir
+    folder = settings.episodes_folder
     app.state.archive = EpisodeArchive(folder) if folder else None
     app.state.games = games
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
@@ -108,11 +110,14 @@ def create_app(
     install_error_handlers(app)
     modules = [*_DIALECTS, episodes, models_route, health, docs]
     modules += [admin, recorded] if settings.admin else []
+    modules += [learning_route] if settings.learn else []
     modules += [playground] if settings.playground else []
     modules += [games_route] if games is not None else []
-    for module in modules:
-        app.include_router(module.router)
-    app.state.routes = [route for module in modules for route in module.router.routes]
+    routers = [module.router for module in modules]
+    routers += [learning_route.orders] if settings.learn and settings.admin else []
+    for router in routers:
+        app.include_router(router)
+    app.state.routes = [route for router in routers for route in router.routes]
     prepend_routes(app, _direct_routes())
     return app
 
@@ -159,6 +164,7 @@ def _lifespan(
         app.state.metrics = models.runtime.metrics
         app.state.exposition = Exposition(models.runtime.metrics)
         redis = models.runtime.redis
+        app.state.learning = learning = build_learning(settings, models)
         app.state.episodes = Episodes(
             build_store(settings, redis),
             recorder,
@@ -166,6 +172,7 @@ def _lifespan(
             rewards=(settings.min_reward, settings.max_reward),
             limits=EpisodeLimits(settings.episode_max_bytes, settings.episode_max_steps),
             rules=settings.outcome_rules,
+            ended=learning.ended if learning else None,
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         models.runtime.metrics.watch_load(
@@ -179,7 +186,11 @@ def _lifespan(
         app.state.long_bodies = long_bodies = LongBodies()
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
-            async with redis.watched() if redis else nullcontext(), upstreams.watched():
+            async with (
+                redis.watched() if redis else nullcontext(),
+                upstreams.watched(),
+                learning.watched() if learning else nullcontext(),
+            ):
                 yield
                 await app.state.episodes.settle()
         finally:

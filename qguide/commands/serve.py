@@ -56,6 +56,14 @@ def serve(
         str | None,
         typer.Option(help="A model to serve with vLLM as the policy; see QGUIDE_VLLM_PYTHON."),
     ] = None,
+    learn: Annotated[
+        bool,
+        typer.Option(
+            "--learn",
+            help="Learn from episodes that end with an outcome, and guide once a trial shows that "
+            "it helps; see GET /v1/learning.",
+        ),
+    ] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept other machines without API keys.")
     ] = False,
@@ -76,6 +84,8 @@ def serve(
         with shown_errors(config_status=2):
             name, fields = named_upstream(upstream)
         given |= {"upstreams": {name: fields}, "policy": policy or name}
+    if learn:
+        given["learn"] = True
     if insecure:
         given["insecure"] = True
     if unlicensed:
@@ -124,6 +134,7 @@ def _run(settings: "Settings", console: Console) -> None:
     from server.app import create_app
     from server.connections.config import raise_descriptor_limit, server_config
     from server.connections.listening import bind, close, port_of
+    from server.learning.service import check_learning
     from server.middleware.drain import DrainingServer
     from server.observability.logs import configure_logging
     from server.q_models.build import build_models
@@ -136,6 +147,8 @@ def _run(settings: "Settings", console: Console) -> None:
             # Both before the models, which may take minutes to load.
             if settings.keys_file is not None:
                 KeyFile(settings.keys_file)
+            if settings.learn:
+                check_learning(settings)
             sockets = bind(settings.host, settings.port)
             stack.callback(close, sockets)
             settings, process = start_vllm(settings)
@@ -148,6 +161,9 @@ def _run(settings: "Settings", console: Console) -> None:
         served = models.policy.name + (f" with {q_models}" if q_models != NONE else ", unguided,")
         address = f"http://{settings.host}:{port_of(sockets)}"
         console.print(f"{served} on {address} (/docs)", markup=False)
+        if settings.learn:
+            where = f"{address}/v1/learning, episodes in {settings.episodes_folder}"
+            console.print(f"learning: {where}", markup=False, soft_wrap=True)
         raise_descriptor_limit(settings.max_connections)
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # What exists by now lives as long as the server. A full collection that walks it stops

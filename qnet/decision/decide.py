@@ -27,7 +27,14 @@ from typing import Any, Literal
 
 from qnet.decision.decision import Decision, StepUsage
 from qnet.decision.prior import Prior, PriorBy, prior_of
-from qnet.decision.selection import DEFAULT_TAU, Selection, SelectionName, TieBreak, select
+from qnet.decision.selection import (
+    DEFAULT_TAU,
+    Selection,
+    SelectionName,
+    TieBreak,
+    explore,
+    select,
+)
 from qnet.decision.threshold import Threshold, ThresholdActions, with_note
 from qnet.errors import HistoryTooLongError, InvalidCandidatesError, OutOfDomainError, QGuideError
 from qnet.openai_messages import tools_in
@@ -50,6 +57,7 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_BATCH = 2
 _SEEDS = 2**63
+_EXPLORED = "a random candidate was taken, because what follows it teaches the Q model"
 _SAME_Q = "the Q model gave all candidates the same value, so the likeliest was taken"
 
 Fallback = Literal["error", "first"]
@@ -80,6 +88,8 @@ class Guidance:
             that were drawn below the threshold are not the policy's own, so with them it is argmax.
         tau: temperature of Q in the posterior, at least 0.
         prior: source of the prior; votes where a log-likelihood is unknown.
+        explore: seed of a random choice among the candidates, none of which is scored; None:
+            the choice is by Q.
     """
 
     num_candidates: int
@@ -95,6 +105,7 @@ class Guidance:
     selection: SelectionName = "argmax"
     tau: float = DEFAULT_TAU
     prior: PriorBy = "votes"
+    explore: int | None = None
 
 
 DecisionProcess = Generator[SampleRequest | ScoreRequest, Any, Decision]
@@ -167,8 +178,8 @@ class _Step:
         self._guidance = guidance
         self._q_of: dict[Message, float] = {}
         self._rules_of: dict[Message, tuple[float, ...]] = {}
-        self._unguided: str | None = None
         self._out_of_domain = False
+        self._unguided = None if guidance.explore is None else _EXPLORED
         self._scored_tokens = 0
         self._cached_tokens = 0
         self._judge: JudgeUsage | None = None
@@ -341,6 +352,8 @@ class _Step:
                 tau=guidance.tau if weighed else None,
                 rules=self._rules,
             )
+        if guidance.explore is not None:
+            return explore(prior, guidance.explore)
         if self._unguided is not None:
             return Selection(prior.likeliest, "fallback")
         return Selection(0, "only_candidate" if len(self.candidates) == 1 else "unanimous")

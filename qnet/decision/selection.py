@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Final, Literal
 
 from qnet.decision.prior import Prior, posterior, prior_of
@@ -18,8 +19,9 @@ Reason = Literal[
     "only_candidate",
     "unanimous",
     "fallback",
+    "explored",
 ]
-"""Reason for the choice of a candidate; the last two occur only if no Q was read."""
+"""Reason for the choice of a candidate; the last three occur only if no Q was read."""
 
 SelectionName = Literal["argmax", "posterior"]
 """The candidate of highest Q (the papers'), or the one of highest Q / tau + log prior."""
@@ -88,6 +90,12 @@ def ranking(
         return first[candidates[index]] != index, [-own for own in (*before, value)]
 
     return sorted(range(len(candidates)), key=place)
+
+
+def explore(prior: Prior, seed: int) -> Selection:
+    """A random candidate: each effect is as likely as any other, however often it was drawn."""
+    effects = list(dict.fromkeys(prior.effects))
+    return Selection(prior.effects.index(Random(seed).choice(effects)), "explored")
 
 
 def select(

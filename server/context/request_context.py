@@ -46,6 +46,12 @@ def charge_tokens(tokens: int) -> None:
         account.tokens += tokens
 
 
+def calling_key() -> str | None:
+    """Name of the caller's key; None on a server without keys."""
+    account = _current.get()
+    return account.key if account else None
+
+
 def scoped_episode_id(episode_id: str) -> str:
     """The episode id prefixed with the caller's key, so that callers cannot reach each other's."""
     account = _current.get()

@@ -80,7 +80,9 @@ class EpisodeRecorder:
             transcript, texts = await asyncio.to_thread(_read, records, outcome)
         redacted = dict(zip(texts, await self._redactor.redact(texts), strict=True))
         async with self._converting:
-            return await asyncio.to_thread(_rows_of, transcript, outcome, redacted)
+            return await asyncio.to_thread(
+                _rows_of, transcript, outcome, redacted, recorded_as=episode.uid
+            )
 
     def _write(self, tree: TreeRow | None, offers: Sequence[OfferRow]) -> None:
         undo: Undo = bool if tree is None else self._trees.append([tree])
@@ -101,9 +103,9 @@ def _read(records: Sequence[bytes], outcome: Outcome) -> tuple[Transcript, list[
 
 
 def _rows_of(
-    transcript: Transcript, outcome: Outcome, redacted: Mapping[str, str]
+    transcript: Transcript, outcome: Outcome, redacted: Mapping[str, str], *, recorded_as: str
 ) -> tuple[TreeRow | None, list[OfferRow]]:
     redact = redacted.__getitem__
     acted = took_actions(transcript, outcome)
-    tree = tree_row(transcript, outcome, redact) if acted else None
-    return tree, list(offer_rows(transcript, outcome, redact))
+    tree = tree_row(transcript, outcome, redact, recorded_as=recorded_as) if acted else None
+    return tree, list(offer_rows(transcript, outcome, redact, recorded_as=recorded_as))

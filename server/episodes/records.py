@@ -10,7 +10,6 @@ lines of `Message.text`, and their results as observations.
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -87,8 +86,13 @@ def _acted(episode: Transcript) -> bool:
     return any(message.role == "assistant" for message in episode.messages)
 
 
-def tree_row(episode: Transcript, outcome: Outcome, redact: Redact) -> TreeRow:
+def tree_row(
+    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = ""
+) -> TreeRow:
     """The path taken, as a tree.
+
+    Args:
+        recorded_as: id of the episode.
 
     Raises:
         NotRecordableError: it does not begin with a task, or its texts were not kept.
@@ -127,6 +131,7 @@ def tree_row(episode: Transcript, outcome: Outcome, redact: Redact) -> TreeRow:
         draws=1,
         completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
         judged=tuple(_judged(episode, redact)),
+        episode=recorded_as,
     )
 
 
@@ -147,10 +152,14 @@ def _judged(episode: Transcript, redact: Redact) -> Iterator[JudgedRow]:
                 )
 
 
-def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact) -> Iterator[OfferRow]:
-    """The candidates of each step, with the reward of the episode."""
-    # Not the caller's id, which may say more than the caller wants to be written.
-    recorded_as = secrets.token_hex(8)
+def offer_rows(
+    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = ""
+) -> Iterator[OfferRow]:
+    """The candidates of each step, with the reward of the episode.
+
+    Args:
+        recorded_as: id of the episode.
+    """
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)
@@ -189,6 +198,8 @@ def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact) -> Iterato
             ),
             out_of_domain=offer.out_of_domain,
             shadow=offer.shadow,
+            arm="" if offer.arm is None else "guided" if offer.arm.guided else "unguided",
+            propensity=offer.propensity,
         )
 
 

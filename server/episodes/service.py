@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,9 @@ SETTLE_S: Final = 1.0
 """Time at shutdown for episodes still to be recorded, after the requests in flight have ended."""
 _log = structlog.get_logger(__name__)
 
+Ended = Callable[[str, Episode], Awaitable[None]]
+"""Is told of each closed episode, which the caller's key scopes; more than once if it has to be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Closed:
@@ -53,6 +56,7 @@ class Episodes:
         rewards: least and greatest reward of an outcome.
         limits: most that is kept of one episode for its record; None is no limit.
         rules: end an episode by what its steps read.
+        ended: is told of closed episodes; None: nobody is.
     """
 
     def __init__(
@@ -64,8 +68,10 @@ class Episodes:
         rewards: tuple[float, float] = (-math.inf, math.inf),
         limits: EpisodeLimits | None = None,
         rules: Sequence[OutcomeRule] = (),
+        ended: Ended | None = None,
     ) -> None:
         self._rules = rules
+        self._ended = ended
         self._store = store
         self._metrics = metrics
         self._recorder = recorder
@@ -214,6 +220,7 @@ class Episodes:
             if ends and episode.last is not None:
                 self._metrics.count_episode(episode.last.q_model, outcome.reward)
             if episode.recorded:
+                await self._tell(place, episode)
                 return Closed(episode, "")
             closed = await self._record(place, episode)
             _log.info(
@@ -242,7 +249,12 @@ class Episodes:
                 why_not = await self._recorder.write(episode, await self._store.records(place))
             if not why_not:
                 episode = await self._store.update(place, partial(_written, episode))
+            await self._tell(place, episode)
             return Closed(episode, why_not)
+
+    async def _tell(self, place: str, episode: Episode) -> None:
+        if self._ended is not None:
+            await self._ended(place, episode)
 
 
 def build_recorder(settings: Settings) -> EpisodeRecorder | None:
@@ -251,7 +263,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
     Raises:
         ConfigError: the redaction hook cannot be imported.
     """
-    if settings.episodes_dir is None:
+    if (folder := settings.episodes_folder) is None:
         return None
     redactor: Redactor = NoRedaction()
     if name := settings.episodes_redact:
@@ -259,7 +271,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
         require_redaction(name, timeout_s=timeout_s)
         redactor = RedactionProcesses(name, timeout_s=timeout_s)
     return EpisodeRecorder(
-        settings.episodes_dir,
+        folder,
         max_file_bytes=settings.episodes_file_bytes,
         max_files=settings.episodes_max_files,
         redactor=redactor,

@@ -6,6 +6,7 @@ number, size and hash, so that a step costs the same however many there were bef
 """
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Self
@@ -149,7 +150,10 @@ class Episode(_State):
     """State of an episode.
 
     Attributes:
+        uid: the id under which it is recorded, made up at its first step. Not the caller's, which
+            may say more than the caller wants to be written, and may come again.
         steps: number of distinct states that were guided.
+        completion_tokens: tokens drawn for all of its steps.
         last, before: the two latest of them.
         records: number of step records; 0 if episodes are not recorded.
         record_bytes: their size.
@@ -162,7 +166,9 @@ class Episode(_State):
     """
 
     id: str
+    uid: str = Field(default_factory=lambda: secrets.token_hex(8))
     steps: int = 0
+    completion_tokens: int = 0
     last: Mark | None = None
     before: Mark | None = None
     records: int = 0
@@ -207,6 +213,7 @@ class Episode(_State):
         moved = self.model_copy(
             update={
                 "steps": self.steps if again else self.steps + 1,
+                "completion_tokens": self.completion_tokens + offer.completion_tokens,
                 "before": self.before if again else self.last,
                 "last": mark,
                 "arm": self.arm if self.steps else offer.arm,

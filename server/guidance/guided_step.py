@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from qnet.action_key import effects_of
 from qnet.decision.deadline import Deadline
 from qnet.decision.decide import Fallback, Guidance
 from qnet.decision.decision import Decision
@@ -40,6 +41,7 @@ from server.guidance.read_ahead import reading_ahead
 from server.guidance.readable_view import ViewScorer
 from server.guidance.selection import selection_rule
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from server.learning.service import Learning, Play
 from server.messages.schemas import StepOptions
 from server.observability.genai import record_draw, record_q_values, record_usage
 from server.observability.metered import MeteredPolicy
@@ -58,6 +60,7 @@ class GuidedStepService:
     Attributes:
         session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
         outcome: ends the episode after the step; from `X-QGuide-Outcome`.
+        learning: chooses the Q model of steps that name none; None: the server does not learn.
     """
 
     settings: Settings
@@ -68,6 +71,7 @@ class GuidedStepService:
     deadline: Deadline
     session_id: str | None = None
     outcome: float | None = None
+    learning: Learning | None = None
 
     def check_num_candidates(self, num_candidates: int) -> None:
         """Refuse an M that is out of range.
@@ -95,10 +99,11 @@ class GuidedStepService:
         asked = self._in_episode(asked)
         options = asked.options
         episode = await self.episodes.begin_step(options.episode_id, outcome=self.outcome)
+        play = await self._play(asked, episode)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
-        wanted_q = self.models.q_model_for(asked.policy, options.q_model)
-        with self.models.q_models.hold(wanted_q, episode_id=options.episode_id) as q_model:
+        with self._held(asked, play) as q_model:
             asked = self._guidable(asked, q_model)
+            asked = _exploring(asked, play)
             asked = _comparable(asked, q_model, adaptive_wanted=bool(wanted))
             asked = await self._fitting(asked, q_model)
             asked, warnings = self._with_a_choice(asked)
@@ -137,9 +142,23 @@ class GuidedStepService:
             judge=q_model.judge is not None,
             action_policies=action_policies(decision, threshold, asked.policy.name),
         )
-        await self._remember(asked, taken, q_model)
+        await self._remember(asked, taken, q_model, play)
         require_not_stopped(decision, q_model)
         return taken
+
+    async def _play(self, asked: GuidedStepRequest, episode: Episode | None) -> Play:
+        """The step's part in learning; none if the caller chooses the Q model."""
+        if self.learning is None or asked.options.q_model is not None:
+            return Play()
+        return await self.learning.play(asked.options.episode_id, episode)
+
+    def _held(self, asked: GuidedStepRequest, play: Play) -> AbstractContextManager[QModelLease]:
+        """The Q model of the step, held until its end."""
+        episode_id = asked.options.episode_id
+        if play.q_model is not None:
+            return self.models.q_models.lease(play.q_model, episode_id=episode_id)
+        wanted = self.models.q_model_for(asked.policy, asked.options.q_model)
+        return self.models.q_models.hold(wanted, episode_id=episode_id)
 
     def _reading(
         self, asked: GuidedStepRequest, q_model: QModelLease, guidance: Guidance
@@ -207,7 +226,7 @@ class GuidedStepService:
         of paraphrases are not, as far as there are any: see `Perturbation.repeats_at`.
         """
         warnings = (*asked.warnings, *(asked.view.warnings if asked.view else ()))
-        greedy = asked.sampling.temperature == 0 and not asked.options.perturb and not asked.blind
+        greedy = asked.sampling.temperature == 0 and not asked.options.perturb and asked.chooses
         if not greedy or asked.num_candidates == 1:
             return asked, warnings
         warmer = self.settings.guidance_temperature
@@ -268,7 +287,7 @@ class GuidedStepService:
         previous_q = _previous_q(options, asked.history, episode, q_model.id)
         rule = selection_rule(options, self.settings, q_model, prior=options.prior)
         return Guidance(
-            num_candidates=asked.n if blind else asked.num_candidates,
+            num_candidates=asked.num_candidates if asked.chooses else asked.n,
             sampling=asked.sampling,
             rise_over=None if blind else previous_q,
             batch=self.settings.adaptive_batch,
@@ -279,6 +298,7 @@ class GuidedStepService:
             selection=rule.selection,
             tau=rule.tau,
             prior=rule.prior,
+            explore=asked.explore,
         )
 
     def _out_of_domain(
@@ -302,11 +322,11 @@ class GuidedStepService:
             self.paraphraser,
             asked.options.task,
             markers,
-            repeats_at=None if asked.blind else self.settings.guidance_temperature,
+            repeats_at=self.settings.guidance_temperature if asked.chooses else None,
         )
 
     async def _remember(
-        self, asked: GuidedStepRequest, taken: GuidedStepResult, q_model: QModelLease
+        self, asked: GuidedStepRequest, taken: GuidedStepResult, q_model: QModelLease, play: Play
     ) -> None:
         if asked.options.episode_id is None:
             return
@@ -333,6 +353,8 @@ class GuidedStepService:
             actions=action_rows(decision, taken.action_policies),
             out_of_domain=self._out_of_domain(asked, decision, q_model),
             shadow=q_model.shadow,
+            arm=play.arm,
+            propensity=None if play.arm is None else _propensity(decision),
         )
         await self.episodes.end_step(
             asked.options.episode_id,
@@ -393,6 +415,19 @@ def _comparable(
             "leave adaptive out, or name another Q model (a judge with the mode 'score')"
         )
     return replace(asked, options=asked.options.model_copy(update={"adaptive": False}))
+
+
+def _exploring(asked: GuidedStepRequest, play: Play) -> GuidedStepRequest:
+    """The request, of which a random candidate is taken where no Q model chooses one."""
+    several = asked.num_candidates > asked.n and asked.no_q_model is not None
+    return replace(asked, explore=play.explore) if several else asked
+
+
+def _propensity(decision: Decision) -> float:
+    """Probability of the choice among the candidates that were drawn."""
+    if decision.reason != "explored":
+        return 1.0
+    return 1 / len(set(effects_of([candidate.message for candidate in decision.candidates])))
 
 
 def _previous_q(

@@ -28,6 +28,7 @@ class GuidedStepRequest:
         warnings: what could not be passed on to the policy, and why.
         too_long: the history is too long for the Q model, and so is every window that may be read.
         no_q_model: no Q model is named, and why.
+        explore: see `qnet.decision.decide.Guidance`.
     """
 
     policy: ServedPolicy
@@ -41,6 +42,7 @@ class GuidedStepRequest:
     warnings: tuple[str, ...] = ()
     too_long: HistoryTooLongError | None = None
     no_q_model: UnknownModelError | None = None
+    explore: int | None = None
 
     @property
     def has_tools(self) -> bool:
@@ -58,6 +60,11 @@ class GuidedStepRequest:
     def blind(self) -> bool:
         """True if no Q model can judge candidates for this history."""
         return self.obstacle is not None
+
+    @property
+    def chooses(self) -> bool:
+        """True if something chooses among several candidates."""
+        return not self.blind or self.explore is not None
 
 
 @dataclass(frozen=True, slots=True)

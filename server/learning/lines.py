@@ -1,4 +1,4 @@
-"""Lines of the ledger of learning: ends of episodes, fits, and changes of the phase."""
+"""Lines of the ledger of learning: ends of episodes, fits, changes of the phase, and orders."""
 
 from typing import Annotated, Literal
 
@@ -8,18 +8,22 @@ from qnet.records import Row
 from server.episodes.state import Arm
 
 Phase = Literal["collecting", "trial", "guiding"]
+Mode = Literal["auto", "pinned", "forbidden"]
+"""Decisions by the figures; none of them; or no guidance at all."""
 
 
 class EpisodeLine(Row):
     """An episode with an outcome.
 
     Attributes:
+        episode: id under which it is recorded; an episode is counted once.
         outcome: its reward, cut to 0 and 1.
         arm: how it was played; None if the caller chose a Q model.
         recorded: it can be learned from.
     """
 
     kind: Literal["episode"] = "episode"
+    episode: str = ""
     outcome: Annotated[FiniteFloat, Field(ge=0, le=1)]
     arm: Arm | None
     recorded: bool = True
@@ -34,6 +38,7 @@ class FitLine(Row):
         episodes: ends of episodes when it began.
         licensed: its manifest grants a licence.
         reason: of the licence, or of the failure.
+        failed: it has no result.
     """
 
     kind: Literal["fit"] = "fit"
@@ -41,6 +46,7 @@ class FitLine(Row):
     episodes: NonNegativeInt
     licensed: bool
     reason: str
+    failed: bool = False
 
 
 class PhaseLine(Row):
@@ -60,5 +66,13 @@ class PhaseLine(Row):
     at: FiniteFloat
 
 
-Line = Annotated[EpisodeLine | FitLine | PhaseLine, Field(discriminator="kind")]
-LINES: TypeAdapter[EpisodeLine | FitLine | PhaseLine] = TypeAdapter(Line)
+class ModeLine(Row):
+    """An operator's order on who decides."""
+
+    kind: Literal["mode"] = "mode"
+    mode: Mode
+    at: FiniteFloat
+
+
+AnyLine = EpisodeLine | FitLine | PhaseLine | ModeLine
+LINES: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])

@@ -1,5 +1,6 @@
 """State of learning, as it follows from the lines of a ledger. No clock, no files."""
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -8,7 +9,7 @@ from typing import Final
 from qnet.trials.difference import DifferenceSequence, Interval
 from qnet.trials.drop import DropDetector
 from server.episodes.state import Arm
-from server.learning.lines import EpisodeLine, FitLine, Phase, PhaseLine
+from server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, Phase, PhaseLine
 from server.learning.rules import Rules
 
 _NEWEST: Final = 200
@@ -19,11 +20,13 @@ class Tally:
     """Number and mean of outcomes.
 
     Attributes:
-        newest: the latest of them.
+        tokens: drawn in all of the episodes.
+        newest: the latest outcomes.
     """
 
     count: int = 0
     total: float = 0.0
+    tokens: int = 0
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=_NEWEST))
 
     @property
@@ -31,11 +34,17 @@ class Tally:
         """Mean outcome, 0 of none."""
         return self.total / self.count if self.count else 0.0
 
-    def add(self, outcome: float) -> None:
+    @property
+    def mean_tokens(self) -> float:
+        """Mean tokens of an episode, 0 of none."""
+        return self.tokens / self.count if self.count else 0.0
+
+    def add(self, line: EpisodeLine) -> None:
         """Count one."""
         self.count += 1
-        self.total += outcome
-        self.newest.append(outcome)
+        self.total += line.outcome
+        self.tokens += line.completion_tokens
+        self.newest.append(line.outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +73,10 @@ class Progress:
         reason: of the latest change of the phase.
         at: its Unix time in seconds; 0 before the first.
         episodes: ends of episodes, all of them.
+        mode: who decides on the phase and the version.
         fit: the latest fit.
         licensed: the latest fit with a licence since the phase `collecting` began.
-        guided, in_trial: episodes since the latest trial began.
+        guided, control, in_trial: episodes since the latest trial began: guided ones, others, both.
         unguided: episodes of the agent's own choices.
     """
 
@@ -82,8 +92,11 @@ class Progress:
         self.licensed: FitLine | None = None
         self.unguided = Tally()
         self.guided = Tally()
+        self.control = Tally()
         self.in_trial = Tally()
-        self._recorded: list[int] = []
+        self.mode: Mode = "auto"
+        self._seen: set[str] = set()
+        self._recorded: list[tuple[int, str]] = []
         self._watched: list[tuple[int, float]] = []
         self._compared = DifferenceSequence(alpha=rules.alpha_of(1))
         self._drop = DropDetector(patience=rules.patience)
@@ -101,28 +114,51 @@ class Progress:
     @property
     def learnable(self) -> int:
         """Recorded episodes that are still learned from."""
-        return sum(1 for at in self._recorded if at >= self.since)
+        return len(self._recorded) - bisect_left(self._recorded, (self.since, ""))
+
+    @property
+    def version(self) -> int | None:
+        """The version that guides; None: none."""
+        return self.licensed.version if self.licensed and self.phase != "collecting" else None
+
+    def counted(self, episode: str) -> bool:
+        """True if the episode of this id has its line."""
+        return bool(episode) and episode in self._seen
+
+    def newest(self, most: int) -> tuple[str, ...]:
+        """Ids of the newest episodes that are still learned from."""
+        begin = max(len(self._recorded) - most, bisect_left(self._recorded, (self.since, "")))
+        return tuple(episode for _, episode in self._recorded[begin:])
 
     @property
     def fit_due(self) -> bool:
         """True if enough episodes have ended since the latest fit began."""
-        begun = max(self.fit.episodes if self.fit else 0, self.since)
-        return self.episodes.count - begun >= self._rules.every and self.learnable > 0
+        return self.next_fit_in == 0 and self.learnable > 0
 
-    def apply(self, line: EpisodeLine | FitLine | PhaseLine) -> None:
+    @property
+    def next_fit_in(self) -> int:
+        """Ends of episodes until the next fit."""
+        begun = max(self.fit.episodes if self.fit else 0, self.since)
+        return max(0, begun + self._rules.every - self.episodes.count)
+
+    def apply(self, line: AnyLine) -> None:
         """Go on by one line."""
         match line:
             case EpisodeLine():
                 self._end(line)
             case FitLine():
                 self.fit = line
-                if line.licensed and line.episodes >= self.since:
+                if line.licensed and line.episodes >= self.since and self.mode != "pinned":
                     self.licensed = line
             case PhaseLine():
                 self._enter(line)
+            case ModeLine():
+                self.mode = line.mode
 
     def due(self) -> Change | None:
         """The change of the phase that follows from the lines so far; None: none."""
+        if self.mode != "auto":
+            return None
         match self.phase:
             case "collecting":
                 return self._begin_trial()
@@ -171,27 +207,31 @@ class Progress:
         )
 
     def _end(self, line: EpisodeLine) -> None:
+        if self.counted(line.episode):
+            return
+        self._seen.add(line.episode)
         number = self.episodes.count
-        self.episodes.add(line.outcome)
+        self.episodes.add(line)
         if line.recorded:
-            self._recorded.append(number)
+            self._recorded.append((number, line.episode))
         arm = line.arm
         if arm is None:
             return
         if arm.trial == self.trial and self.phase != "collecting" and 0 < arm.share < 1:
-            self._compare(arm, line.outcome, number)
+            self._compare(arm, line, number)
         elif not arm.guided:
-            self.unguided.add(line.outcome)
+            self.unguided.add(line)
 
-    def _compare(self, arm: Arm, outcome: float, number: int) -> None:
-        self._compared.add(outcome, guided=arm.guided, share=arm.share)
-        self.in_trial.add(outcome)
+    def _compare(self, arm: Arm, line: EpisodeLine, number: int) -> None:
+        self._compared.add(line.outcome, guided=arm.guided, share=arm.share)
+        self.in_trial.add(line)
         if arm.guided:
-            self._drop.add(outcome, level=self._level)
-            self.guided.add(outcome)
-            self._watched.append((number, outcome))
+            self._drop.add(line.outcome, level=self._level)
+            self.guided.add(line)
+            self._watched.append((number, line.outcome))
         else:
-            self.unguided.add(outcome)
+            self.control.add(line)
+            self.unguided.add(line)
 
     @property
     def _level(self) -> float:
@@ -203,7 +243,8 @@ class Progress:
 
     def _enter(self, line: PhaseLine) -> None:
         if line.phase == "trial":
-            self.guided, self.in_trial, self._watched = Tally(), Tally(), []
+            self.guided, self.control, self.in_trial = Tally(), Tally(), Tally()
+            self._watched = []
             self._compared = DifferenceSequence(alpha=self._rules.alpha_of(line.trial))
             self._drop = DropDetector(patience=self._rules.patience)
         elif line.phase == "guiding":

@@ -4,7 +4,7 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -45,6 +45,7 @@ class Metrics:
         self._watch_scoring()
         self._watch_judges()
         self._watch_episodes()
+        self._watch_learning()
 
     def _watch_requests(self) -> None:
         self.requests = self._counter(
@@ -162,6 +163,41 @@ class Metrics:
             "Sum of the rewards of episodes, separately for positive and negative ones.",
             ["q_model", "sign"],
         )
+
+    def _watch_learning(self) -> None:
+        self._learning_phase = self._gauge(
+            "learning_phase", "1 for the phase in which a group's learning is.", ["group", "phase"]
+        )
+        self._learning_episodes = self._gauge(
+            "learning_episodes",
+            "Episodes with an outcome since a group's latest trial began.",
+            ["group", "arm"],
+        )
+        self._learning_difference = self._gauge(
+            "learning_difference",
+            "Guided minus unguided mean outcome of a group's latest trial, and its interval.",
+            ["group", "end"],
+        )
+        self.learning_fits = self._counter(
+            "learning_fits", "Fits of a group's learning, by how they ended.", ["group", "outcome"]
+        )
+
+    def show_learning(
+        self,
+        group: str,
+        *,
+        phase: str,
+        phases: Sequence[str],
+        episodes: Mapping[str, int],
+        difference: Mapping[str, float],
+    ) -> None:
+        """Set the gauges of a group's learning; groups are keys or the operator's."""
+        for each in phases:
+            self._learning_phase.labels(group, each).set(each == phase)
+        for arm, count in episodes.items():
+            self._learning_episodes.labels(group, arm).set(count)
+        for end, value in difference.items():
+            self._learning_difference.labels(group, end).set(value)
 
     def count_request(
         self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int
@@ -343,6 +379,9 @@ class Metrics:
             self.threshold_tokens.remove(q_model, action)
             for ended_as in _ACTION_OUTCOMES:
                 self.threshold_actions.remove(q_model, action, ended_as)
+
+    def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
+        return Gauge(f"qguide_{name}", text, labels, registry=self.registry)
 
     def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
         return Counter(f"qguide_{name}_total", text, labels or (), registry=self.registry)

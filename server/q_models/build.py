@@ -171,7 +171,7 @@ class Models:
         async with self._loading:
             opening = asyncio.create_task(
                 asyncio.to_thread(
-                    _open_q_model,
+                    open_q_model,
                     settings,
                     self.runtime,
                     str(path),
@@ -301,7 +301,7 @@ def _configured_q_model(
     if source == NONE:
         return build_no_q_model(settings, name=name, version=version)
     if not is_judge(source):
-        return _open_q_model(settings, runtime, source, name=name, version=version)
+        return open_q_model(settings, runtime, source, name=name, version=version)
     policies = [upstream.model for upstream in upstreams]
     return build_judge(
         source,
@@ -340,7 +340,7 @@ def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
     return path
 
 
-def _open_q_model(
+def open_q_model(
     settings: Settings,
     runtime: Runtime,
     source: str,

@@ -240,6 +240,12 @@ class QModels:
         """
         wanted = DEFAULT if name is None else name
         model = self._models[self.routes.resolve(wanted, episode_id)]
+        with self.lease(model, episode_id=episode_id) as lease:
+            yield lease
+
+    @contextmanager
+    def lease(self, model: ServedQModel, *, episode_id: str | None) -> Iterator[QModelLease]:
+        """Lease a Q model for one request; it need not be one that requests can name."""
         shadow = self._shadow_of(model, episode_id)
         if episode_id is not None:
             name_episode(episode_id)

@@ -13,6 +13,7 @@ from qnet.decision.deadline import Deadline
 from server.episodes.service import Episodes
 from server.guidance.guided_step import GuidedStepService
 from server.guidance.score_step import ScoringService
+from server.learning.service import Learning
 from server.middleware.drain import Drain
 from server.observability.exposition import Exposition
 from server.q_models.build import Models
@@ -58,12 +59,17 @@ async def _drain(request: Request) -> Drain:
     return cast(Drain, request.app.state.drain)
 
 
+async def _learning(request: Request) -> Learning:
+    return cast(Learning, request.app.state.learning)
+
+
 SettingsDep = Annotated[Settings, Depends(_settings)]
 ModelsDep = Annotated[Models, Depends(_models)]
 EpisodesDep = Annotated[Episodes, Depends(_episodes)]
 ExpositionDep = Annotated[Exposition, Depends(_exposition)]
 UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
 VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
+LearningDep = Annotated[Learning, Depends(_learning)]
 DrainDep = Annotated[Drain, Depends(_drain)]
 
 TIMEOUT_HEADER = "X-QGuide-Timeout-S"
@@ -99,6 +105,7 @@ async def guided_steps(request: Request, wanted_s: WantedS = None) -> GuidedStep
         deadline,
         session_id=_session_id(request),
         outcome=_outcome(request),
+        learning=state.learning,
     )
 
 

@@ -97,7 +97,7 @@ async def abilities(settings: SettingsDep, models: ModelsDep, request: Request) 
         perturb=models.paraphraser is not None,
         num_candidates=settings.num_candidates,
         max_candidates=settings.max_candidates,
-        recorded=settings.admin and settings.episodes_dir is not None,
+        recorded=settings.admin and settings.episodes_folder is not None,
         games=OfferedGames(name=games.name, count=games.count, most_replies=MOST_REPLIES)
         if games
         else None,

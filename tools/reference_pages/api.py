@@ -9,15 +9,16 @@ from tools.reference_pages.markdown import code, page, table
 _INTRODUCTION: Final = (
     "All endpoints and the fields of their bodies. The machine-readable version is "
     "[openapi.json](openapi.json); a running server has it at `/openapi.json`, and an interactive "
-    "page at `/docs`. The admin routes (`/v1/models/load`, `drop`, `alias`, `shadow`, and "
-    "`GET /v1/episodes`) exist only if `QGUIDE_ADMIN` is set."
+    "page at `/docs`. The admin routes (`/v1/models/load`, `drop`, `alias`, `shadow`, "
+    "`GET /v1/episodes` and `POST /v1/learning`) exist only if `QGUIDE_ADMIN` is set, and "
+    "`/v1/learning` if `QGUIDE_LEARN` is."
 )
 _METHODS: Final = ("get", "post")
 
 
 def api_document() -> dict[str, Any]:
     """The OpenAPI document of a server with every route."""
-    return create_app(Settings(admin=True, playground=False)).openapi()
+    return create_app(Settings(admin=True, learn=True, playground=False)).openapi()
 
 
 def api_page(document: dict[str, Any]) -> str:

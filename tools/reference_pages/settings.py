@@ -30,6 +30,7 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "Requests": ("max_", "timeout_s", "heartbeat_s"),
     "API keys": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
     "Episodes": ("episodes_", "outcome_", "replica", "min_reward", "max_reward"),
+    "Learning": ("learn",),
     "Operation": ("redis_url", "otlp_endpoint", "log_level", "drain_delay_s", "shutdown_"),
 }  # fmt: skip
 """Sections of the page and the prefixes of their settings; the longest prefix wins."""

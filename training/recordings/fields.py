@@ -14,6 +14,7 @@ class Fields:
         default_reward: of a record without one; None refuses it.
         messages: "" takes the format's own.
         outcomes: rewards by task id, for records without one.
+        episodes: ids of the served episodes that are read; empty: all.
     """
 
     reward: str = ""
@@ -21,6 +22,7 @@ class Fields:
     default_reward: float | None = None
     messages: str = ""
     outcomes: Mapping[str, float] = field(default_factory=dict)
+    episodes: frozenset[str] = frozenset()
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -173,7 +173,7 @@ export interface ChatGuidance {
     /** @description why no Q model has chosen */
     unguided_reason: string | null;
     /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback" | "explored";
     /** @description index of the chosen candidate */
     chosen: number;
     /** @description indices of the returned candidates, the best first */
@@ -293,7 +293,7 @@ export interface Decision {
     /** @description index of the chosen candidate */
     chosen: number;
     /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback" | "explored";
     /** @description true if a Q model chose among different candidates */
     guided: boolean;
     /** @description why no Q model has chosen */
@@ -690,7 +690,7 @@ export interface ScoredItem {
     scores: readonly Score[];
     chosen: number;
     /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback";
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback" | "explored";
     /** @description temperature of Q in the posterior; absent if it was not the reason */
     tau?: number | null;
     /** @description why `chosen` is the likeliest candidate, or the first, and not that of the highest Q; absent if it is */

@@ -43,6 +43,7 @@ class LearnConfig(BaseModel):
             of one task.
         default_reward: reward of an episode that states none; None refuses it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
+        episodes: ids of those episodes of a server's recording that are learned from; empty: all.
         trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
         alpha: penalty of the squared weights.
         bits: weights have 2^bits places.
@@ -59,6 +60,7 @@ class LearnConfig(BaseModel):
     task_key: str = ""
     default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
     skip_bad: bool = False
+    episodes: tuple[str, ...] = ()
     trace: float = Field(default=_DEFAULTS.trace, ge=0, le=1)
     alpha: float = Field(default=_DEFAULTS.alpha, gt=0)
     bits: int = Field(default=20, ge=8, le=24)
@@ -67,7 +69,12 @@ class LearnConfig(BaseModel):
     @property
     def fields(self) -> Fields:
         """The fields that the operator names."""
-        return Fields(self.reward_key, self.task_key, self.default_reward)
+        return Fields(
+            self.reward_key,
+            self.task_key,
+            self.default_reward,
+            episodes=frozenset(self.episodes),
+        )
 
 
 def run_learn(config: LearnConfig) -> Manifest:

@@ -1,0 +1,172 @@
+"""Fits of Q models in a child process, `qguide learn` with limits of CPU time and memory.
+
+<folder>/salt                    of the features' hashes; nobody else can tell a model's words
+<folder>/versions/7/             a checkpoint, complete from the moment that it is there
+"""
+
+import json
+import os
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from qnet.errors import QGuideError
+from qnet.models.licence import Licence
+from qnet.models.manifest import read_manifest
+from server.episodes.recorder import TREES
+from server.learning import limited_process
+from server.learning.lines import FitLine
+from server.learning.progress import Progress
+from server.upstreams.child_environment import child_environment
+from server.upstreams.managed_process import ManagedProcess
+
+MOST_EPISODES: Final = 2_000
+"""The newest that a fit learns from: more take minutes, and are of an agent that has changed."""
+KEPT_VERSIONS: Final = 5
+_NAME: Final = "learned"
+_POLL_S: Final = 0.05
+_WALL_PER_CPU: Final = 20
+"""A fit gives way to everything else on the machine."""
+_MOST_CHARACTERS: Final = 300
+_OUT_OF_CPU: Final = 128 + 24
+"""Status of a child that the system ended for its CPU time."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitLimits:
+    """Limits of one fit."""
+
+    cpu_s: int
+    memory_bytes: int
+
+
+class Fitter:
+    """Fits Q models from the recorded episodes of a folder."""
+
+    def __init__(self, recordings: Path, limits: FitLimits) -> None:
+        self._recordings = recordings
+        self._limits = limits
+        self._stopped = Event()
+
+    def stop(self) -> None:
+        """End a fit that runs; it leaves nothing behind."""
+        self._stopped.set()
+
+    def fit(self, folder: Path, progress: Progress) -> FitLine | None:
+        """Fit a new version; None if it was stopped. A failure is a line with its reason.
+
+        Args:
+            folder: of the group, whose learner's lock is held.
+        """
+        begun, episodes = progress.episodes.count, progress.newest(MOST_EPISODES)
+        versions = folder / "versions"
+        version = 1 + max([progress.fit.version if progress.fit else 0, *_numbers(versions)])
+        work = versions / f".{version}"
+        licence: Licence | None = None
+        try:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(mode=0o700, parents=True)
+            reason = self._run(work, _config(self._recordings, work, episodes, _salt(folder)))
+            if reason == "":
+                licence = _kept(work / "run" / "checkpoint", versions / str(version))
+        except (OSError, QGuideError) as error:
+            reason = str(error)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        if reason is None:
+            return None
+        return FitLine(
+            version=version,
+            episodes=begun,
+            licensed=licence is not None and licence.granted,
+            reason=f"the fit failed: {reason}" if licence is None else licence.reason,
+            failed=licence is None,
+        )
+
+    def forget_old(self, folder: Path, *, keep: int | None) -> None:
+        """Remove all but the newest versions and the one that guides."""
+        versions = folder / "versions"
+        for number in sorted(_numbers(versions))[:-KEPT_VERSIONS]:
+            if number != keep:
+                shutil.rmtree(versions / str(number), ignore_errors=True)
+
+    def _run(self, work: Path, config: Path) -> str | None:
+        """Run the fit to its end; returns "", or the reason of a failure, or None if stopped."""
+        limits = self._limits
+        learn = (sys.executable, "-m", "qguide", "learn", "--config", str(config))
+        limited = (str(limited_process.__file__), str(limits.cpu_s), str(limits.memory_bytes))
+        ends = time.monotonic() + _WALL_PER_CPU * limits.cpu_s
+        with ManagedProcess(
+            "the fit",
+            (sys.executable, "-I", *limited, *learn),
+            environment=child_environment(os.environ) | {"OMP_NUM_THREADS": "1"},
+            output=work / "log",
+        ) as process:
+            while process.running:
+                if self._stopped.wait(_POLL_S):
+                    return None
+                if time.monotonic() > ends:
+                    return f"it was not done after {_WALL_PER_CPU * limits.cpu_s} s"
+            return self._reason(process.status or 0, work / "log")
+
+    def _reason(self, status: int, log: Path) -> str:
+        if status == 0:
+            return ""
+        if status == _OUT_OF_CPU:
+            return f"it took more than {self._limits.cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
+        last = next((line for line in reversed(log.read_text().splitlines()) if line), "no message")
+        if "MemoryError" in last:
+            megabytes = self._limits.memory_bytes // 1024**2
+            return f"it needs more than {megabytes:,} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"
+        return last[:_MOST_CHARACTERS]
+
+
+def _kept(made: Path, place: Path) -> Licence | None:
+    """Put a checkpoint at its place; returns its licence."""
+    os.replace(made, place)
+    manifest = read_manifest(place)
+    return manifest.licence if manifest else None
+
+
+def checkpoint_of(folder: Path, version: int) -> Path:
+    """The checkpoint of a version."""
+    return folder / "versions" / str(version)
+
+
+def _config(recordings: Path, work: Path, episodes: Sequence[str], salt: str) -> Path:
+    """The job file of a fit; strings and lists of JSON are TOML's as well."""
+    fields = {
+        "source": [str(path.resolve()) for path in sorted(recordings.glob(f"{TREES}-*.jsonl"))],
+        "output": str((work / "run").resolve()),
+        "name": _NAME,
+        "environment": "served",
+        "salt": salt,
+        "skip_bad": True,
+        "episodes": list(episodes),
+    }
+    path = work / "learn.toml"
+    path.write_text("".join(f"{name} = {json.dumps(field)}\n" for name, field in fields.items()))
+    return path
+
+
+def _salt(folder: Path) -> str:
+    """The group's salt, drawn once."""
+    path = folder / "salt"
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_hex(16))
+    return path.read_text()
+
+
+def _numbers(versions: Path) -> Iterator[int]:
+    """Numbers of the versions that are there."""
+    if versions.is_dir():
+        yield from (int(path.name) for path in versions.iterdir() if path.name.isdigit())

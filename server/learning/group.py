@@ -1,0 +1,172 @@
+"""One group of learning: its ledger, the state that follows from it, and what is decided.
+
+Every decision is made with the ledger locked, after all that others wrote was read. So two replicas
+never decide the same thing, and a restart goes on where the last line ends.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Final, Literal
+
+import structlog
+from filelock import FileLock, Timeout
+
+from qnet.errors import InvalidRequestError
+from server.learning.ledger import Ledger
+from server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, PhaseLine
+from server.learning.progress import Change, Progress
+from server.learning.rules import Rules
+
+GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
+"""Names of groups, which are names of folders, too."""
+Order = Literal["pin", "forbid", "promote", "roll_back", "auto"]
+_MOST_PENDING: Final = 10_000
+_MODES: Final[dict[Order, Mode]] = {"pin": "pinned", "forbid": "forbidden", "auto": "auto"}
+_log = structlog.get_logger(__name__)
+
+
+class Group:
+    """Learning of one key, or of keys that the operator groups; its methods wait on the disk.
+
+    Attributes:
+        name: of the key; "+name" of a group, "_" of a server without keys.
+        progress: the state; read it on another thread only for what it was a moment ago.
+
+    Raises:
+        OSError: the folder cannot be used.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, rules: Rules, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.progress = Progress(rules)
+        self._rules = rules
+        self._clock = clock
+        self._lock = Lock()
+        self._ledger = Ledger(folder)
+        self._pending: deque[EpisodeLine] = deque(maxlen=_MOST_PENDING)
+        self.follow()
+
+    def follow(self) -> list[PhaseLine]:
+        """Read what others wrote, and write what could not be written; returns the changes."""
+        with self._lock:
+            return self._settle() if self._pending else self._catch_up()
+
+    def end(self, line: EpisodeLine) -> list[PhaseLine]:
+        """Count an episode, once; if the disk is full it is counted later."""
+        with self._lock:
+            self._pending.append(line)
+            return self._settle()
+
+    def fitted(self, line: FitLine) -> list[PhaseLine]:
+        """Note the end of a fit.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._lock, self._ledger.locked():
+            changes = self._catch_up()
+            self._write(line)
+            return [*changes, *self._decide()]
+
+    def order(self, order: Order) -> list[PhaseLine]:
+        """Obey the operator.
+
+        Raises:
+            InvalidRequestError: there is nothing to promote or to roll back.
+            OSError: it cannot be written.
+        """
+        with self._lock, self._ledger.locked():
+            changes = self._catch_up()
+            wanted = self._ordered(order)
+            if mode := _MODES.get(order):
+                self._write(ModeLine(mode=mode, at=self._clock()))
+            return [*changes, *map(self._change, wanted), *self._decide()]
+
+    @contextmanager
+    def learner(self) -> Iterator[bool]:
+        """Be the only one who fits; False if another process does."""
+        lock = FileLock(self.folder / "learner.lock", mode=0o600)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def _settle(self) -> list[PhaseLine]:
+        try:
+            with self._ledger.locked():
+                changes = self._catch_up()
+                while self._pending:
+                    if not self.progress.counted(self._pending[0].episode):
+                        self._write(self._pending[0])
+                    self._pending.popleft()
+                return [*changes, *self._decide()]
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            _log.error("learning_not_written", group=self.name, reason=reason)
+            return []
+
+    def _catch_up(self) -> list[PhaseLine]:
+        if self._ledger.restarted:
+            _log.warning("learning_restarted", group=self.name)
+            self.progress = Progress(self._rules)
+            self._ledger.rewind()
+        changes = []
+        for line in self._ledger.new():
+            self.progress.apply(line)
+            if isinstance(line, PhaseLine):
+                changes.append(line)
+        return changes
+
+    def _decide(self) -> list[PhaseLine]:
+        changes = []
+        while change := self.progress.due():
+            changes.append(self._change(change))
+        return changes
+
+    def _change(self, change: Change) -> PhaseLine:
+        line = change.line(at=self._clock())
+        self._write(line)
+        return line
+
+    def _write(self, line: AnyLine) -> None:
+        self._ledger.append(line)
+        self.progress.apply(line)
+
+    def _ordered(self, order: Order) -> list[Change]:
+        """The changes of the phase that an order makes."""
+        now = self.progress
+        back = Change("collecting", now.trial, now.since, f"rolled back by the operator ({order})")
+        match order:
+            case "forbid" if now.phase != "collecting":
+                return [back]
+            case "roll_back":
+                if now.phase == "collecting":
+                    raise InvalidRequestError(
+                        "nothing guides, so there is nothing to roll back; forbid keeps it so"
+                    )
+                return [back]
+            case "promote":
+                return self._promoted()
+        return []
+
+    def _promoted(self) -> list[Change]:
+        now = self.progress
+        if now.licensed is None or now.phase == "guiding":
+            said = "it guides already" if now.phase == "guiding" else "no fit has a licence yet"
+            raise InvalidRequestError(f"nothing can be promoted: {said}; see GET /v1/learning")
+        trial = now.trial + (now.phase == "collecting")
+        began = [Change("trial", trial, now.since, "begun by the operator")]
+        guides = Change("guiding", trial, now.since, "promoted by the operator")
+        return [*(began if now.phase == "collecting" else []), guides]

@@ -1,0 +1,99 @@
+"""Ledger of learning: an append-only file of lines that several processes write and follow.
+
+    <folder>/ledger.jsonl        one line a record, on the disk before it counts
+    <folder>/ledger.jsonl.lock   held while lines are read, decided upon and written
+
+A line that a crash or a full disk cut short was never counted; the next writer removes it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import ENOSPC
+from pathlib import Path
+from typing import Final
+
+import structlog
+from filelock import FileLock
+from pydantic import ValidationError
+
+from server.learning.lines import LINES, AnyLine
+
+LEDGER: Final = "ledger.jsonl"
+_LOCK_TIMEOUT_S: Final = 30.0
+"""Writing takes milliseconds; a lock held for longer belongs to a process that hangs."""
+_log = structlog.get_logger(__name__)
+
+
+class Ledger:
+    """The lines of a folder; used by one thread at a time.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = folder / LEDGER
+        self._read = 0
+
+    @property
+    def restarted(self) -> bool:
+        """True if the file is shorter than what was read: it was removed or replaced."""
+        return self._size() < self._read
+
+    def rewind(self) -> None:
+        """Let `new` begin with the first line again."""
+        self._read = 0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other writers out; the system releases a dead writer's lock.
+
+        Raises:
+            OSError: the lock cannot be written, or was not free in time.
+        """
+        with FileLock(f"{self._path}.lock", timeout=_LOCK_TIMEOUT_S, mode=0o600):
+            yield
+
+    def new(self) -> Iterator[AnyLine]:
+        """Complete lines that were appended since the last call, by whoever."""
+        if self._size() == self._read:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            for row in file:
+                if not row.endswith(b"\n"):
+                    return  # still being written, or cut short
+                self._read += len(row)
+                try:
+                    yield LINES.validate_json(row)
+                except ValidationError:
+                    _log.error("learning_line_unreadable", file=str(self._path), end=self._read)
+
+    def append(self, line: AnyLine) -> None:
+        """Write a line to the disk; the lock is held, and all lines have been read.
+
+        Raises:
+            OSError: it cannot be written; the file is as before.
+        """
+        row = line.model_dump_json().encode() + b"\n"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(descriptor, "wb", buffering=0) as file:
+            file.truncate(self._read)  # what follows is a line that was cut short
+            file.seek(self._read)
+            try:
+                written = file.write(row)
+                if written != len(row):  # the disk is full
+                    raise OSError(ENOSPC, os.strerror(ENOSPC))
+                os.fsync(descriptor)
+            except OSError:
+                file.truncate(self._read)
+                raise
+        self._read += len(row)
+
+    def _size(self) -> int:
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0

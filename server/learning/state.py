@@ -1,0 +1,147 @@
+"""State of learning as it is told: GET /v1/learning."""
+
+from datetime import UTC, datetime
+
+from pydantic import Field
+
+from qnet.trials.difference import Interval
+from server.learning.lines import Mode, Phase
+from server.learning.progress import Progress, Tally
+from server.learning.rules import Rules
+from server.messages.schemas import Body
+
+
+class ArmState(Body):
+    """Episodes that were played in one way."""
+
+    episodes: int
+    mean: float = Field(description="mean outcome, from 0 to 1; 0 of none")
+    tokens: float = Field(description="mean completion tokens of an episode, candidates included")
+
+
+class DifferenceState(Body):
+    """Guided minus unguided mean outcome, and its interval, which may be looked at at any time."""
+
+    low: float
+    estimate: float
+    high: float
+
+
+class FitState(Body):
+    """The latest fit."""
+
+    version: int
+    episodes: int = Field(description="ends of episodes when it began")
+    licensed: bool = Field(description="it may be tried")
+    reason: str = Field(description="of the licence, or of the failure")
+
+
+class LearningState(Body):
+    """Where learning stands for a key, or for keys that the operator groups."""
+
+    group: str = Field(description='the key; "+name" of a group, "_" of a server without keys')
+    phase: Phase
+    mode: Mode = Field(description="who decides: the figures (auto), or the operator")
+    episodes: int = Field(description="with an outcome")
+    successful: float = Field(description="mean outcome of all of them, from 0 to 1")
+    learnable: int = Field(description="recorded, and still learned from")
+    trial: int = Field(description="number of the latest trial; 0 before the first")
+    share: float = Field(description="of new episodes that are guided")
+    guided: ArmState = Field(description="since the latest trial began")
+    unguided: ArmState = Field(
+        description="since the latest trial began; while collecting, of all episodes"
+    )
+    difference: DifferenceState
+    extra_tokens: float = Field(description="mean tokens of a guided minus an unguided episode")
+    version: int | None = Field(description="the version that guides")
+    fit: FitState | None
+    next_fit_in: int = Field(description="episodes until the next fit")
+    reason: str = Field(description="of the latest change of the phase")
+    at: float = Field(description="its Unix time in seconds; 0 before the first")
+    sentence: str
+
+
+def state_of(group: str, progress: Progress, rules: Rules) -> LearningState:
+    """The state of a group in figures and in a sentence."""
+    collecting = progress.phase == "collecting"
+    unguided = progress.unguided if collecting else progress.control
+    extra = progress.guided.mean_tokens - unguided.mean_tokens
+    interval, fit = progress.interval, progress.fit
+    return LearningState(
+        group=group,
+        phase=progress.phase,
+        mode=progress.mode,
+        episodes=progress.episodes.count,
+        successful=progress.episodes.mean,
+        learnable=progress.learnable,
+        trial=progress.trial,
+        share=progress.share,
+        guided=_arm(progress.guided),
+        unguided=_arm(unguided),
+        difference=DifferenceState(
+            low=interval.low, estimate=interval.estimate, high=interval.high
+        ),
+        extra_tokens=extra if progress.guided.count and unguided.count else 0.0,
+        version=progress.version,
+        fit=FitState(
+            version=fit.version, episodes=fit.episodes, licensed=fit.licensed, reason=fit.reason
+        )
+        if fit
+        else None,
+        next_fit_in=progress.next_fit_in,
+        reason=progress.reason,
+        at=progress.at,
+        sentence=_sentence(progress, rules),
+    )
+
+
+def _arm(tally: Tally) -> ArmState:
+    return ArmState(episodes=tally.count, mean=tally.mean, tokens=tally.mean_tokens)
+
+
+def _sentence(progress: Progress, rules: Rules) -> str:
+    held = {"auto": "", "pinned": " (pinned)", "forbidden": " (forbidden by the operator)"}
+    return _of_phase(progress, rules) + held[progress.mode]
+
+
+def _of_phase(progress: Progress, rules: Rules) -> str:
+    arms = (
+        f"guided {progress.guided.mean:.0%} of {progress.guided.count}, unguided "
+        f"{progress.control.mean:.0%} of {progress.control.count} episodes; "
+        f"{_points(progress.interval)}"
+    )
+    match progress.phase:
+        case "trial":
+            return f"trial {progress.trial}: {arms}{_left(progress, rules)}"
+        case "guiding":
+            since = datetime.fromtimestamp(progress.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            kept = f"{rules.control:.0%} stay unguided as a control"
+            return f"guiding since {since}: {arms}; {kept}"
+        case "collecting":
+            return _collecting(progress)
+
+
+def _collecting(progress: Progress) -> str:
+    parts = [f"{progress.episodes.count} episodes, mean outcome {progress.episodes.mean:.0%}"]
+    if progress.fit is None:
+        parts.append(f"the first fit in {progress.next_fit_in} more")
+    else:
+        parts.append(f"fit of {progress.fit.episodes} episodes: {progress.fit.reason}")
+        parts.append(f"the next in {progress.next_fit_in} more")
+    return "; ".join([*([progress.reason] if progress.reason else []), *parts])
+
+
+def _points(interval: Interval) -> str:
+    """A difference in percentage points: "+13 (-2 to 28) points"."""
+    low, mid, high = (round(100 * end) for end in (interval.low, interval.estimate, interval.high))
+    return f"{mid:+d} ({low} to {high}) points"
+
+
+def _left(progress: Progress, rules: Rules) -> str:
+    """About how many more episodes the trial needs, if the difference stays as it is."""
+    interval, count = progress.interval, progress.in_trial.count
+    most = rules.most_in_trial - count
+    if interval.estimate <= 0 or count == 0:
+        return f"; at most {most} more"
+    needed = count * ((interval.estimate - interval.low) / interval.estimate) ** 2 - count
+    return f"; about {max(1, min(round(needed), most))} more"

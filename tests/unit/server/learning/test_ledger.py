@@ -1,0 +1,142 @@
+"""The ledger of learning: what a crash, a full disk or a second writer does to it."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from server.episodes.state import Arm
+from server.learning.group import Group
+from server.learning.ledger import LEDGER, Ledger
+from server.learning.lines import EpisodeLine, FitLine
+from server.learning.rules import Rules
+
+UNGUIDED = Arm(trial=0, guided=False, share=0.0)
+
+
+def line(name: str, outcome: float = 1.0) -> EpisodeLine:
+    """The end of an episode."""
+    return EpisodeLine(episode=name, outcome=outcome, arm=UNGUIDED)
+
+
+def written(ledger: Ledger, *names: str) -> None:
+    """Append the ends of episodes."""
+    with ledger.locked():
+        list(ledger.new())
+        for name in names:
+            ledger.append(line(name))
+
+
+@contextmanager
+def files_end_at(size: int) -> Iterator[None]:
+    """As on a disk that is full: a larger file is written in part, and then no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_replicas_follow_each_other(tmp_path: Path) -> None:
+    one, other = Ledger(tmp_path), Ledger(tmp_path)
+    written(one, "a")
+    assert list(other.new()) == [line("a")]
+    written(other, "b")
+    assert list(one.new()) == [line("b")]
+    assert list(one.new()) == []
+
+
+@pytest.mark.parametrize("cut", [1, 20])
+def test_a_line_that_was_cut_short_is_not_read_and_the_next_writer_removes_it(
+    tmp_path: Path, cut: int
+) -> None:
+    written(Ledger(tmp_path), "a", "b")
+    path = tmp_path / LEDGER
+    path.write_bytes(path.read_bytes()[:-cut])
+
+    reader = Ledger(tmp_path)
+    assert list(reader.new()) == [line("a")]
+    written(Ledger(tmp_path), "c")
+
+    assert list(reader.new()) == [line("c")]
+    assert list(Ledger(tmp_path).new()) == [line("a"), line("c")]
+
+
+def test_lines_of_two_processes_are_all_there(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from server.learning.group import Group;"
+        "from server.learning.rules import Rules; from server.learning.lines import EpisodeLine;"
+        "group = Group('_', Path(sys.argv[1]), Rules());"
+        "[group.end(EpisodeLine(episode=f'{sys.argv[2]}{i}', outcome=1, arm=None))"
+        " for i in range(50)]"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in "ab"
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+
+    found = [one.episode for one in Ledger(tmp_path).new() if isinstance(one, EpisodeLine)]
+    assert sorted(found) == sorted(f"{name}{i}" for name in "ab" for i in range(50))
+
+
+def test_an_episode_counts_once_whoever_reports_it(tmp_path: Path) -> None:
+    one, other = (Group("_", tmp_path, Rules()) for _ in range(2))
+    one.end(line("a"))
+    other.end(line("a"))
+    one.end(line("a", 0.0))
+    assert other.progress.episodes.count == 1
+    assert len((tmp_path / LEDGER).read_text().splitlines()) == 1
+
+
+def test_what_a_full_disk_refused_is_counted_later_and_nothing_is_half_written(
+    tmp_path: Path,
+) -> None:
+    group = Group("_", tmp_path, Rules())
+    group.end(line("a"))
+    size = (tmp_path / LEDGER).stat().st_size
+    with files_end_at(size + 10):
+        group.end(line("b"))
+        assert (tmp_path / LEDGER).stat().st_size == size
+        assert group.progress.episodes.count == 1
+    group.follow()
+    assert group.progress.episodes.count == 2
+    assert Group("_", tmp_path, Rules()).progress.episodes.count == 2
+
+
+def test_two_replicas_begin_one_trial(tmp_path: Path) -> None:
+    one, other = (Group("_", tmp_path, Rules()) for _ in range(2))
+    changes = one.fitted(FitLine(version=1, episodes=0, licensed=True, reason="better"))
+    assert [change.phase for change in changes] == ["trial"]
+    assert [change.phase for change in other.end(line("a"))] == ["trial"]
+    kinds = [one.kind for one in Ledger(tmp_path).new()]
+    assert kinds == ["fit", "phase", "episode"]
+
+
+def test_a_restart_goes_on_where_the_last_line_ends(tmp_path: Path) -> None:
+    group = Group("_", tmp_path, Rules())
+    group.fitted(FitLine(version=3, episodes=0, licensed=True, reason="better"))
+    again = Group("_", tmp_path, Rules())
+    assert (again.progress.phase, again.progress.version) == ("trial", 3)
+    assert again.end(line("a")) == []
+
+
+def test_a_ledger_that_was_removed_begins_anew(tmp_path: Path) -> None:
+    group = Group("_", tmp_path, Rules())
+    group.end(line("a"))
+    (tmp_path / LEDGER).unlink()
+    group.end(line("b"))
+    assert group.progress.episodes.count == 1
+    assert [one.episode for one in Ledger(tmp_path).new() if isinstance(one, EpisodeLine)] == ["b"]
+
+
+def test_only_one_process_fits(tmp_path: Path) -> None:
+    one, other = (Group("_", tmp_path, Rules()) for _ in range(2))
+    with one.learner() as first, other.learner() as second:
+        assert (first, second) == (True, False)
+    with other.learner() as mine:
+        assert mine

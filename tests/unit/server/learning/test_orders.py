@@ -1,0 +1,56 @@
+"""Orders of the operator: pin, forbid, promote, roll back."""
+
+from pathlib import Path
+
+import pytest
+
+from qnet.errors import InvalidRequestError
+from server.learning.group import Group
+from server.learning.lines import FitLine
+from server.learning.rules import Rules
+
+
+def in_trial(folder: Path) -> Group:
+    """A group whose first fit has a licence."""
+    group = Group("_", folder, Rules())
+    group.fitted(FitLine(version=1, episodes=0, licensed=True, reason="better"))
+    return group
+
+
+def test_a_promoted_version_guides(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    assert [change.phase for change in group.order("promote")] == ["guiding"]
+    assert group.progress.share == 0.9
+    with pytest.raises(InvalidRequestError, match="guides already"):
+        group.order("promote")
+
+
+def test_nothing_without_a_licence_can_be_promoted(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="no fit has a licence"):
+        Group("_", tmp_path, Rules()).order("promote")
+
+
+def test_a_rollback_by_hand_collects_until_the_next_fit(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    assert [change.phase for change in group.order("roll_back")] == ["collecting"]
+    assert group.progress.version is None
+    with pytest.raises(InvalidRequestError, match="nothing guides"):
+        group.order("roll_back")
+    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    assert (group.progress.phase, group.progress.trial) == ("trial", 2)
+
+
+def test_a_pinned_version_stays(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    group.order("pin")
+    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    assert group.progress.version == 1
+    assert Group("_", tmp_path, Rules()).progress.mode == "pinned"
+
+
+def test_what_is_forbidden_is_not_tried_until_it_is_allowed(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    group.order("forbid")
+    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    assert group.progress.phase == "collecting"
+    assert [change.phase for change in group.order("auto")] == ["trial"]

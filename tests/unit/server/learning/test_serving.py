@@ -1,0 +1,237 @@
+"""Learning while serving: a scripted agent against a server whose fits are real."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qnet.records import OfferRow
+from server.access.keys import create_key
+from server.chat.fake_openai import FakeUpstream
+from server.learning.service import KEYLESS, LEARNING
+from server.settings.settings import Settings, Upstream
+from tests.unit.server.conftest import Serve
+
+DRAWERS = ("red", "blue", "green")
+RIGHT = {"ring": "red", "coin": "blue"}
+PATIENCE_S = 300.0
+
+Agent = Iterator[float]
+
+
+@pytest.fixture
+def settings(tmp_path: Path, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> Settings:
+    """A server that learns, in front of a model that opens any drawer."""
+    upstream.replies = tuple(f"Action: open the {drawer} drawer" for drawer in DRAWERS)
+    served = Upstream.model_validate({"url": address[1], "model": "fake-1"})
+    return Settings(
+        upstreams={"guesser": served},
+        policy="guesser",
+        episodes_dir=tmp_path,
+        learn=True,
+        learn_every=120,
+        admin=True,
+    )
+
+
+def play(client: TestClient, number: int, chance: Random, key: str = "") -> float:
+    """One episode of one step; returns its outcome."""
+    thing = chance.choice(list(RIGHT))
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": f"Find the {thing} of guest {number}."}],
+        "seed": chance.randrange(99),
+        "qguide": {"episode_id": f"e{number}"},
+    }
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = client.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    reply = answer.json()["choices"][0]["message"]["content"]
+    reward = float(RIGHT[thing] in reply)
+    outcome = {"reward": reward, "observation": "It is open."}
+    ended = client.post(f"/v1/episodes/e{number}/outcome", json=outcome, headers=headers)
+    assert ended.json()["recorded"]
+    return reward
+
+
+def state(client: TestClient, key: str = "", **query: str) -> dict[str, Any]:
+    """GET /v1/learning."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    answer = client.get("/v1/learning", headers=headers, params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def wait_for_fit(client: TestClient, version: int = 1, key: str = "") -> dict[str, Any]:
+    """The state once a fit of this version has ended."""
+    ends = monotonic() + PATIENCE_S
+    while (found := state(client, key))["fit"] is None or found["fit"]["version"] < version:
+        assert monotonic() < ends, found
+        sleep(0.05)
+    return found
+
+
+def offers(folder: Path) -> list[OfferRow]:
+    """What was recorded of all steps."""
+    texts = [path.read_text() for path in sorted(folder.glob("offers-*"))]
+    lines = [line for text in texts for line in text.splitlines()]
+    return [OfferRow.model_validate_json(line) for line in lines]
+
+
+def test_a_server_learns_tries_and_goes_on_after_a_restart(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    chance, numbers = Random(0), count()
+    client = serve(settings)
+    assert state(client)["sentence"] == "0 episodes, mean outcome 0%; the first fit in 120 more"
+
+    for _ in range(120):
+        play(client, next(numbers), chance)
+    found = wait_for_fit(client)
+
+    assert found["phase"] == "trial", found
+    assert found["version"] == 1
+    assert found["fit"]["episodes"] == 120
+    collected = offers(tmp_path)
+    explored = [offer for offer in collected if offer.reason == "explored"]
+    assert 0.02 < len(explored) / len(collected) < 0.25
+    assert {offer.propensity for offer in explored} == {1 / 3}
+    assert {offer.arm for offer in collected} == {"unguided"}
+    assert all(len(offer.candidates) == 1 for offer in collected if offer not in explored)
+
+    for _ in range(40):
+        play(client, next(numbers), chance)
+    tried = state(client)
+    by_arm = Counter(offer.arm for offer in offers(tmp_path)[120:])
+    assert by_arm == {
+        "guided": tried["guided"]["episodes"],
+        "unguided": tried["unguided"]["episodes"],
+    }
+    assert tried["guided"]["mean"] == 1.0
+    assert tried["unguided"]["mean"] < 0.8
+    assert tried["extra_tokens"] > 0
+    guided = [offer for offer in offers(tmp_path) if offer.arm == "guided"]
+    assert {(offer.q_model, offer.propensity) for offer in guided} == {("learned@1", 1.0)}
+
+    again = serve(settings)
+    assert state(again) == tried
+    play(again, next(numbers), chance)
+    assert state(again)["episodes"] == 161
+
+
+def test_a_learned_model_has_no_name(serve: Serve, settings: Settings) -> None:
+    client = serve(settings)
+    chance = Random(1)
+    for number in range(120):
+        play(client, number, chance)
+    assert wait_for_fit(client)["version"] == 1
+
+    assert "learned" not in client.get("/v1/models").text
+    body = {
+        "messages": [{"role": "user", "content": "Find the ring."}],
+        "qguide": {"q_model": "learned@1"},
+    }
+    assert client.post("/v1/chat/completions", json={"model": "default", **body}).status_code == 404
+
+
+def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> None:
+    keys = {name: create_key(tmp_path / "keys.json", name) for name in ("ada", "bob")}
+    root = create_key(tmp_path / "keys.json", "root", admin=True)
+    client = serve(
+        settings.model_copy(update={"keys_file": tmp_path / "keys.json", "learn_every": 60})
+    )
+    chance = Random(2)
+    for number in range(30):
+        play(client, number, chance, keys["ada"])
+        play(client, number, chance, keys["bob"])
+    assert state(client, keys["ada"])["episodes"] == 30
+    assert state(client, keys["bob"])["fit"] is None
+
+    for number in range(30, 60):
+        play(client, number, chance, keys["ada"])
+    assert wait_for_fit(client, key=keys["ada"])["fit"]["episodes"] == 60
+    assert state(client, keys["bob"])["fit"] is None
+    manifest = tmp_path / LEARNING / "ada" / "versions" / "1" / "manifest.json"
+    assert json.loads(manifest.read_text())["metrics"]["episodes"] == 60
+
+    headers = {"Authorization": f"Bearer {keys['bob']}"}
+    assert client.get("/v1/learning?group=ada", headers=headers).status_code == 403
+    order = {"order": "forbid", "group": "ada"}
+    assert client.post("/v1/learning", json=order, headers=headers).status_code == 403
+    assert state(client, root, group="ada")["episodes"] == 60
+
+
+def test_keys_of_a_group_learn_together(serve: Serve, settings: Settings, tmp_path: Path) -> None:
+    keys = [create_key(tmp_path / "keys.json", name) for name in ("ada", "bob")]
+    client = serve(
+        settings.model_copy(
+            update={
+                "keys_file": tmp_path / "keys.json",
+                "learn_groups": {"ada": "shop", "bob": "shop"},
+            }
+        )
+    )
+    for number, key in enumerate(keys):
+        play(client, number, Random(3), key)
+    assert [state(client, key)["group"] for key in keys] == ["+shop", "+shop"]
+    assert state(client, keys[0])["episodes"] == 2
+
+
+def test_a_fit_over_its_limits_has_failed_and_the_server_goes_on(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    client = serve(settings.model_copy(update={"learn_every": 5, "learn_cpu_s": 1}))
+    chance = Random(4)
+    for number in range(5):
+        play(client, number, chance)
+    found = wait_for_fit(client)
+    assert not found["fit"]["licensed"]
+    assert "1 s of CPU time (QGUIDE_LEARN_CPU_S)" in found["fit"]["reason"]
+    assert not list((tmp_path / LEARNING / KEYLESS / "versions").iterdir())
+    play(client, 5, chance)
+
+
+def test_a_deleted_episode_leaves_the_next_fit(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    client = serve(settings.model_copy(update={"learn_every": 40}))
+    chance = Random(5)
+    for number in range(39):
+        play(client, number, chance)
+    [trees] = tmp_path.glob("trees-*")
+    lines = trees.read_text().splitlines(keepends=True)
+    trees.write_text("".join(lines[10:]))
+    play(client, 39, chance)
+    wait_for_fit(client)
+    manifest = tmp_path / LEARNING / KEYLESS / "versions" / "1" / "manifest.json"
+    assert json.loads(manifest.read_text())["metrics"]["episodes"] == 30
+
+
+def test_a_step_whose_caller_names_a_q_model_has_no_part(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    client = serve(settings)
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "Find the ring."}],
+        "qguide": {"episode_id": "mine", "q_model": "none"},
+    }
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    client.post("/v1/episodes/mine/outcome", json={"reward": 1.0})
+    [offer] = offers(tmp_path)
+    assert (offer.arm, offer.propensity) == ("", None)
+    assert state(client)["unguided"]["episodes"] == 0
+    assert state(client)["learnable"] == 1
+
+
+def test_without_learning_there_is_no_route(serve: Serve, settings: Settings) -> None:
+    client = serve(settings.model_copy(update={"learn": False}))
+    assert client.get("/v1/learning").status_code == 404
