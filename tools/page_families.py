@@ -29,6 +29,16 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "other_agent_api",
     ),
     "environments.md": ("environments",),
+    "embedded.md": (
+        "embedded_valid_seen",
+        "embedded_best_of_n",
+        "embedded_validation",
+        "embedded_verifier",
+        "embedded_verifier_of_four",
+        "embedded_beams",
+    ),
+    "low-annotation.md": ("low_valid_seen",),
+    "real-games.md": ("real_valid_seen", "real_best_of_n", "real_validation"),
 }
 """Files of `results/` whose comparisons each page prints."""
 
