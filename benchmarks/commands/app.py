@@ -34,6 +34,14 @@ Simulation of many replicas from the measured cost of a step:
 
     python -m benchmarks scale --tasks 100,1000,10000 --replicas 1,10,100 --output scale.json
 
+Success over episodes of an SDK's agent at a server that learns, and at one that does not:
+
+    python -m benchmarks learning-curve --environments errands --seeds 5 --output learning.json
+
+Latency of steps at a server that learns, beside one that does not:
+
+    python -m benchmarks learning-latency --output learning_latency.json
+
 Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in under eight minutes:
 
     python -m benchmarks gpu --output gpu.json
@@ -57,6 +65,8 @@ from benchmarks.commands.runs import (
     run_episodes,
     run_fairness,
     run_gpu,
+    run_learning_curve,
+    run_learning_latency,
     run_read_ahead,
     run_rollouts,
     run_scale,
@@ -265,6 +275,51 @@ def read_ahead(
         from benchmarks.read_ahead.read_ahead import ReadAheadBench
 
         run_read_ahead(_load(ReadAheadBench, config, overrides, options))
+
+
+@app.command()
+def learning_curve(
+    output: Output = None,
+    environments: Annotated[
+        str | None, typer.Option(help="errands, search, helpdesk, crafting; several with commas.")
+    ] = None,
+    agents: Annotated[
+        str | None, typer.Option(help="SDKs: openai, anthropic; several with commas.")
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes of each seed.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    first_seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
+    servers: Annotated[
+        str | None, typer.Option(help="learning (with --learn), plain; both by default.")
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure how the success of an agent grows at a server that learns while it runs."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.learning.curve import CurveBench
+
+        run_learning_curve(_load(CurveBench, config, overrides, options))
+
+
+@app.command()
+def learning_latency(
+    output: Output = None,
+    environment: Annotated[
+        str | None, typer.Option(help="errands, search, helpdesk or crafting.")
+    ] = None,
+    episodes: Annotated[int | None, typer.Option(help="Episodes of each server.")] = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure the latency of steps at a server that learns, beside one that does not."""
+    options = _options(locals())
+    with _shown_errors():
+        from benchmarks.learning.latency import LatencyBench
+
+        run_learning_latency(_load(LatencyBench, config, overrides, options))
 
 
 @app.command()

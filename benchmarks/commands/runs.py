@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from benchmarks.episodes.episodes import EpisodesBench
     from benchmarks.fairness.fairness import FairnessBench
     from benchmarks.gpu.config import GpuCheck
+    from benchmarks.learning.curve import CurveBench
+    from benchmarks.learning.latency import LatencyBench
     from benchmarks.read_ahead.read_ahead import ReadAheadBench
     from benchmarks.rollouts.rollouts import RolloutsBench
     from benchmarks.scale.config import ScaleBench
@@ -69,6 +71,27 @@ def run_read_ahead(config: "ReadAheadBench") -> None:
     with _steps(config.repeats + 1) as advance:
         run = read_ahead_bench(config, advance=advance)
     print_read_ahead(run, Console())
+
+
+def run_learning_curve(config: "CurveBench") -> None:
+    """Measure success over episodes; write the plot."""
+    from benchmarks.learning.curve import curve_bench, plans_of
+    from benchmarks.learning.report import plot_curve, print_curve
+
+    with _steps(len(plans_of(config))) as advance:
+        run = curve_bench(config, advance=advance)
+    print_curve(run, Console())
+    plot_curve(run, config.output.with_suffix(".png"))
+
+
+def run_learning_latency(config: "LatencyBench") -> None:
+    """Measure what learning adds to the latency of steps."""
+    from benchmarks.learning.latency import PARTS, latency_bench
+    from benchmarks.learning.report import print_latency
+
+    with _steps(len(PARTS)) as advance:
+        run = latency_bench(config, advance=advance)
+    print_latency(run, Console())
 
 
 def run_rollouts(config: "RolloutsBench") -> None:

@@ -1,0 +1,177 @@
+"""Success over episodes of unmodified agents, at a server that learns and at one that does not."""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal, NamedTuple
+
+import httpx
+from pydantic import Field
+
+from benchmarks.learning.agents import AgentName, Game, build_agent
+from benchmarks.learning.records import CurveRow, CurveRun, PhaseChange
+from benchmarks.learning.servers import qguide_serve, served_mock
+from benchmarks.measurement.measure import describe_machine
+from benchmarks.measurement.options import BenchOptions, OutputFile, Words, choice_of
+from benchmarks.strangers.catalogue import STRANGERS, Stranger
+from training.environment import StepResult
+
+Advance = Callable[[str], None]
+EnvironmentName = Annotated[str, choice_of(lambda: tuple(STRANGERS))]
+ServerName = Literal["learning", "plain"]
+_LEARN = ("--learn",)
+
+
+class CurveBench(BenchOptions):
+    """Options of `python -m benchmarks learning-curve`.
+
+    Attributes:
+        output: JSON file; the plot is written beside it. Rows that it has are not played again.
+        environments: names of the environments.
+        agents: SDKs of the agents.
+        seeds: number of seeds, of the order of tasks and of the mock's draws.
+        first_seed: the first of them.
+        episodes: of each row.
+        servers: `learning` has `--learn`, `plain` has not.
+        command: the command line.
+    """
+
+    output: OutputFile
+    environments: Annotated[tuple[EnvironmentName, ...], Words] = ("errands",)
+    agents: Annotated[tuple[AgentName, ...], Words] = ("openai",)
+    seeds: int = Field(default=5, ge=1)
+    first_seed: int = Field(default=0, ge=0)
+    episodes: int = Field(default=500, ge=1)
+    servers: Annotated[tuple[ServerName, ...], Words] = ("learning", "plain")
+    command: str = ""
+
+
+class Plan(NamedTuple):
+    """One row to play."""
+
+    environment: str
+    agent: AgentName
+    seed: int
+    learns: bool
+
+
+def plans_of(config: CurveBench) -> list[Plan]:
+    """The rows of a run, those of a seed together."""
+    seeds = range(config.first_seed, config.first_seed + config.seeds)
+    learns = [server == "learning" for server in config.servers]
+    return [Plan(*one) for one in product(config.environments, config.agents, seeds, learns)]
+
+
+def curve_bench(config: CurveBench, *, advance: Advance = lambda _: None) -> CurveRun:
+    """Play every row; an interrupted run is written with `complete: false`, and goes on from there.
+
+    Args:
+        advance: called with a description before each row.
+
+    Raises:
+        ConfigError: a server does not start, or exits.
+    """
+    kept = CurveRun.model_validate_json(config.output.read_text()) if _begun(config) else None
+    run = CurveRun(
+        complete=False,
+        command=config.command,
+        machine=describe_machine(device="cpu", threads=1),
+        rows=kept.rows if kept else (),
+    )
+    done = {(row.environment, row.agent, row.seed, row.learns) for row in run.rows}
+    for plan in plans_of(config):
+        advance(f"{plan.environment}, {plan.agent}, seed {plan.seed}, learns: {plan.learns}")
+        if plan in done:
+            continue
+        with TemporaryDirectory() as folder:
+            row = play_row(plan, config.episodes, Path(folder))
+        run = run.model_copy(update={"rows": (*run.rows, row)})
+        config.output.write_text(run.model_dump_json(indent=1) + "\n")
+    run = run.model_copy(update={"complete": True})
+    config.output.write_text(run.model_dump_json(indent=1) + "\n")
+    return run
+
+
+def _begun(config: CurveBench) -> bool:
+    return config.output.exists() and bool(config.output.read_text().strip())
+
+
+def play_row(plan: Plan, episodes: int, folder: Path) -> CurveRow:
+    """Play episodes at one server, and post their outcomes."""
+    stranger = STRANGERS[plan.environment]
+    options = _LEARN if plan.learns else ()
+    began = time.monotonic()
+    with (
+        served_mock(stranger, seed=plan.seed) as upstream,
+        qguide_serve(upstream, folder, candidates=stranger.candidates, options=options) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        agent = build_agent(plan.agent, url)
+        outcomes: list[float] = []
+        watch = _Watch(http) if plan.learns else None
+        for number, game in enumerate(games_of(stranger, plan.seed, episodes)):
+            episode_id = f"{plan.environment}-{plan.seed}-{number}"
+            played = agent.play(game, episode_id)
+            game.environment.close()
+            outcomes.append(played.result.reward)
+            report_outcome(http, episode_id, played.result)
+            if watch:
+                watch.look(number + 1)
+    return CurveRow(
+        environment=plan.environment,
+        agent=plan.agent,
+        seed=plan.seed,
+        learns=plan.learns,
+        outcomes=tuple(outcomes),
+        phases=tuple(watch.changes) if watch else (),
+        state=watch.state if watch else {},
+        seconds=time.monotonic() - began,
+    )
+
+
+def games_of(stranger: Stranger, seed: int, episodes: int) -> Iterator[Game]:
+    """Episodes of tasks that are drawn at random, so that every task comes again and again."""
+    suites = [stranger.suite(new=new) for new in (False, True)]
+    tasks = [(suite, task) for suite in suites for task in suite.tasks]
+    chance = Random(f"curve {seed}")
+    for _ in range(episodes):
+        suite, task = chance.choice(tasks)
+        yield Game(suite.make(task), suite.environment.chat, stranger.max_steps)
+
+
+def report_outcome(http: httpx.Client, episode_id: str, result: StepResult) -> None:
+    """Post the outcome of an episode."""
+    http.post(
+        f"/v1/episodes/{episode_id}/outcome",
+        json={
+            "reward": result.reward,
+            "terminated": result.terminated,
+            "observation": result.observation,
+        },
+    ).raise_for_status()
+
+
+class _Watch:
+    """GET /v1/learning after each episode.
+
+    Attributes:
+        state: its latest answer.
+        changes: of the phase.
+    """
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        self.state: dict[str, Any] = {}
+        self.changes: list[PhaseChange] = []
+
+    def look(self, episode: int) -> None:
+        """Note the phase after an episode."""
+        self.state = self._http.get("/v1/learning").raise_for_status().json()
+        before = self.changes[-1].phase if self.changes else "collecting"
+        if self.state["phase"] != before:
+            self.changes.append(
+                PhaseChange(episode=episode, phase=self.state["phase"], reason=self.state["reason"])
+            )

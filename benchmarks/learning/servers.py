@@ -1,0 +1,76 @@
+"""Servers of a measurement: a mock LLM, and `qguide serve` before it."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from threading import Thread
+from types import MappingProxyType
+from typing import Any
+
+import httpx
+
+from benchmarks.measurement.processes import child
+from benchmarks.score.http_baselines import free_port, wait_until_ready
+from benchmarks.strangers.catalogue import Stranger
+from benchmarks.strangers.served_model import build_server
+
+
+@contextmanager
+def served_mock(stranger: Stranger, *, seed: int, world: int = 0) -> Iterator[str]:
+    """The mock LLM of an environment behind OpenAI's API during the block; yields its base URL."""
+    server = build_server(stranger.policy(world))
+    handler: Any = server.RequestHandlerClass
+    handler.chance = Random(f"mock {seed}")
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def qguide_serve(
+    upstream: str,
+    folder: Path,
+    *,
+    candidates: int,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
+    """`qguide serve` during the block; yields its root URL.
+
+    Args:
+        upstream: base URL of the model.
+        folder: of its log and of what it records; it is made.
+        candidates: M.
+        options: further ones of the command.
+        environment: further settings.
+
+    Raises:
+        ConfigError: it does not start.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "qguide", "serve", "--host", "127.0.0.1", "--port", str(port)]
+    settings = {
+        "QGUIDE_EPISODES_DIR": str(folder / "episodes"),
+        "QGUIDE_NUM_CANDIDATES": str(candidates),
+        **environment,
+    }
+    with child(
+        "qguide serve",
+        [*command, "--upstream", f"{upstream}#mock", *options],
+        log=folder / "serve.log",
+        environment=settings,
+    ) as process:
+        with httpx.Client(base_url=url) as http:
+            wait_until_ready(process, http, "/readyz")
+        yield url
+        if not process.running:
+            raise process.failure("exited")
