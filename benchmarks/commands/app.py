@@ -289,6 +289,9 @@ def learning_curve(
     episodes: Annotated[int | None, typer.Option(help="Episodes of each seed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     first_seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
+    delay_s: Annotated[
+        float | None, typer.Option(help="Time of every answer of the model.")
+    ] = None,
     servers: Annotated[
         str | None, typer.Option(help="learning (with --learn), plain; both by default.")
     ] = None,

@@ -35,6 +35,8 @@ class CurveBench(BenchOptions):
         seeds: number of seeds, of the order of tasks and of the mock's draws.
         first_seed: the first of them.
         episodes: of each row.
+        delay_s: time of every answer of the model. Hosted ones take seconds; a model that answers
+            at once plays dozens of episodes during one fit.
         servers: `learning` has `--learn`, `plain` has not.
         command: the command line.
     """
@@ -45,6 +47,7 @@ class CurveBench(BenchOptions):
     seeds: int = Field(default=5, ge=1)
     first_seed: int = Field(default=0, ge=0)
     episodes: int = Field(default=500, ge=1)
+    delay_s: float = Field(default=0.3, ge=0)
     servers: Annotated[tuple[ServerName, ...], Words] = ("learning", "plain")
     command: str = ""
 
@@ -87,7 +90,7 @@ def curve_bench(config: CurveBench, *, advance: Advance = lambda _: None) -> Cur
         if plan in done:
             continue
         with TemporaryDirectory() as folder:
-            row = play_row(plan, config.episodes, Path(folder))
+            row = play_row(plan, config.episodes, Path(folder), delay_s=config.delay_s)
         run = run.model_copy(update={"rows": (*run.rows, row)})
         config.output.write_text(run.model_dump_json(indent=1) + "\n")
     run = run.model_copy(update={"complete": True})
@@ -99,13 +102,13 @@ def _begun(config: CurveBench) -> bool:
     return config.output.exists() and bool(config.output.read_text().strip())
 
 
-def play_row(plan: Plan, episodes: int, folder: Path) -> CurveRow:
+def play_row(plan: Plan, episodes: int, folder: Path, *, delay_s: float = 0.0) -> CurveRow:
     """Play episodes at one server, and post their outcomes."""
     stranger = STRANGERS[plan.environment]
     options = _LEARN if plan.learns else ()
     began = time.monotonic()
     with (
-        served_mock(stranger, seed=plan.seed) as upstream,
+        served_mock(stranger, seed=plan.seed, delay_s=delay_s) as upstream,
         qguide_serve(upstream, folder, candidates=stranger.candidates, options=options) as url,
         httpx.Client(base_url=url, timeout=60) as http,
     ):

@@ -1,6 +1,7 @@
 """Servers of a measurement: a mock LLM, and `qguide serve` before it."""
 
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +19,24 @@ from benchmarks.strangers.served_model import build_server
 
 
 @contextmanager
-def served_mock(stranger: Stranger, *, seed: int, world: int = 0) -> Iterator[str]:
-    """The mock LLM of an environment behind OpenAI's API during the block; yields its base URL."""
-    server = build_server(stranger.policy(world))
+def served_mock(stranger: Stranger, *, seed: int, delay_s: float = 0.0) -> Iterator[str]:
+    """The mock LLM of an environment behind OpenAI's API during the block; yields its base URL.
+
+    Args:
+        seed: of its draws.
+        delay_s: time of every answer, in which nothing is computed.
+    """
+    server = build_server(stranger.policy())
     handler: Any = server.RequestHandlerClass
     handler.chance = Random(f"mock {seed}")
+    answer = handler.replies
+
+    def replies(self: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
+        time.sleep(delay_s)
+        drawn: list[dict[str, Any]] = answer(self, body)
+        return drawn
+
+    handler.replies = replies
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
