@@ -123,7 +123,7 @@ IMPORT: Final = (
 EXPORT_DATA: Final = (
     Option("source", "A run folder, or its file of rows.", Path, argument=True),
     Option("output", "File to write; .parquet for parquet.", Path),
-    Option("format", "trl-sft, trl-preference, trl-stepwise or parquet."),
-    Option("min_reward", "trl-sft: lowest reward of an episode.", float),
+    Option("format", "trl-sft, trl-preference, trl-stepwise, atif or parquet."),
+    Option("min_reward", "trl-sft, atif: lowest reward of an episode.", float),
     Option("threshold", "trl-stepwise: lowest value of a good step; else 0.5.", float),
 )

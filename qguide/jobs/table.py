@@ -83,7 +83,7 @@ _ALL: Final = (
         "ExportConfig",
         "run_export_data",
         "Recordings",
-        "Export records to TRL's dataset formats or to parquet.",
+        "Export records to TRL's dataset formats, to ATIF or to parquet.",
         options=EXPORT_DATA,
         stage=False,
     ),

@@ -6,6 +6,7 @@
     trl-sft          trajectories                 messages
     trl-preference   preference pairs             prompt, chosen, rejected
     trl-stepwise     labels, decision groups      prompt, completions, labels
+    atif             trajectories                 Harbor's trajectories, one per line
     parquet          any row of a job             its fields as columns
 
 TRL's formats are written as JSON lines, or as parquet to an output that ends with .parquet. The
@@ -27,6 +28,7 @@ from training.data.group_labels import GroupLabels
 from training.data.preferences import PreferenceRow
 from training.data.records import LabelRow, SearchRow, TrajectoryRow
 from training.data.runs import JsonlWriter, read_rows, rows_path
+from training.exports.atif import AtifRow, atif_row
 from training.exports.parquet import write_parquet
 from training.exports.trl import (
     ConversationPair,
@@ -38,7 +40,7 @@ from training.exports.trl import (
     stepwise_of_labels,
 )
 
-ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "parquet"]
+ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "atif", "parquet"]
 
 
 KINDS: Final[dict[str, type[Row]]] = {
@@ -83,7 +85,7 @@ class ExportConfig(BaseModel):
         source: a run folder, or its file of rows.
         output: the file to write; it must not exist.
         format: format of the file.
-        min_reward: lowest reward of a trajectory to export; for `trl-sft` only.
+        min_reward: lowest reward of a trajectory to export; for `trl-sft` and `atif` only.
         threshold: lowest value of a step that counts as good; for `trl-stepwise` only.
         group_labels: how the values of decision groups are computed; for `trl-stepwise` only.
 
@@ -130,11 +132,12 @@ def run_export_data(config: ExportConfig) -> dict[str, object]:
 
 
 def _refuse_unused_options(config: ExportConfig, kind: type[Row]) -> None:
-    for option, format_ in _FORMAT_OF_OPTION.items():
-        if option in config.model_fields_set and config.format != format_:
+    for option, formats in _FORMATS_OF_OPTION.items():
+        if option in config.model_fields_set and config.format not in formats:
+            named = " and ".join(formats)
             raise ConfigError(
-                f"{option} is for {format_} only, and {config.format} would ignore it; leave it "
-                f"out, or choose {format_}"
+                f"{option} is for {named} only, and {config.format} would ignore it; leave it "
+                f"out, or choose {formats[0]}"
             )
     if "group_labels" in config.model_fields_set and kind is not DecisionGroupsRow:
         raise ConfigError(
@@ -149,7 +152,9 @@ def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[R
         case "parquet", _:
             return kind, read_rows(path, kind)
         case "trl-sft", _ if kind is TrajectoryRow:
-            return ConversationRow, _conversations(config, path)
+            return ConversationRow, map(conversation_row, _trajectories(config, path))
+        case "atif", _ if kind is TrajectoryRow:
+            return AtifRow, map(atif_row, _trajectories(config, path))
         case "trl-preference", _ if kind is PreferenceRow:
             return ConversationPair, map(conversation_pair, read_rows(path, PreferenceRow))
         case "trl-stepwise", _ if kind is LabelRow:
@@ -164,22 +169,23 @@ def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[R
     )
 
 
-_FORMAT_OF_OPTION: Final = {
-    "min_reward": "trl-sft",
-    "threshold": "trl-stepwise",
-    "group_labels": "trl-stepwise",
+_FORMATS_OF_OPTION: Final = {
+    "min_reward": ("trl-sft", "atif"),
+    "threshold": ("trl-stepwise",),
+    "group_labels": ("trl-stepwise",),
 }
 _READS = {
     "trl-sft": ("trajectories", "`qguide import` or `qguide collect`"),
+    "atif": ("trajectories", "`qguide import` or `qguide collect`"),
     "trl-preference": ("preference pairs", "`qguide pairs`"),
     "trl-stepwise": ("labels or decision groups", "`qguide label` or `qguide groups`"),
 }
 
 
-def _conversations(config: ExportConfig, path: Path) -> Iterator[ConversationRow]:
+def _trajectories(config: ExportConfig, path: Path) -> Iterator[TrajectoryRow]:
     for row in read_rows(path, TrajectoryRow):
         if config.min_reward is None or row.outcome_reward >= config.min_reward:
-            yield conversation_row(row)
+            yield row
 
 
 def _of_groups(config: ExportConfig, path: Path) -> Iterator[StepwiseRow]:

@@ -1,6 +1,13 @@
 """Flaws that a schema finds in a record, without any of the record's text, which may be private."""
 
+from typing import Final
+
 from pydantic import ValidationError
+
+from qnet.errors import RecordError
+
+OTHER_SHAPE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Raised by a translation that meets a record of another shape than its format's."""
 
 
 def flaw_of(error: ValidationError, place: str = "") -> str:
@@ -10,3 +17,8 @@ def flaw_of(error: ValidationError, place: str = "") -> str:
     names = [str(part) for part in first["loc"][: -1 if unknown else None]]
     where = ".".join([place, *names] if place else names) or "the record"
     return f"{where}: {'has an unknown field' if unknown else first['msg']}"
+
+
+def other_shape(error: Exception) -> RecordError:
+    """The error that such a record is refused with; it says nothing of the record's text."""
+    return RecordError(f"it does not have the shape of this format ({type(error).__name__})")

@@ -32,6 +32,8 @@ class Places:
 
 
 MESSAGES = Places()
+PLAIN = Places(graded=True)
+"""Those of a translated record, whose format says that its reward is one."""
 
 
 def read_message_record(

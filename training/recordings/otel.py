@@ -9,7 +9,7 @@ import json
 import tempfile
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -20,9 +20,11 @@ from qnet.records import MessageRow, messages_of, rows_of
 from qnet.types import History, Message
 from training.recordings.episode import BadRecord, RecordedEpisode, build_episode
 from training.recordings.fields import Fields
+from training.recordings.flaws import OTHER_SHAPE, other_shape
 from training.recordings.json_stream import read_values
 from training.recordings.json_window import OnBytes
 from training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
+from training.recordings.places import value_at
 from training.recordings.stated import to_reward, to_task_id
 
 
@@ -49,14 +51,21 @@ class _Stated:
 
 
 def read_spans(
-    paths: Sequence[Path], fields: Fields, *, on_bytes: OnBytes = lambda count: None
+    paths: Sequence[Path],
+    fields: Fields,
+    fragments: Callable[[object], Iterator[Fragment]] = fragments_of,
+    *,
+    on_bytes: OnBytes = lambda count: None,
 ) -> Iterator[RecordedEpisode | BadRecord]:
     """The episodes of these exports, in the order of their first spans.
+
+    Args:
+        fragments: the requests to models of one record.
 
     Raises:
         ConfigError: no attribute is named for the reward.
     """
-    if not fields.reward and fields.default_reward is None:
+    if not fields.reward and fields.default_reward is None and not fields.outcomes:
         raise ConfigError(
             "spans have no reward of their own; name the attribute that holds it, such as "
             "--reward-key gen_ai.evaluation.score.value, or give --default-reward"
@@ -68,11 +77,18 @@ def read_spans(
                 try:
                     if value.flaw:
                         raise RecordError(value.flaw)
-                    for fragment in fragments_of(value.value):
+                    for fragment in _all_of(fragments, value.value):
                         conversations.add(fragment, path, value.line)
                 except RecordError as error:
                     yield BadRecord(path, value.line, str(error))
         yield from conversations.episodes()
+
+
+def _all_of(fragments: Callable[[object], Iterator[Fragment]], record: object) -> list[Fragment]:
+    try:
+        return list(fragments(record))
+    except OTHER_SHAPE as error:
+        raise other_shape(error) from error
 
 
 class _Conversations:
@@ -103,8 +119,8 @@ class _Conversations:
     def _note(self, fragment: Fragment, conversation: str) -> None:
         """Note a reward or a task id for the conversation, or else for the whole trace."""
         stated = self._stated[conversation or fragment.trace]
-        reward = self._fields.reward and fragment.attributes.get(self._fields.reward)
-        task = self._fields.task and fragment.attributes.get(self._fields.task)
+        reward = self._fields.reward and value_at(fragment.attributes, self._fields.reward)
+        task = self._fields.task and value_at(fragment.attributes, self._fields.task)
         try:
             if reward not in (None, ""):
                 stated.rewards.add(to_reward(reward, self._fields.reward))
@@ -154,14 +170,15 @@ class _Conversations:
         for one in stated:
             if one.flaw:
                 raise RecordError(one.flaw)
+        task_id = next((min(one.task_ids) for one in stated if one.task_ids), "")
         return build_episode(
             history,
-            reward=self._reward(stated),
-            task_id=next((min(one.task_ids) for one in stated if one.task_ids), ""),
+            reward=self._reward(stated, task_id),
+            task_id=task_id,
             source=requests[-1].agent,
         )
 
-    def _reward(self, stated: Sequence[_Stated]) -> float:
+    def _reward(self, stated: Sequence[_Stated], task_id: str) -> float:
         for one in stated:
             if len(one.rewards) > 1:
                 raise RecordError(
@@ -170,6 +187,8 @@ class _Conversations:
                 )
             if one.rewards:
                 return min(one.rewards)
+        if task_id in self._fields.outcomes:
+            return self._fields.outcomes[task_id]
         if self._fields.default_reward is None:
             raise RecordError(f"none of its spans has the attribute {self._fields.reward!r}")
         return self._fields.default_reward

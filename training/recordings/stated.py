@@ -11,6 +11,8 @@ from training.recordings.fields import Fields
 from training.recordings.places import value_at
 
 _MOST_ID_CHARACTERS: Final = 1024
+_JOIN: Final = "+"
+"""Between places whose values are a task id together, such as `set+id`."""
 
 
 def stated_reward(
@@ -65,6 +67,9 @@ def stated_task(record: Mapping[str, object], *places: str) -> str:
     """
     for place in places:
         value = value_at(record, place)
+        if value is None and _JOIN in place:
+            parts = [value_at(record, part) for part in place.split(_JOIN)]
+            value = None if None in parts else "/".join(to_task_id(part, place) for part in parts)
         if value is None or value == "":
             continue
         return to_task_id(value, place)

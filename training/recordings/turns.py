@@ -166,10 +166,10 @@ def _chat_rows(value: Json, place: str) -> Iterator[Json]:
     if "role" not in value and kind in ("system", "tool", *_ROLES):
         value, kind = {**value, "role": kind}, None
     kinds = _part_types(value)
-    if kind in responses_items.ITEM_TYPES or kinds & {*_ITEM_TEXTS}:
-        yield from _item_rows(value, place)
-    elif kinds & {*_BLOCKS}:
+    if kinds & {*_BLOCKS, *anthropic_blocks.THINKING}:
         yield from _block_rows(value, place)
+    elif kind in responses_items.ITEM_TYPES or kinds & {*_ITEM_TEXTS}:
+        yield from _item_rows(value, place)
     else:
         yield _chat_row(value)
 

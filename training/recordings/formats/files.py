@@ -1,6 +1,6 @@
 """The files of a recording, and what each record is told of its own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,27 +10,27 @@ from training.recordings.json_stream import COMPRESSED, Value, read_values
 from training.recordings.json_window import OnBytes
 
 _JSON: Final = (".json", ".jsonl")
-_ENDS: Final = (*COMPRESSED, *_JSON, ".traj", ".eval")
+_OTHERS: Final = (".traj", ".eval")
+_ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS)
 
 
-def files_of(source: Path, layout: Layout | None = None) -> list[Path]:
+def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     """The files of a source: itself, or those below a folder in the order of their names.
 
     In a folder of the server's recordings these are the trees; its offers hold no episodes.
+
+    Args:
+        patterns: of the names of a format's files; where none has one, all files are taken.
 
     Raises:
         ConfigError: there are none.
     """
     if source.is_dir():
-        patterns = layout.files if layout else ()
-        found = {path for pattern in patterns for path in source.glob(f"**/{pattern}")}
-        if not patterns:
-            found = {path for path in source.glob("**/*") if _is_json(path)}
-        shown = [path for path in found if not _is_hidden(path.relative_to(source))]
-        if not shown:
-            wanted = " or ".join(patterns) or ".jsonl or .json"
-            raise ConfigError(f"{source} holds no {wanted} file; name a file")
-        return sorted(path for path in shown if path.is_file())
+        below = [path for path in sorted(source.glob("**/*")) if not _is_hidden(path, source)]
+        named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
+        if not (found := named or [path for path in below if _is_json(path)]):
+            raise ConfigError(f"{source} holds no .jsonl or .json file; name a file")
+        return [path for path in found if path.is_file()]
     if not source.is_file():
         raise ConfigError(f"{source} does not exist; name a file or a folder")
     return [source]
@@ -66,11 +66,11 @@ def _is_json(path: Path) -> bool:
     name = path.name
     for end in COMPRESSED:
         name = name.removesuffix(end)
-    return name.endswith(_JSON) and not name.startswith("offers-")
+    return name.endswith((*_JSON, *_OTHERS)) and not name.startswith("offers-")
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _stem(path: Path) -> str:

@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from qnet.errors import RecordError
 from training.recordings.episode import RecordedEpisode
 from training.recordings.fields import Fields
+from training.recordings.flaws import OTHER_SHAPE, other_shape
 from training.recordings.json_stream import Value
 from training.recordings.json_window import OnBytes
-from training.recordings.message_records import MESSAGES, Places, read_message_record
+from training.recordings.message_records import MESSAGES, PLAIN, Places, read_message_record
+from training.recordings.otel_spans import Fragment
 
 Record = Mapping[str, Any]
-_OTHER_SHAPE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 Translate = Callable[[Record], Iterable[Record]]
 """A record as plain ones: messages, reward, task_id, source, terminated, left_out."""
 
@@ -24,15 +24,15 @@ class Layout:
 
     Attributes:
         marks: places by which a record shows the format; of "a b" it has both.
-        places: where the parts of an episode lie, in a plain record if there is a translation.
+        places: where the parts of an episode lie, if there is no translation.
         translate: turns a record into plain ones; None where its places are enough.
         read: reads a record that is no list of messages at all.
         files: patterns of the files of a folder; none takes every file of JSON.
         within: see `read_values`; "" if a file's values are its records.
         keeping: see `read_values`.
         beside: file with the outcome, seen from the record's; its JSON is `@beside` of the record.
-        values: reads a file that is not JSON.
-        hint: what to name if a record states no reward.
+        values: reads a file, or files beside it, in another way.
+        fragments: reads requests to models, of which those of one trace are an episode.
     """
 
     marks: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Layout:
     keeping: tuple[str, ...] = ()
     beside: str = ""
     values: Callable[[Path, OnBytes], Iterator[Value]] | None = None
-    hint: str = ""
+    fragments: Callable[[object], Iterator[Fragment]] | None = None
 
     def episodes(self, record: Record, fields: Fields) -> Iterator[RecordedEpisode]:
         """The episodes of a record.
@@ -58,13 +58,11 @@ class Layout:
             yield read_message_record(record, fields, self.places)
         else:
             for plain in self._plain(self.translate, record):
-                yield read_message_record(plain, fields, self.places, told=record)
+                yield read_message_record(plain, fields, PLAIN, told=record)
 
     def _plain(self, translate: Translate, record: Record) -> list[Record]:
         """The plain records of one; a shape that the translation did not expect is no failure."""
         try:
             return list(translate(record))
-        except _OTHER_SHAPE as error:
-            raise RecordError(
-                f"it does not have the shape of this format ({type(error).__name__})"
-            ) from error
+        except OTHER_SHAPE as error:
+            raise other_shape(error) from error

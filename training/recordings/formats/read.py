@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from qnet.errors import ConfigError, RecordError
 from qnet.support.operator_code import import_operator_module, raised_text
@@ -15,6 +16,10 @@ from training.recordings.json_stream import read_values
 from training.recordings.json_window import OnBytes
 from training.recordings.otel import read_spans
 from training.recordings.places import value_at
+from training.recordings.served import read_tree_record
+
+_MOST_TRIED: Final = 50
+"""Files of a folder in which a format is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,9 @@ def recording_of(source: Path, format_: str | None = None) -> Recording:
     """
     if format_:
         layout = _layout_named(format_)
-        return Recording(format_, layout, tuple(files_of(source, layout)))
-    paths = files_of(source)
-    name = detect_format(paths)
-    layout = FORMATS[name]
-    return Recording(name, layout, tuple(files_of(source, layout) if layout.files else paths))
+        return Recording(format_, layout, tuple(files_of(source, layout.files)))
+    name = detect_format(files_of(source))
+    return Recording(name, FORMATS[name], tuple(files_of(source, FORMATS[name].files)))
 
 
 def _layout_named(name: str) -> Layout:
@@ -70,30 +73,43 @@ def _layout_named(name: str) -> Layout:
 
 
 def detect_format(paths: Sequence[Path]) -> str:
-    """The format of the first record that can be read.
+    """The format of the first record that shows one; a folder may begin with other files.
 
     Raises:
         ConfigError: it is that of none, or of several formats.
     """
-    for path in paths:
+    reasons = []
+    for path in paths[:_MOST_TRIED]:
+        if name := _format_of_name(path):
+            return name
         for value in read_values(path):
-            if not value.flaw:
-                return _format_of(value.value, path, value.line)
-    raise ConfigError(f"{paths[0]} holds no JSON; name another source")
+            if value.flaw:
+                reasons.append(f"{path.name}, line {value.line}: {value.flaw}")
+                continue
+            if len(found := _formats_of(value.value)) == 1:
+                return found[0]
+            which = f"of several formats ({', '.join(found)})" if found else "of no known format"
+            reasons.append(f"{path.name}, line {value.line} is {which}")
+            break
+    raise ConfigError(
+        f"{reasons[0] if reasons else f'{paths[0]} holds no JSON'}: choose a format with --format "
+        f"({', '.join(FORMATS)}), or say where the messages lie with --messages-key"
+    )
 
 
-def _format_of(record: object, path: Path, line: int) -> str:
-    """The format of which a record shows the most marks."""
+def _format_of_name(path: Path) -> str:
+    """The format that a file's name says, such as `x.eval`; "" if it says none."""
+    for name, layout in FORMATS.items():
+        if any(path.match(end) for end in layout.files if end.startswith("*.")):
+            return name
+    return ""
+
+
+def _formats_of(record: object) -> list[str]:
+    """The formats of which a record shows the most marks."""
     shown = {name: _shown_marks(record, layout) for name, layout in FORMATS.items()}
     most = max(shown.values())
-    found = [name for name, count in shown.items() if most and count == most]
-    if len(found) == 1:
-        return found[0]
-    which = f"of several formats ({', '.join(found)})" if found else "of no format that is known"
-    raise ConfigError(
-        f"{path.name}, line {line} is {which}: choose one with --format "
-        f"({', '.join(FORMATS)}), or say where its messages lie with --messages-key"
-    )
+    return [name for name, count in shown.items() if most and count == most]
 
 
 def _shown_marks(record: object, layout: Layout) -> int:
@@ -112,8 +128,14 @@ def read_episodes(
         ConfigError: the options do not suit the format.
         RecordError: a file cannot be read.
     """
-    if recording.format == "otel":
-        return read_spans(recording.paths, fields, on_bytes=on_bytes)
+    layout = recording.layout
+    if fields.messages and (layout.fragments or layout.read is read_tree_record):
+        raise ConfigError(
+            f"--messages-key is not for {recording.format}, whose messages have one place only; "
+            "leave it out, or choose another --format"
+        )
+    if fragments := layout.fragments:
+        return read_spans(recording.paths, fields, fragments, on_bytes=on_bytes)
     return _read(recording, fields, on_bytes)
 
 

@@ -242,8 +242,8 @@ def test_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "format_", "options", "message"),
     [
-        (TRAJECTORIES, "parquet", {"min_reward": 1.0}, "min_reward is for trl-sft only"),
-        (LABELS, "trl-stepwise", {"min_reward": 1.0}, "min_reward is for trl-sft only"),
+        (TRAJECTORIES, "parquet", {"min_reward": 1.0}, "min_reward is for trl-sft and atif only"),
+        (LABELS, "trl-stepwise", {"min_reward": 1.0}, "min_reward is for trl-sft and atif only"),
         (TRAJECTORIES, "trl-sft", {"threshold": 0.9}, "threshold is for trl-stepwise only"),
         ([PAIR], "trl-preference", {"threshold": 0.9}, "threshold is for trl-stepwise only"),
         ([GROUPS], "parquet", {"group_labels": {}}, "group_labels is for trl-stepwise only"),
@@ -269,7 +269,7 @@ def test_the_command_refuses_an_option_of_another_format(tmp_path: Path) -> None
     command = ["export-data", str(tmp_path), *target]
     refused = CliRunner().invoke(app, [*command, "--min-reward", "1"], catch_exceptions=False)
     assert refused.exit_code == 2
-    assert "min_reward is for trl-sft only" in refused.output
+    assert "min_reward is for trl-sft and atif only" in refused.output
     assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
 
 

@@ -37,7 +37,7 @@ def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"text": "hello"}, "of no format that is known"),
+        ({"text": "hello"}, "of no known format"),
         ({"messages": [], "conversations": []}, r"several formats \(messages, sharegpt\)"),
     ],
 )

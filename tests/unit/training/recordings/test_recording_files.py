@@ -37,6 +37,14 @@ def test_one_file_per_episode_in_folders_gives_the_task_its_name(tmp_path: Path)
     assert [one.task_id for one in by_file] == ["a", "b", "a"]
 
 
+def test_a_task_id_may_be_of_several_fields(tmp_path: Path) -> None:
+    row = {"messages": CHAT, "reward": 1, "set": "a", "run": {"id": 7}}
+    source = write(tmp_path / "rows.json", [row, {**row, "set": None}])
+    found = read(source, Fields(task="set+run.id"))
+    assert found[0].task_id == "a/7"
+    assert found[1].task_id not in ("a/7", "7")
+
+
 def test_outcomes_of_an_evaluation_are_joined_by_task_id(tmp_path: Path) -> None:
     rows = [{"messages": CHAT, "instance_id": name} for name in ("a", "b", "c")]
     source = write(tmp_path / "rows.json", rows)

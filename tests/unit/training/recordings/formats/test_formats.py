@@ -1,0 +1,170 @@
+"""Each format of others is detected, and its one episode read as it was."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qnet.types import Message
+from tests.support.documents import blocks_of
+from tests.support.recording_samples import (
+    ASKED,
+    BFCL_FUNCTIONS,
+    CHAT,
+    INSPECT_HEADER,
+    SAMPLES,
+    Sample,
+    atif,
+    bfcl,
+    dump,
+)
+from training.jobs.import_episodes import ImportConfig, run_import
+from training.recordings import json_window
+from training.recordings.episode import BadRecord, RecordedEpisode
+from training.recordings.fields import Fields
+from training.recordings.formats.read import read_episodes, recording_of
+from training.recordings.formats.table import FORMATS
+
+
+def read(source: Path, format_: str | None = None, fields: Fields | None = None) -> list[Any]:
+    """Everything that a source holds."""
+    return list(read_episodes(recording_of(source, format_), fields or Fields()))
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.write.__name__)
+def test_the_episode_of_a_format_is_read(sample: Sample, tmp_path: Path) -> None:
+    sample.write(tmp_path)
+    (episode,) = read(tmp_path, sample.format, sample.fields)
+    assert isinstance(episode, RecordedEpisode), episode
+    assert episode.messages == sample.messages
+    assert (episode.reward, episode.terminated) == (sample.reward, sample.terminated)
+    assert episode.source == sample.agent
+    assert tuple(sorted(episode.left_out.values(), reverse=True)) == sample.left_out
+    if sample.task:
+        assert episode.task_id == sample.task
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.write.__name__)
+def test_the_format_of_a_folder_shows(sample: Sample, tmp_path: Path) -> None:
+    sample.write(tmp_path)
+    assert recording_of(tmp_path).format == sample.format
+
+
+def test_every_format_has_a_sample_and_a_row_in_the_table_of_the_docs() -> None:
+    ours = {"served", "messages", "sharegpt", "otel"}
+    elsewhere = {"bfcl", "preferences"}  # tested below: they hold two episodes
+    assert set(FORMATS) == {sample.format for sample in SAMPLES} | ours | elsewhere
+    page = Path("docs/bring/data.md").read_text()
+    assert [name for name in FORMATS if f"| `{name}` |" not in page] == []
+
+
+def test_answers_of_bfcl_have_the_question_of_any_models_failure(tmp_path: Path) -> None:
+    bfcl(tmp_path)
+    right, wrong = read(tmp_path, "bfcl")
+    assert (right.reward, right.source, right.task_id) == (1.0, "right", "simple_0")
+    assert (wrong.reward, wrong.source) == (0.0, "wrong")
+    system, user, reply = right.messages
+    assert system == Message("system", f"Functions: {json.dumps(BFCL_FUNCTIONS)}")
+    assert user.content == CHAT[0]["content"]
+    assert [call.name for call in reply.tool_calls] == ["look"]
+
+
+def test_answers_of_bfcl_in_2024_are_texts_under_other_names(tmp_path: Path) -> None:
+    name = "m/gorilla_openfunctions_v1_test_simple_result.json"
+    dump(tmp_path / "result" / name, {"id": "simple_0", "result": "\n[look(at='desk')]"})
+    failure = {"id": "simple_0", "prompt": {"question": "Find the mug.", "function": {}}}
+    dump(tmp_path / "score" / "m" / "simple_score.json", {"accuracy": 0.0}, failure)
+    (episode,) = read(tmp_path, "bfcl")
+    assert episode.messages[-1] == Message("assistant", "[look(at='desk')]")
+    assert episode.reward == 0.0
+
+
+def test_answers_of_bfcl_that_cannot_be_judged_are_named(tmp_path: Path) -> None:
+    bfcl(tmp_path)
+    dump(tmp_path / "result/right/BFCL_v4_other_result.json", {"id": "other_0", "result": "x"})
+    dump(tmp_path / "score/right/BFCL_v4_other_score.json", {"accuracy": 1.0})
+    bad = [found for found in read(tmp_path, "bfcl") if isinstance(found, BadRecord)]
+    assert "no model failed it" in bad[0].reason
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {
+            "input": {"messages": CHAT[:1], "tools": [], "parallel_tool_calls": True},
+            "preferred_output": [CHAT[3]],
+            "non_preferred_output": [{"role": "assistant", "content": "No."}],
+        },
+        {"prompt": "Find the mug.", "chosen": "It is on the desk.", "rejected": "No."},
+        {
+            "chosen": [CHAT[0], CHAT[3]],
+            "rejected": [CHAT[0], {"role": "assistant", "content": "No."}],
+        },
+    ],
+    ids=["openai", "trl", "trl-implicit"],
+)
+def test_a_preference_is_two_episodes_of_one_task(row: dict[str, Any], tmp_path: Path) -> None:
+    dump(tmp_path / "pairs.jsonl", row)
+    preferred, other = read(tmp_path / "pairs.jsonl")
+    assert preferred.messages == ASKED
+    assert (preferred.reward, other.reward) == (1.0, 0.0)
+    assert preferred.task_id == other.task_id
+
+
+def test_a_screen_after_several_calls_is_the_result_of_the_last(tmp_path: Path) -> None:
+    calls = [
+        {"tool_call_id": f"c{n}", "function_name": "keys", "arguments": {"k": n}} for n in (1, 2)
+    ]
+    steps = [
+        {"step_id": 1, "source": "user", "message": "Type."},
+        {
+            "step_id": 2,
+            "source": "agent",
+            "message": "",
+            "tool_calls": calls,
+            "observation": {"results": [{"content": "a screen"}]},
+        },
+        {"step_id": 3, "source": "agent", "message": "Done.", "is_copied_context": True},
+    ]
+    record = {"schema_version": "ATIF-v1.6", "agent": {"name": "a"}, "steps": steps}
+    dump(tmp_path / "trajectory.json", {**record, "extra": {"reward": 0.5, "task_id": "t"}})
+    (episode,) = read(tmp_path)
+    assert [m.content for m in episode.messages if m.role == "tool"] == ["", "a screen"]
+    assert (episode.reward, episode.task_id, episode.mistakes) == (0.5, "t", (1,))
+
+
+def test_a_sample_of_inspect_that_is_damaged_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "log.eval", "w", zipfile.ZIP_DEFLATED) as log:
+        log.writestr("header.json", json.dumps(INSPECT_HEADER))
+        log.writestr("samples/a_epoch_1.json", "{")
+        log.writestr("samples/b_epoch_1.json", json.dumps({"id": "b", "messages": []}))
+        log.writestr("samples/c_epoch_1.json", " " * 5000)
+    monkeypatch.setattr(json_window, "MOST_BYTES", 1000)
+    reasons = [found.reason for found in read(tmp_path, "inspect")]
+    assert "samples/a_epoch_1.json: it is not JSON" in reasons[0]
+    assert "no 'reward'" in reasons[1] or "no messages" in reasons[1]
+    assert "samples/c_epoch_1.json: it has more than 1,000 bytes" in reasons[2]
+
+
+def test_a_record_of_another_shape_is_named_by_its_line(tmp_path: Path) -> None:
+    for name, layout in FORMATS.items():
+        if layout.translate and not layout.values:
+            path = tmp_path / f"{name}.json"
+            path.write_text('{"simulations": [7, {"a": 1}], "x": {"turn_history": 1}}\n')
+            found = read(path, name)
+            assert found, name
+            assert all(isinstance(one, BadRecord) for one in found), name
+
+
+def test_what_was_left_out_is_in_the_report(tmp_path: Path) -> None:
+    atif(tmp_path / "jobs")
+    report = run_import(ImportConfig(source=tmp_path / "jobs", output=tmp_path / "out"))
+    assert sorted(report.left_out.values()) == [1, 1, 1]
+    assert any(what.startswith("thoughts") for what in report.left_out)
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert written["left_out"] == report.left_out
+    assert blocks_of("docs/bring/data.md")

@@ -1,0 +1,86 @@
+"""Results of benchmarks as plain records: tau2-bench, InterCode, Inspect's samples."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from training.recordings.formats.layout import Record
+from training.recordings.places import first_at, value_at
+
+GREETINGS: Final = "greetings of the agent before the user's first message"
+USERS_CALLS: Final = "calls of the simulated user's own tools, and their results"
+_GRADES: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Inspect's grades: correct, partly, incorrect, no answer."""
+_LIMITED: Final = ("max_steps", "too_many_errors", "timeout")
+
+
+def tau2_records(record: Record) -> Iterator[Record]:
+    """A simulation of tau2-bench; the policy that the agent obeys is its system message."""
+    turns: list[Record] = []
+    greetings = users_calls = 0
+    for said in _flat(record["messages"]):
+        if said["role"] == "assistant" and not turns:
+            greetings += 1
+        elif said.get("requestor") == "user" or (said["role"] == "user" and said.get("tool_calls")):
+            users_calls += 1
+        else:
+            turns.append(_tau2_turn(said))
+    policy = first_at(record, ("policy", "info.environment_info.policy"))
+    domain = value_at(record, "info.environment_info.domain_name")
+    task = record.get("task_id")
+    yield {
+        "messages": turns,
+        "instructions": policy,
+        "reward": value_at(record, "reward_info.reward"),
+        "task_id": f"{domain}/{task}" if domain and task is not None else task,
+        "source": value_at(record, "info.agent_info.llm"),
+        "terminated": record.get("termination_reason") not in _LIMITED,
+        "left_out": {GREETINGS: greetings, USERS_CALLS: users_calls},
+    }
+
+
+def _flat(messages: list[Any]) -> Iterator[Any]:
+    """Messages; several results at once are one of tau2's messages."""
+    for said in messages:
+        yield from said.get("tool_messages") or [said]
+
+
+def _tau2_turn(said: Record) -> Record:
+    turn = {"role": said["role"], "content": said.get("content") or ""}
+    if said["role"] == "tool":
+        return {**turn, "tool_call_id": said.get("id")}
+    return {**turn, "tool_calls": said.get("tool_calls")}
+
+
+def intercode_records(record: Record) -> Iterator[Record]:
+    """An episode of InterCode; its best reward counts, as its authors count."""
+    history = record["turn_history"]
+    turns: list[Record] = [{"role": "user", "content": record["query"]}]
+    for action, observation in zip(history["actions"], history["observations"], strict=True):
+        turns.append({"role": "assistant", "content": action})
+        turns.append({"role": "user", "content": str(observation) or "(no output)"})
+    summary = record["summary"]
+    yield {
+        "messages": turns,
+        "reward": summary["max_reward"],
+        "task_id": f"{record['environment']}/{record.get('dataset')}/{record['task_id']}",
+        "terminated": summary["max_reward"] == 1 or summary["turns_taken"] < summary["turns_max"],
+    }
+
+
+def inspect_records(record: Record) -> Iterator[Record]:
+    """A sample of an Inspect log; its reward is its first score."""
+    task = value_at(record, "eval.task")
+    yield {
+        "messages": record["messages"],
+        "reward": graded(value_at(record, "scores.*.value")),
+        "task_id": f"{task}/{record['id']}" if task else record["id"],
+        "source": value_at(record, "eval.model"),
+        "terminated": not record.get("limit"),
+    }
+
+
+def graded(value: object) -> object:
+    """A score as a number, if it is a grade or a boolean."""
+    if isinstance(value, bool):
+        return float(value)
+    return _GRADES.get(value, value) if isinstance(value, str) else value

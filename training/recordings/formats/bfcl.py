@@ -1,0 +1,119 @@
+"""Results of the Berkeley Function Calling Leaderboard: calls of many models on one question.
+
+A clone has `result/MODEL/…_result.json`, the answers, and `score/MODEL/…_score.json`, which lists
+the failures with their questions. So every score below the folder is read once for the questions;
+an answer that no score lists as a failure was right.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from qnet.errors import RecordError
+from training.recordings.formats.layout import Record
+from training.recordings.json_stream import Value, read_values
+from training.recordings.json_window import OnBytes
+from training.recordings.places import first_at
+
+SEVERAL_TURNS: Final = "it has several turns, whose states BFCL's results do not tell"
+_QUESTION: Final = ("prompt.question", "question")
+_FUNCTIONS: Final = ("prompt.function", "function")
+_OLDER: Final = "gorilla_openfunctions_v1_test_"
+"""Beginning of the names of results in 2024, which scores do not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """Questions of a clone by id, each with the functions that may be called."""
+
+    asked: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+def read_answers(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
+    """The answers of one file, each with its question and if it was right.
+
+    Raises:
+        RecordError: the file cannot be read, or there is no score for it.
+    """
+    root, score = _score_of(path)
+    questions = _questions(root)
+    failed = {row["id"] for row in _rows(score) if "id" in row}
+    category = score.name.removesuffix("_score.json")
+    around = {"@model": path.relative_to(root / "result").parts[0], "@category": category}
+    for value in read_values(path, on_bytes=on_bytes):
+        known = value.value.get("id") if isinstance(value.value, Mapping) else None
+        question = questions.asked.get(str(known))
+        told = {"@question": question, "@failed": known in failed}
+        yield Value(value.line, value.value, value.flaw, {**around, **told})
+
+
+def bfcl_records(record: Record) -> Iterator[Record]:
+    """An answer to a question of one turn; its model is not told to a Q model."""
+    asked = record["@question"]
+    if asked is None:
+        raise RecordError(
+            f"question {str(record['id'])[:80]!r} is in no score file, because no model failed it; "
+            "leave it out with --skip-bad"
+        )
+    question, functions = asked
+    turns = _flat(question)
+    if turns is None:
+        raise RecordError(SEVERAL_TURNS)
+    yield {
+        "messages": [
+            {"role": "system", "content": f"Functions: {json.dumps(functions)}"},
+            *turns,
+            _answer(record["result"]),
+        ],
+        "reward": 0.0 if record["@failed"] else 1.0,
+        "task_id": record["id"],
+        "source": record["@model"],
+    }
+
+
+def _answer(result: Any) -> Record:
+    """Calls, if the model called; else its text, as it wrote it."""
+    if isinstance(result, str):
+        return {"role": "assistant", "content": result.strip() or "(no answer)"}
+    calls = [{"name": name, "arguments": given} for call in result for name, given in call.items()]
+    return {"role": "assistant", "content": "" if calls else "(no call)", "tool_calls": calls}
+
+
+def _flat(question: Any) -> list[Any] | None:
+    """The messages of a question of one turn; None if it has more."""
+    if isinstance(question, str):
+        return [{"role": "user", "content": question}]
+    turns = question if not isinstance(question[0], list) else question[0]
+    return turns if len(question) == 1 or turns is question else None
+
+
+def _score_of(path: Path) -> tuple[Path, Path]:
+    """The clone's folder of a result, and the score of the same model and category."""
+    for root in path.parents:
+        if root.name == "result":
+            below = path.relative_to(root).parent
+            name = path.name.removeprefix(_OLDER).replace("_result.json", "_score.json")
+            score = root.parent / "score" / below / name
+            if score.is_file():
+                return root.parent, score
+            raise RecordError(f"{path} has no score at score/{below}/{name}; run BFCL's evaluation")
+    raise RecordError(f"{path} lies in no folder 'result'; name the folder above it")
+
+
+@lru_cache(maxsize=1)  # every file of a clone needs the questions of all its scores
+def _questions(root: Path) -> _Questions:
+    found = _Questions()
+    for score in sorted((root / "score").glob("**/*_score.json")):
+        for row in _rows(score):
+            if "id" in row and (question := first_at(row, _QUESTION)) is not None:
+                found.asked.setdefault(str(row["id"]), (question, first_at(row, _FUNCTIONS)))
+    return found
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    for value in read_values(path):
+        if isinstance(value.value, Mapping):
+            yield value.value
