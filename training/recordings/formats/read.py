@@ -1,6 +1,6 @@
 """Recordings in a format that is named or shows in their first record, and their episodes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -115,8 +115,13 @@ def _formats_of(record: object) -> list[str]:
 def _shown_marks(record: object, layout: Layout) -> int:
     """Number of places of the longest mark that a record shows whole."""
     marks = [mark.split() for mark in layout.marks]
-    whole = [mark for mark in marks if all(value_at(record, part) is not None for part in mark)]
+    whole = [mark for mark in marks if all(_shows(record, part) for part in mark)]
     return max(map(len, whole), default=0)
+
+
+def _shows(record: object, place: str) -> bool:
+    """True if a record has a place, a null there included."""
+    return (isinstance(record, Mapping) and place in record) or value_at(record, place) is not None
 
 
 def read_episodes(
