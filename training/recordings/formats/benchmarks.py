@@ -1,6 +1,7 @@
 """Results of benchmarks as plain records: tau2-bench, InterCode, Inspect's samples."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any, Final
 
 from training.recordings.formats.layout import Record
@@ -52,18 +53,23 @@ def _tau2_turn(said: Record) -> Record:
 
 
 def intercode_records(record: Record) -> Iterator[Record]:
-    """An episode of InterCode; its best reward counts, as its authors count."""
-    history = record["turn_history"]
+    """An episode of InterCode; its best reward counts, as its authors count.
+
+    What the environment would have said to a last action that was blocked was not recorded.
+    """
+    history, summary = record["turn_history"], record.get("summary") or {}
     turns: list[Record] = [{"role": "user", "content": record["query"]}]
-    for action, observation in zip(history["actions"], history["observations"], strict=True):
-        turns.append({"role": "assistant", "content": action})
-        turns.append({"role": "user", "content": str(observation) or "(no output)"})
-    summary = record["summary"]
+    for action, observation in zip_longest(history["actions"], history["observations"]):
+        turns.append({"role": "assistant", "content": action.strip() or "(nothing)"})
+        if observation is not None:
+            turns.append({"role": "user", "content": str(observation).strip() or "(no output)"})
+    reward = summary.get("max_reward", max(history["rewards"], default=None))
+    most = summary.get("turns_max")
     yield {
         "messages": turns,
-        "reward": summary["max_reward"],
+        "reward": reward,
         "task_id": f"{record['environment']}/{record.get('dataset')}/{record['task_id']}",
-        "terminated": summary["max_reward"] == 1 or summary["turns_taken"] < summary["turns_max"],
+        "terminated": reward == 1 or most is None or len(history["actions"]) < most,
     }
 
 

@@ -1,8 +1,9 @@
 """Results of the Berkeley Function Calling Leaderboard: calls of many models on one question.
 
 A clone has `result/MODEL/…_result.json`, the answers, and `score/MODEL/…_score.json`, which lists
-the failures with their questions. So every score below the folder is read once for the questions;
-an answer that no score lists as a failure was right.
+the failures with their questions. So every score below the folder is read once for the questions,
+and BFCL's own files of them, if they lie there. An answer that no score lists as a failure was
+right.
 """
 
 import json
@@ -56,7 +57,8 @@ def bfcl_records(record: Record) -> Iterator[Record]:
     if asked is None:
         raise RecordError(
             f"question {str(record['id'])[:80]!r} is in no score file, because no model failed it; "
-            "leave it out with --skip-bad"
+            "put BFCL's files of questions (BFCL_v….json) beside result/, or leave it out with "
+            "--skip-bad"
         )
     question, functions = asked
     turns = _flat(question)
@@ -106,11 +108,17 @@ def _score_of(path: Path) -> tuple[Path, Path]:
 @lru_cache(maxsize=1)  # every file of a clone needs the questions of all its scores
 def _questions(root: Path) -> _Questions:
     found = _Questions()
-    for score in sorted((root / "score").glob("**/*_score.json")):
-        for row in _rows(score):
+    told = [path for path in sorted(root.glob("**/BFCL_v*.json")) if not _is_result(path)]
+    scores = sorted((root / "score").glob("**/*_score.json"))
+    for file in dict.fromkeys([*told, *scores]):
+        for row in _rows(file):
             if "id" in row and (question := first_at(row, _QUESTION)) is not None:
                 found.asked.setdefault(str(row["id"]), (question, first_at(row, _FUNCTIONS)))
     return found
+
+
+def _is_result(path: Path) -> bool:
+    return path.name.endswith("_result.json")
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -89,6 +89,25 @@ def test_answers_of_bfcl_that_cannot_be_judged_are_named(tmp_path: Path) -> None
     assert "no model failed it" in bad[0].reason
 
 
+def test_questions_of_bfcl_may_lie_beside_its_results(tmp_path: Path) -> None:
+    dump(tmp_path / "result/m/BFCL_v4_other_result.json", {"id": "other_0", "result": "x"})
+    dump(tmp_path / "score/m/BFCL_v4_other_score.json", {"accuracy": 1.0})
+    question = {"id": "other_0", "question": [[CHAT[0]]], "function": BFCL_FUNCTIONS}
+    dump(tmp_path / "data/BFCL_v4_other.json", question)
+    (episode,) = read(tmp_path, "bfcl")
+    assert (episode.reward, episode.messages[1].content) == (1.0, CHAT[0]["content"])
+
+
+def test_a_blocked_or_empty_action_of_intercode_is_an_action(tmp_path: Path) -> None:
+    history = {"actions": ["ls", " ", "blocked"], "observations": ["\n", "x"], "rewards": [0, 0.5]}
+    episode = {"environment": "ic_sql", "task_id": 1, "query": "List.", "turn_history": history}
+    (tmp_path / "sql.json").write_text(json.dumps({"0": episode}, indent=1))
+    (read_back,) = read(tmp_path)
+    said = [message.content for message in read_back.messages]
+    assert said == ["List.", "ls", "(no output)", "(nothing)", "x", "blocked"]
+    assert read_back.reward == 0.5
+
+
 @pytest.mark.parametrize(
     "row",
     [
