@@ -23,7 +23,7 @@ from qnet.decision.selection import select
 from qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
 from training.environment import Environment, Task
 from training.environments.task_selection import SelectedSuite
-from training.evaluation.replays import replay
+from training.evaluation.tried_replies import replay
 from training.rollouts.episode import (
     Agent,
     AgentStep,

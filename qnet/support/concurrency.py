@@ -49,6 +49,7 @@ def one_group() -> Iterator[None]:
 def work_group() -> object | None:
     """Identity of the outermost `all_of` or `one_group` around the caller; None outside.
 
-    Works of one group stand or fall together, so none of them may wait for the failure of another.
+    Tasks of one group are cancelled together as soon as one fails, so none of them may wait for
+    the failure of another.
     """
     return _group.get()

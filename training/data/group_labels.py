@@ -37,7 +37,7 @@ class GroupLabels(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecisionState:
     """One state of an episode and its candidates.
 
     Attributes:
@@ -49,7 +49,7 @@ class Decision:
     after_noop: bool
 
 
-def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[Decision]:
+def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[DecisionState]:
     """The states with more than one distinct candidate.
 
     Args:
@@ -60,7 +60,7 @@ def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[D
     after_noop = False
     for history, decision in row.states():
         if with_single or len(decision.candidates) > 1:
-            found.append(Decision(history, decision, after_noop))
+            found.append(DecisionState(history, decision, after_noop))
         after_noop = not decision.taken.valid
     return found
 
@@ -78,7 +78,7 @@ class CandidateLabel:
 
 
 def candidate_label(
-    candidate: CandidateRow, decision: Decision, labels: GroupLabels
+    candidate: CandidateRow, decision: DecisionState, labels: GroupLabels
 ) -> CandidateLabel:
     """The candidate's label on the scale of `labels`."""
     endings = [Ending(c.outcome_reward, c.steps - 1) for c in candidate.continuations]

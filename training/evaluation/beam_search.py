@@ -10,8 +10,8 @@ from qnet.errors import HistoryTooLongError
 from qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
 from training.environment import Environment
 from training.evaluation.methods import Play
-from training.evaluation.replays import replay, try_reply
 from training.evaluation.search import Searched, Verification
+from training.evaluation.tried_replies import replay, try_reply
 from training.rollouts.episode import AgentStep, Episode, derived_seed
 from training.rollouts.rollout import RolloutTask, SampleRequests
 from training.rollouts.valuing import value_request

@@ -16,8 +16,8 @@ from training.algorithms.mcts import SearchStatistics, back_up, select_child, se
 from training.algorithms.tree import Tree, merge_branch
 from training.environment import Environment
 from training.evaluation.methods import Play
-from training.evaluation.replays import replay, try_reply
 from training.evaluation.search import Searched
+from training.evaluation.tried_replies import replay, try_reply
 from training.rollouts.episode import AgentStep, Episode, seeded
 from training.rollouts.rollout import RolloutTask
 from training.rollouts.valuing import value_request

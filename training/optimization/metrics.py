@@ -10,7 +10,7 @@ from accelerate import Accelerator
 METRICS: Final = "metrics.jsonl"
 
 
-class Metrics:
+class TrainingMetrics:
     """Writer of a run's metrics; only the main process writes.
 
     Args:

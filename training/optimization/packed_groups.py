@@ -11,7 +11,7 @@ from itertools import combinations
 from qnet.models.match_features import match_features, observed_features, turns_of
 from qnet.rendering.renderer import RenderedEpisode, Renderer
 from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import Decision, GroupLabels, candidate_label, decisions_of
+from training.data.group_labels import DecisionState, GroupLabels, candidate_label, decisions_of
 from training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
 
 
@@ -104,7 +104,7 @@ class _Rendered:
         return tree.new_tokens(self.state.token_ids) + behind
 
 
-def _render(renderer: Renderer, decision: Decision, *, answers: bool) -> _Rendered:
+def _render(renderer: Renderer, decision: DecisionState, *, answers: bool) -> _Rendered:
     history, rows = decision.history, decision.row.candidates
     said = [candidate.message for candidate in rows]
     observed = [candidate.answer for candidate in rows]

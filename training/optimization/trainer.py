@@ -33,7 +33,7 @@ from training.optimization.adapters import merged, with_adapters
 from training.optimization.all_reduce import all_reduce_sum, copy_weights_of_main, sum_gradients
 from training.optimization.best_weights import BestWeights
 from training.optimization.frozen_weights import hold_frozen
-from training.optimization.metrics import Metrics
+from training.optimization.metrics import TrainingMetrics
 from training.optimization.optimizers import build_optimizers, cosine_with_warmup
 from training.optimization.options import Optimization
 from training.optimization.partition import assign
@@ -107,7 +107,7 @@ class Loop(Generic[Model]):
         self._base_lrs = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self._average = WeightAverage(model)
         self._state = TrainingState(self._accelerator, self._average, output)
-        self._metrics = Metrics(self._accelerator, output, optimization.model_dump())
+        self._metrics = TrainingMetrics(self._accelerator, output, optimization.model_dump())
         self._best = best
         self._saved_at = time.monotonic()
 

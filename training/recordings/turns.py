@@ -21,7 +21,7 @@ from training.recordings.flaws import flaw_of
 from training.recordings.json_stream import parse_text
 
 THOUGHTS: Final = "thoughts, which a chat's next request does not repeat"
-"""What was left out of messages, for the report."""
+"""Parts of messages that were left out, for the report."""
 
 Json = Mapping[str, Any]
 Model = TypeVar("Model", bound=Shape)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from training.configs.job_files import load_config
 from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from training.data.group_labels import Decision, candidate_label
+from training.data.group_labels import DecisionState, candidate_label
 from training.environments.alfworld.bundle import AlfWorldConfig
 from training.exploration.contrast import Contrast
 from training.exploration.mcts import Mcts
@@ -166,7 +166,7 @@ def test_a_step_reward_model_learns_the_mean_outcome_of_the_scorers_roll_outs() 
     assert model.groups == (groups.output,)
     ends = [ContinuationRow(outcome_reward=r, steps=9, terminated=r > 0) for r in (1, 0, 0, 1, 0)]
     candidate = CandidateRow(action="look", count=1, observation="", continuations=tuple(ends))
-    decision = Decision((), DecisionRow(candidates=(candidate,), chosen=0), after_noop=True)
+    decision = DecisionState((), DecisionRow(candidates=(candidate,), chosen=0), after_noop=True)
     assert candidate_label(candidate, decision, model.group_labels).value == pytest.approx(0.4)
 
 

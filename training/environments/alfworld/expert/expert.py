@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import replace
 from random import Random
 
-from training.environments.alfworld.expert.goals import TREATMENTS, Decision
+from training.environments.alfworld.expert.goals import TREATMENTS, Reply
 from training.environments.alfworld.expert.memory import HouseMemory
 from training.environments.alfworld.expert.mistakes import misreading, mistake
 from training.environments.alfworld.expert.search import next_receptacle, search_plan
@@ -100,34 +100,34 @@ class Expert:
         elif verb == "use":
             memory.overlook(memory.at, memory.task.target)
 
-    def _say(self, memory: HouseMemory, decision: Decision, *, deliberate: bool) -> str:
+    def _say(self, memory: HouseMemory, decision: Reply, *, deliberate: bool) -> str:
         self._action, self._deliberate = decision.action, deliberate
         thoughts = (decision.seen, _need(memory), decision.intent)
         return react_reply(" ".join(thought for thought in thoughts if thought), decision.action)
 
-    def _begin(self, memory: HouseMemory) -> Decision:
+    def _begin(self, memory: HouseMemory) -> Reply:
         plan = self._plan(memory, memory.task.item)
         place = next_receptacle(plan, memory.receptacles, memory.contents) or ""
-        return Decision("", f"{_announce(plan)}First is {place}.", f"go to {place}")
+        return Reply("", f"{_announce(plan)}First is {place}.", f"go to {place}")
 
-    def _decide(self, memory: HouseMemory) -> Decision:
+    def _decide(self, memory: HouseMemory) -> Reply:
         task, held = memory.task, memory.held
         if memory.unclear is not None:
             place = memory.unclear
-            return Decision(f"I am already at {place}.", "I examine it.", f"examine {place}")
+            return Reply(f"I am already at {place}.", "I examine it.", f"examine {place}")
         if memory.at is None:
             return self._begin(memory)
         if held is None:
             return self._find_item(memory, memory.at)
         if kind_of(held) != task.item:
-            return _put(held, memory.at, memory, Decision(f"I hold {held}.", "I put it back.", ""))
+            return _put(held, memory.at, memory, Reply(f"I hold {held}.", "I put it back.", ""))
         if task.kind == "look_at_obj_in_light":
             return self._find_lamp(memory, memory.at, held)
         if task.kind in TREATMENTS and (TREATMENTS[task.kind][0], held) not in memory.treated:
             return _treat(memory, held)
         return _deliver(memory, held)
 
-    def _find_item(self, memory: HouseMemory, at: str) -> Decision:
+    def _find_item(self, memory: HouseMemory, at: str) -> Reply:
         kind = memory.task.item
         home = _target(memory) if memory.task.kind == "pick_two_obj_and_place" else None
         item = memory.seen_at(at, kind)
@@ -136,15 +136,15 @@ class Expert:
         if memory.is_shut(at, kind):
             return _open(at)
         if item:
-            return Decision(f"{item} is here.", "I take it.", f"take {item} from {at}")
+            return Reply(f"{item} is here.", "I take it.", f"take {item} from {at}")
         return self._search(memory, kind, "Not here.", home)
 
-    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> Decision:
+    def _find_lamp(self, memory: HouseMemory, at: str, held: str) -> Reply:
         kind = memory.task.target
         if memory.is_shut(at, kind):
             return _open(at)
         if lamp := memory.seen_at(at, kind):
-            return Decision(f"{lamp} is here.", "I use it.", f"use {lamp}")
+            return Reply(f"{lamp} is here.", "I use it.", f"use {lamp}")
         if self._action.startswith("take "):
             return self._search(memory, kind, f"I hold {held}.", plan=self._plan(memory, kind))
         return self._search(memory, kind, "Not here.")
@@ -156,18 +156,18 @@ class Expert:
         seen: str,
         home: str | None = None,
         plan: tuple[str, ...] = (),
-    ) -> Decision:
+    ) -> Reply:
         """Go where an object of the kind was seen, except `home`; otherwise to the next place."""
         for place in memory.contents:
             item = memory.seen_at(place, kind)
             if item and place not in (home, memory.at):
-                return Decision(seen, f"{item} is at {place}.", f"go to {place}")
+                return Reply(seen, f"{item} is at {place}.", f"go to {place}")
         kinds = self._plan(memory, kind)
         next_place = next_receptacle(kinds, memory.receptacles, memory.contents)
         if next_place is None:
             memory.forget_contents()
             next_place = next_receptacle(kinds, memory.receptacles, (memory.at or "",)) or ""
-        return Decision(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
+        return Reply(seen, f"{_announce(plan)}Next is {next_place}.", f"go to {next_place}")
 
     def _plan(self, memory: HouseMemory, kind: str) -> tuple[str, ...]:
         if kind not in self._plans:
@@ -191,21 +191,21 @@ def _need(memory: HouseMemory) -> str:
     return f"{_target(memory)} needs {number}{state} {task.item}."
 
 
-def _treat(memory: HouseMemory, held: str) -> Decision:
+def _treat(memory: HouseMemory, held: str) -> Reply:
     verb, state, kind = TREATMENTS[memory.task.kind]
     place = _first(memory, kind)
     if memory.at == place:
-        return Decision(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}")
-    return Decision(f"I hold {held}.", f"It must be {state}. Next is {place}.", f"go to {place}")
+        return Reply(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}")
+    return Reply(f"I hold {held}.", f"It must be {state}. Next is {place}.", f"go to {place}")
 
 
-def _deliver(memory: HouseMemory, held: str) -> Decision:
+def _deliver(memory: HouseMemory, held: str) -> Reply:
     target = _target(memory)
     if memory.at == target:
-        return _put(held, target, memory, Decision(f"{target} is here.", f"I put {held}.", ""))
+        return _put(held, target, memory, Reply(f"{target} is here.", f"I put {held}.", ""))
     treatment = TREATMENTS.get(memory.task.kind)
     seen = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
-    return Decision(seen, f"It goes to {target}.", f"go to {target}")
+    return Reply(seen, f"It goes to {target}.", f"go to {target}")
 
 
 def _target(memory: HouseMemory) -> str:
@@ -228,14 +228,14 @@ def _first(memory: HouseMemory, kind: str) -> str:
     return next((place for place in places if place not in memory.refused), places[0])
 
 
-def _put(held: str, place: str, memory: HouseMemory, decision: Decision) -> Decision:
+def _put(held: str, place: str, memory: HouseMemory, decision: Reply) -> Reply:
     if place in memory.closed:
         return _open(place)
     return replace(decision, action=f"put {held} in/on {place}")
 
 
-def _open(place: str) -> Decision:
-    return Decision(f"{place} is closed.", "I open it.", f"open {place}")
+def _open(place: str) -> Reply:
+    return Reply(f"{place} is closed.", "I open it.", f"open {place}")
 
 
 def _announce(plan: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ TREATMENTS: dict[str, tuple[str, str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Reply:
     """The parts of one reply.
 
     Attributes:

@@ -2,12 +2,12 @@
 
 from random import Random
 
-from training.environments.alfworld.expert.goals import TREATMENTS, Decision
+from training.environments.alfworld.expert.goals import TREATMENTS, Reply
 from training.environments.alfworld.expert.memory import HouseMemory
 from training.environments.alfworld.game.observation import kind_of
 
 
-def mistake(memory: HouseMemory, rng: Random) -> Decision:
+def mistake(memory: HouseMemory, rng: Random) -> Reply:
     """A random decision about objects and places of the house; it may happen to be right."""
     choices = [_go_astray(memory, rng)]
     if memory.at is not None:
@@ -19,42 +19,40 @@ def mistake(memory: HouseMemory, rng: Random) -> Decision:
     return rng.choice(choices)
 
 
-def misreading(memory: HouseMemory, rng: Random) -> Decision:
+def misreading(memory: HouseMemory, rng: Random) -> Reply:
     """Claim an object that is not here, or overlook one that is: small policies' main mistake."""
     if memory.at is None or memory.held is not None or memory.seen_at(memory.at, memory.task.item):
         return _go_astray(memory, rng)
     return _misread(memory, memory.at, rng)[0]
 
 
-def _go_astray(memory: HouseMemory, rng: Random) -> Decision:
+def _go_astray(memory: HouseMemory, rng: Random) -> Reply:
     """Go to any place, such as one seen before, the target too early, or the present one."""
     targets = memory.all_of(memory.task.target)
     place = rng.choice([*targets[-1:], *memory.receptacles]) if memory.receptacles else ""
-    return Decision("Not here.", f"Next is {place}.", f"go to {place}")
+    return Reply("Not here.", f"Next is {place}.", f"go to {place}")
 
 
-def _take(memory: HouseMemory, at: str) -> list[Decision]:
+def _take(memory: HouseMemory, at: str) -> list[Reply]:
     """Take an object that is not needed."""
     items = [i for i in memory.contents.get(at, ()) if kind_of(i) != memory.task.item]
-    return [
-        Decision(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]
-    ]
+    return [Reply(f"{item} is here.", "I take it.", f"take {item} from {at}") for item in items[:1]]
 
 
-def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Decision]:
+def _misuse(memory: HouseMemory, at: str, held: str, rng: Random) -> list[Reply]:
     """Put the object down here, or apply a treatment that is unwanted or impossible."""
     verb, _, appliance = rng.choice([*TREATMENTS.values()])
     place = next(iter(memory.all_of(appliance)), at)
     return [
-        Decision(f"{at} is here.", f"I put {held}.", f"put {held} in/on {at}"),
-        Decision(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}"),
+        Reply(f"{at} is here.", f"I put {held}.", f"put {held} in/on {at}"),
+        Reply(f"{place} is here.", f"I {verb} {held}.", f"{verb} {held} with {place}"),
     ]
 
 
-def _misread(memory: HouseMemory, at: str, rng: Random) -> list[Decision]:
+def _misread(memory: HouseMemory, at: str, rng: Random) -> list[Reply]:
     """Take an object that is not here, or open a receptacle that does not open."""
     item = f"{memory.task.item} {rng.randint(1, 4)}"
     return [
-        Decision(f"{item} is here.", "I take it.", f"take {item} from {at}"),
-        Decision(f"{at} is closed.", "I open it.", f"open {at}"),
+        Reply(f"{item} is here.", "I take it.", f"take {item} from {at}"),
+        Reply(f"{at} is closed.", "I open it.", f"open {at}"),
     ]
