@@ -37,6 +37,27 @@ def test_a_table_is_recomputed_from_its_episodes(name: str) -> None:
             assert found.model_dump(mode="json") == row["against"]
 
 
+@pytest.mark.parametrize("name", sorted({*WRITTEN} - {*OF_RUNS}))
+def test_an_evaluation_is_recomputed_from_the_episodes_of_its_methods(name: str) -> None:
+    printed = PRINTED[name]
+    seeds = printed["config"]["seeds"]
+    runs = read_written(RESULTS / "episodes" / f"{name}.jsonl.gz")
+    episodes = {key: row for run in runs.values() for key, row in run.items()}
+    found = {summary.method: summary for summary in summarise(episodes, seeds)}
+    assert {"greedy", "q-guided"} <= found.keys()
+    for summary in printed["summary"]:
+        if summary["method"] in found:
+            again = found[summary["method"]].model_dump(mode="json", include=set(summary))
+            assert again == summary
+    for comparison in printed["comparisons"]:
+        pair = (comparison["method"], comparison["other"])
+        if found.keys() >= {*pair}:
+            first, second = (Played(method, episodes) for method in pair)
+            compared = compare_pair(first, second, seeds)
+            assert compared is not None
+            assert compared.model_dump(mode="json") == comparison
+
+
 def test_the_page_of_strangers_is_recomputed_from_the_rewards_of_its_tasks() -> None:
     fields = [field.name for field in dataclasses.fields(Result)]
     rows = json.loads((RESULTS / "strangers.json").read_text())
