@@ -16,8 +16,7 @@ class LicensedScorer(FeatureScorer):
 
     def __init__(self, learned: Learned) -> None:
         super().__init__("features", learned.model)
-        self.tau = learned.weights.tau
-        self.greedy_weight = learned.weights.greedy
+        self.tau = learned.tau
         self.licence = licence_of(learned.evidence, learned.credit)
 
 

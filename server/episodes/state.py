@@ -31,11 +31,13 @@ class Arm(_State):
         trial: number of the trial; 0 before the first.
         guided: a learned Q model guides it.
         share: probability with which it does.
+        prompt: hash of its system prompt and tools.
     """
 
     trial: int
     guided: bool
     share: float
+    prompt: str = ""
 
 
 class Offer(_State):
@@ -153,6 +155,7 @@ class Episode(_State):
         uid: the id under which it is recorded, made up at its first step. Not the caller's, which
             may say more than the caller wants to be written, and may come again.
         steps: number of distinct states that were guided.
+        outside: number of those that were outside the Q model's domain.
         completion_tokens: tokens drawn for all of its steps.
         last, before: the two latest of them.
         records: number of step records; 0 if episodes are not recorded.
@@ -168,6 +171,7 @@ class Episode(_State):
     id: str
     uid: str = Field(default_factory=lambda: secrets.token_hex(8))
     steps: int = 0
+    outside: int = 0
     completion_tokens: int = 0
     last: Mark | None = None
     before: Mark | None = None
@@ -213,6 +217,7 @@ class Episode(_State):
         moved = self.model_copy(
             update={
                 "steps": self.steps if again else self.steps + 1,
+                "outside": self.outside + (offer.out_of_domain is True and not again),
                 "completion_tokens": self.completion_tokens + offer.completion_tokens,
                 "before": self.before if again else self.last,
                 "last": mark,

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qnet.action_key import effects_of
 from qnet.decision.deadline import Deadline
 from qnet.decision.decide import Fallback, Guidance
 from qnet.decision.decision import Decision
@@ -18,10 +17,11 @@ from qnet.errors import (
 )
 from qnet.policies.session import SessionPolicy
 from qnet.support.concurrency import one_group
-from qnet.types import AsyncScorer, History, Policy, ScoreRequest, ScoreResult
+from qnet.types import AsyncScorer, Policy, ScoreRequest, ScoreResult
 from server.context.request_context import upstream_session
 from server.episodes.service import Episodes
 from server.episodes.state import Episode, Offer
+from server.guidance.adaptive import comparable, previous_q
 from server.guidance.below_threshold import (
     action_policies,
     action_rows,
@@ -30,6 +30,7 @@ from server.guidance.below_threshold import (
     threshold_settings,
 )
 from server.guidance.domain import DomainScorer, domain_of
+from server.guidance.learning_step import exploring, play_of, propensity_of
 from server.guidance.long_history import (
     STEP,
     LongHistoryScorer,
@@ -42,7 +43,6 @@ from server.guidance.readable_view import ViewScorer
 from server.guidance.selection import selection_rule
 from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from server.learning.service import Learning, Play
-from server.messages.schemas import StepOptions
 from server.observability.genai import record_draw, record_q_values, record_usage
 from server.observability.metered import MeteredPolicy
 from server.observability.metrics import Metrics
@@ -99,12 +99,12 @@ class GuidedStepService:
         asked = self._in_episode(asked)
         options = asked.options
         episode = await self.episodes.begin_step(options.episode_id, outcome=self.outcome)
-        play = await self._play(asked, episode)
+        play = await play_of(asked, episode, self.learning)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as q_model:
             asked = self._guidable(asked, q_model)
-            asked = _exploring(asked, play)
-            asked = _comparable(asked, q_model, adaptive_wanted=bool(wanted))
+            asked = exploring(asked, play)
+            asked = comparable(asked, q_model, adaptive_wanted=bool(wanted))
             asked = await self._fitting(asked, q_model)
             asked, warnings = self._with_a_choice(asked)
             threshold = self._threshold(asked, q_model)
@@ -145,12 +145,6 @@ class GuidedStepService:
         await self._remember(asked, taken, q_model, play)
         require_not_stopped(decision, q_model)
         return taken
-
-    async def _play(self, asked: GuidedStepRequest, episode: Episode | None) -> Play:
-        """The step's part in learning; none if the caller chooses the Q model."""
-        if self.learning is None or asked.options.q_model is not None:
-            return Play()
-        return await self.learning.play(asked.options.episode_id, episode)
 
     def _held(self, asked: GuidedStepRequest, play: Play) -> AbstractContextManager[QModelLease]:
         """The Q model of the step, held until its end."""
@@ -284,12 +278,12 @@ class GuidedStepService:
     ) -> Guidance:
         options = asked.options
         blind = asked.blind
-        previous_q = _previous_q(options, asked.history, episode, q_model.id)
+        before = previous_q(options, asked.history, episode, q_model.id)
         rule = selection_rule(options, self.settings, q_model, prior=options.prior)
         return Guidance(
             num_candidates=asked.num_candidates if asked.chooses else asked.n,
             sampling=asked.sampling,
-            rise_over=None if blind else previous_q,
+            rise_over=None if blind else before,
             batch=self.settings.adaptive_batch,
             at_least=asked.n,
             always_score=bool(options.adaptive) or blind,
@@ -299,7 +293,6 @@ class GuidedStepService:
             tau=rule.tau,
             prior=rule.prior,
             explore=asked.explore,
-            greedy_weight=rule.greedy_weight,
         )
 
     def _out_of_domain(
@@ -355,7 +348,7 @@ class GuidedStepService:
             out_of_domain=self._out_of_domain(asked, decision, q_model),
             shadow=q_model.shadow,
             arm=play.arm,
-            propensity=None if play.arm is None else _propensity(decision),
+            propensity=None if play.arm is None else propensity_of(decision),
         )
         await self.episodes.end_step(
             asked.options.episode_id,
@@ -397,51 +390,3 @@ class ObstructedScorer:
             InvalidRequestError: always.
         """
         raise self._obstacle
-
-
-def _comparable(
-    asked: GuidedStepRequest, q_model: QModelLease, *, adaptive_wanted: bool
-) -> GuidedStepRequest:
-    """The request without adaptive M if its Q-values are places in the order of one step.
-
-    Raises:
-        InvalidRequestError: the caller asked for it; the operator's default is left out.
-    """
-    if not q_model.ranks or not asked.options.adaptive:
-        return asked
-    if adaptive_wanted:
-        raise InvalidRequestError(
-            f"adaptive compares Q with the previous step's, but {q_model.id} is "
-            f"{'a judge' if q_model.judge else 'a rule'} that ranks the candidates of one step; "
-            "leave adaptive out, or name another Q model (a judge with the mode 'score')"
-        )
-    return replace(asked, options=asked.options.model_copy(update={"adaptive": False}))
-
-
-def _exploring(asked: GuidedStepRequest, play: Play) -> GuidedStepRequest:
-    """The request, of which a random candidate is taken where no Q model chooses one."""
-    several = asked.num_candidates > asked.n and asked.no_q_model is not None
-    return replace(asked, explore=play.explore) if several else asked
-
-
-def _propensity(decision: Decision) -> float:
-    """Probability of the choice among the candidates that were drawn."""
-    if decision.reason != "explored":
-        return 1.0
-    return 1 / len(set(effects_of([candidate.message for candidate in decision.candidates])))
-
-
-def _previous_q(
-    options: StepOptions, history: History, episode: Episode | None, q_model: str
-) -> float | None:
-    """The Q that adaptive M has to exceed; None at an episode's first step."""
-    if not options.adaptive:
-        return None
-    if options.previous_q is None and options.episode_id is None:
-        raise InvalidRequestError(
-            "adaptive compares Q with the previous step's, but neither episode_id nor previous_q "
-            "is given; send one of them"
-        )
-    if options.previous_q is None and episode is not None:
-        return episode.previous_q(history, q_model=q_model)
-    return options.previous_q

@@ -20,6 +20,7 @@ class EpisodeLine(Row):
         outcome: its reward, cut to 0 and 1.
         arm: how it was played; None if the caller chose a Q model.
         recorded: it can be learned from.
+        outside: share of its steps that were outside the domain of what guided it.
     """
 
     kind: Literal["episode"] = "episode"
@@ -28,6 +29,7 @@ class EpisodeLine(Row):
     arm: Arm | None
     recorded: bool = True
     completion_tokens: NonNegativeInt = 0
+    outside: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
 
 
 class FitLine(Row):

@@ -9,6 +9,7 @@ from typing import Final
 from qnet.trials.difference import DifferenceSequence, Interval
 from qnet.trials.drop import DropDetector
 from server.episodes.state import Arm
+from server.learning.drift import Drift
 from server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, Phase, PhaseLine
 from server.learning.rules import Rules
 
@@ -97,6 +98,8 @@ class Progress:
         self.mode: Mode = "auto"
         self._seen: set[str] = set()
         self._recorded: list[tuple[int, str]] = []
+        self._prompts: deque[str] = deque(maxlen=_NEWEST)
+        self._drift = Drift()
         self._watched: list[tuple[int, float]] = []
         self._compared = DifferenceSequence(alpha=rules.alpha_of(1))
         self._drop = DropDetector(patience=rules.patience)
@@ -159,6 +162,10 @@ class Progress:
         """The change of the phase that follows from the lines so far; None: none."""
         if self.mode != "auto":
             return None
+        drifted = self._drift.drifted if self.phase != "collecting" else None
+        if drifted is not None:
+            why = f"rolled back: {drifted.reason}"
+            return Change("collecting", self.trial, drifted.since, why)
         match self.phase:
             case "collecting":
                 return self._begin_trial()
@@ -217,6 +224,8 @@ class Progress:
         arm = line.arm
         if arm is None:
             return
+        self._prompts.append(arm.prompt)
+        self._drift.add(number, line)
         if arm.trial == self.trial and self.phase != "collecting" and 0 < arm.share < 1:
             self._compare(arm, line, number)
         elif not arm.guided:
@@ -244,7 +253,7 @@ class Progress:
     def _enter(self, line: PhaseLine) -> None:
         if line.phase == "trial":
             self.guided, self.control, self.in_trial = Tally(), Tally(), Tally()
-            self._watched = []
+            self._watched, self._drift = [], Drift(self._prompts)
             self._compared = DifferenceSequence(alpha=self._rules.alpha_of(line.trial))
             self._drop = DropDetector(patience=self._rules.patience)
         elif line.phase == "guiding":

@@ -107,17 +107,21 @@ class Learning:
         group = self._settings.learn_groups.get(key)
         return f"+{group}" if group else key
 
-    async def play(self, episode_id: str | None, episode: Episode | None) -> Play:
+    async def play(
+        self, episode_id: str | None, episode: Episode | None, *, prompt: Callable[[], str]
+    ) -> Play:
         """The part of the next step of the caller's episode.
 
         Args:
             episode: as it is before the step; None if it is new.
+            prompt: hash of the step's system prompt and tools.
         """
         if episode_id is None:
             return Play()
         seat = await self._seat(self.group_of(calling_key()))
         place = scoped_episode_id(episode_id)
-        arm = episode.arm if episode is not None and episode.steps else _arm(seat, place)
+        begun = episode is not None and episode.steps > 0
+        arm = episode.arm if episode and begun else _arm(seat, place, prompt())
         if arm is None:
             return Play()
         if arm.guided:
@@ -138,6 +142,7 @@ class Learning:
             arm=episode.arm,
             recorded=episode.recorded,
             completion_tokens=episode.completion_tokens,
+            outside=min(episode.outside / max(episode.steps, 1), 1.0),
         )
         seat = await self._seat(self.group_of(owner_of(place)))
         await self._change(seat, lambda: seat.group.end(line))
@@ -318,14 +323,14 @@ def build_learning(settings: Settings, models: Models) -> Learning | None:
     return Learning(settings, models, folder) if settings.learn and folder else None
 
 
-def _arm(seat: _Seat, place: str) -> Arm:
+def _arm(seat: _Seat, place: str, prompt: str) -> Arm:
     """The arm of a new episode.
 
     By a hash, so that it need not be kept to be told again; with the number of episodes in it,
     because agents whose ids come again play the same task by the same id.
     """
     guided = _point(_hash("arm", place, seat.episodes, seat.trial)) < seat.share
-    return Arm(trial=seat.trial, guided=guided, share=seat.share)
+    return Arm(trial=seat.trial, guided=guided, share=seat.share, prompt=prompt)
 
 
 def _hash(*parts: object) -> int:

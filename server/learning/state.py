@@ -37,7 +37,7 @@ class FitState(Body):
 
 
 class LearningState(Body):
-    """Where learning stands for a key, or for keys that the operator groups."""
+    """State of learning for a key, or for keys that the operator groups."""
 
     group: str = Field(description='the key; "+name" of a group, "_" of a server without keys')
     phase: Phase

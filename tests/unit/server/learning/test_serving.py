@@ -80,7 +80,7 @@ def wait_for_fit(client: TestClient, version: int = 1, key: str = "") -> dict[st
 
 
 def offers(folder: Path) -> list[OfferRow]:
-    """What was recorded of all steps."""
+    """Rows of all steps that were recorded."""
     texts = [path.read_text() for path in sorted(folder.glob("offers-*"))]
     lines = [line for text in texts for line in text.splitlines()]
     return [OfferRow.model_validate_json(line) for line in lines]
@@ -230,6 +230,54 @@ def test_a_step_whose_caller_names_a_q_model_has_no_part(
     assert (offer.arm, offer.propensity) == ("", None)
     assert state(client)["unguided"]["episodes"] == 0
     assert state(client)["learnable"] == 1
+
+
+def test_replicas_with_one_folder_share_what_is_learned(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    one, other = serve(settings), serve(settings)
+    chance = Random(6)
+    for number in range(120):
+        play(one if number % 2 else other, number, chance)
+    assert wait_for_fit(one)["phase"] == "trial"
+    wait_for_fit(other)
+    for number in range(120, 140):
+        play(one if number % 2 else other, number, chance)
+
+    ends = monotonic() + PATIENCE_S
+    while state(one) != state(other):
+        assert monotonic() < ends
+        sleep(0.05)
+    assert state(one)["guided"]["episodes"] + state(one)["unguided"]["episodes"] == 20
+    lines = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text().splitlines()
+    kinds = Counter(json.loads(line)["kind"] for line in lines)
+    assert kinds == {"episode": 140, "fit": 1, "phase": 1}
+    guided = Counter(offer.q_model for offer in offers(tmp_path) if offer.arm == "guided")
+    assert set(guided) == {"learned@1"}
+
+
+def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    client = serve(settings)
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    instructed = {"role": "system", "content": "A secret."}
+    for number, (system, tools) in enumerate([([], []), ([instructed], []), ([], [tool])] * 2):
+        body = {
+            "model": "default",
+            "messages": [*system, {"role": "user", "content": f"Find the ring of {number}."}],
+            "qguide": {"episode_id": f"e{number}"},
+        }
+        answer = client.post(
+            "/v1/chat/completions", json=body | ({"tools": tools} if tools else {})
+        )
+        assert answer.status_code == 200, answer.text
+        client.post(f"/v1/episodes/e{number}/outcome", json={"reward": 1.0})
+    text = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text()
+    prompts = [json.loads(line)["arm"]["prompt"] for line in text.splitlines()]
+    assert len(set(prompts)) == 3
+    assert prompts[:3] == prompts[3:]
+    assert "secret" not in text
 
 
 def test_without_learning_there_is_no_route(serve: Serve, settings: Settings) -> None:
