@@ -4,6 +4,7 @@ The first of the M is the greedy reply, as the server draws it by default.
 
 greedy      the likeliest reply
 sample      one draw: the agent without guidance
+told        any of the M draws, and its episodes tell all of them
 random      any of the distinct candidates
 votes       the candidate that was drawn most often
 q           the one of highest Q
@@ -34,9 +35,11 @@ from training.rollouts.episode import (
     seeded,
 )
 from training.rollouts.rollout import ModelRequest, RolloutTask
-from training.trajectory import reply_key
+from training.trajectory import drawn_of, reply_key
 
-Chooser = Literal["greedy", "sample", "random", "votes", "q", "posterior", "explore", "oracle"]
+Chooser = Literal[
+    "greedy", "sample", "told", "random", "votes", "q", "posterior", "explore", "oracle"
+]
 """Names of the ways to choose; `explore` is `q` with a random candidate in some of the steps."""
 
 DRAWN: Final = Sampling(temperature=1.0, max_tokens=None)
@@ -83,7 +86,12 @@ class Seat:
 
 
 def play(
-    seat: Seat, chooser: Chooser, *, tau: float | None = None, continuations: int = 10
+    seat: Seat,
+    chooser: Chooser,
+    *,
+    tau: float | None = None,
+    greedy_weight: float = 0.0,
+    continuations: int = 10,
 ) -> RolloutTask[Episode]:
     """One episode of a chooser.
 
@@ -91,6 +99,7 @@ def play(
         seat: the game.
         chooser: how it is played.
         tau: temperature of the posterior.
+        greedy_weight: of the greedy reply in its prior.
         continuations: of each candidate that the oracle tries.
     """
     match chooser:
@@ -100,10 +109,10 @@ def play(
             return seat.play(first_reply(seat.sampling()))
         case "oracle":
             return _oracle(seat, continuations)
-    return seat.play(_choosing(seat, chooser, tau))
+    return seat.play(_choosing(seat, chooser, tau, greedy_weight))
 
 
-def _choosing(seat: Seat, chooser: Chooser, tau: float | None) -> Agent:
+def _choosing(seat: Seat, chooser: Chooser, tau: float | None, greedy_weight: float) -> Agent:
     """The agent that draws M candidates and takes one of the distinct ones."""
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
@@ -113,16 +122,19 @@ def _choosing(seat: Seat, chooser: Chooser, tau: float | None) -> Agent:
         anything = chooser == "random" or (chooser == "explore" and chance.random() < EXPLORED)
         if len(messages) == 1:
             chosen = 0
+        elif chooser == "told":
+            chosen = chance.choices(range(len(messages)), weights=counts)[0]
         elif anything:
             chosen = chance.randrange(len(messages))
         elif chooser == "votes":
             chosen = counts.index(max(counts))
         else:
             scored = yield ScoreRequest(history, tuple(messages))
-            prior = prior_of(messages, counts=counts)
+            prior = prior_of(messages, counts=counts, greedy=0, greedy_weight=greedy_weight)
             posterior = tau if chooser == "posterior" else None
             chosen = select(messages, scored.q_values, prior=prior, tau=posterior).chosen
-        return AgentStep(messages[chosen], 0, len(messages))
+        told = drawn_of([one.message for one in drawn], first_greedy=True)
+        return AgentStep(messages[chosen], 0, len(messages), drawn=told)
 
     return choose
 

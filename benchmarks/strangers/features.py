@@ -16,7 +16,8 @@ class LicensedScorer(FeatureScorer):
 
     def __init__(self, learned: Learned) -> None:
         super().__init__("features", learned.model)
-        self.tau = learned.tau
+        self.tau = learned.weights.tau
+        self.greedy_weight = learned.weights.greedy
         self.licence = licence_of(learned.evidence, learned.credit)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from benchmarks.strangers.catalogue import Stranger
 from benchmarks.strangers.choosers import Chooser, Seat, play
 from qnet.types import Scorer
-from training.data.records import TrajectoryRow, rows_of
+from training.data.records import TrajectoryRow, drawn_of_steps, rows_of
 from training.environment import Task
 from training.environments.task_selection import SelectedSuite
 from training.rollouts.episode import Episode
@@ -97,6 +97,11 @@ class Fitted:
         return tau
 
     @property
+    def greedy_weight(self) -> float:
+        """Weight of the greedy reply in its prior; 0 if it brings none."""
+        return float(getattr(self.scorer, "greedy_weight", 0.0))
+
+    @property
     def licensed(self) -> bool | None:
         """Its own verdict; None if it brings none."""
         licence = getattr(self.scorer, "licence", None)
@@ -111,6 +116,7 @@ class Measurement:
         new_episodes: least number of episodes of new tasks that each chooser plays.
         oracle_episodes: the same for the oracle, which costs a hundred times as much.
         continuations: of each candidate that the oracle tries.
+        told: recordings tell the agent's draws; see the chooser of that name.
     """
 
     stranger: Stranger
@@ -118,6 +124,7 @@ class Measurement:
     new_episodes: int = 300
     oracle_episodes: int = 96
     continuations: int = 10
+    told: bool = False
 
     def baselines(self) -> Iterator[Result]:
         """The choosers that do not learn."""
@@ -158,7 +165,8 @@ class Measurement:
             self._seat(suite, tasks[number % len(tasks)], "recording", recording, number)
             for number in range(first, end)
         ]
-        episodes = self._play(seats, "explore" if scorer else "sample", scorer)
+        own: Chooser = "told" if self.told else "sample"
+        episodes = self._play(seats, "explore" if scorer else own, Fitted(scorer))
         return [_row(seat, episode) for seat, episode in zip(seats, episodes, strict=True)]
 
     def _fitted(
@@ -180,7 +188,7 @@ class Measurement:
             self._seat(suite, task, "new", time) for task in suite.tasks for time in range(times)
         ]
         start = process_time()
-        episodes = self._play(seats, chooser, fitted.scorer, fitted.tau)
+        episodes = self._play(seats, chooser, fitted)
         spent = process_time() - start
         rewards = [episode.reward for episode in episodes]
         won = [suite.environment.is_success(e.reward, e.terminated) for e in episodes]
@@ -212,11 +220,20 @@ class Measurement:
         self,
         seats: Sequence[Seat],
         chooser: Chooser,
-        scorer: Scorer | None = None,
-        tau: float | None = None,
+        fitted: Fitted,
     ) -> list[Episode]:
-        tasks = [play(seat, chooser, tau=tau, continuations=self.continuations) for seat in seats]
-        return run_together(tasks, policy=self.stranger.policy(self.world), scorer=scorer)
+        tasks = [
+            play(
+                seat,
+                chooser,
+                tau=fitted.tau,
+                greedy_weight=fitted.greedy_weight,
+                continuations=self.continuations,
+            )
+            for seat in seats
+        ]
+        policy = self.stranger.policy(self.world)
+        return run_together(tasks, policy=policy, scorer=fitted.scorer)
 
 
 def _row(seat: Seat, episode: Episode) -> TrajectoryRow:
@@ -230,4 +247,5 @@ def _row(seat: Seat, episode: Episode) -> TrajectoryRow:
         terminated=episode.terminated,
         steps=len(episode.steps),
         source="mock",
+        drawn=drawn_of_steps(episode.steps),
     )

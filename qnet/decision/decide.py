@@ -90,6 +90,7 @@ class Guidance:
         prior: source of the prior; votes where a log-likelihood is unknown.
         explore: seed of a random choice among the candidates, none of which is scored; None:
             the choice is by Q.
+        greedy_weight: added to the log prior of the greedy reply, where it is drawn first.
     """
 
     num_candidates: int
@@ -106,6 +107,7 @@ class Guidance:
     tau: float = DEFAULT_TAU
     prior: PriorBy = "votes"
     explore: int | None = None
+    greedy_weight: float = 0.0
 
 
 DecisionProcess = Generator[SampleRequest | ScoreRequest, Any, Decision]
@@ -323,6 +325,8 @@ class _Step:
             by=self._guidance.prior,
             logprobs=[candidate.logprob for candidate in self.candidates],
             tokens=[candidate.completion_tokens for candidate in self.candidates],
+            greedy=0 if self._guidance.sampling.first_is_greedy else None,
+            greedy_weight=self._guidance.greedy_weight,
         )
 
     def _warnings(self, prior: Prior) -> tuple[str, ...]:

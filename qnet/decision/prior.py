@@ -14,7 +14,7 @@ highest of their Q-values speaks for it.
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from qnet.action_key import effects_of
@@ -61,6 +61,8 @@ def prior_of(
     counts: Sequence[int] = (),
     logprobs: Sequence[float | None] = (),
     tokens: Sequence[int] = (),
+    greedy: int | None = None,
+    greedy_weight: float = 0.0,
 ) -> Prior:
     """The prior of candidates: by likelihood where every one has a logprob, else by votes.
 
@@ -70,6 +72,8 @@ def prior_of(
         counts: how often each was drawn, if repetitions were left out; empty: each once.
         logprobs: log-likelihood of each whole reply by the policy; None if unknown.
         tokens: of each reply, for "likelihood-per-token".
+        greedy: index of the policy's greedy reply; None if unknown.
+        greedy_weight: added to the log share of its effect, before the shares are made to sum to 1.
 
     Raises:
         InvalidCandidatesError: the numbers are not one per candidate, or a count is negative.
@@ -81,12 +85,39 @@ def prior_of(
                 "send one for each"
             )
     effects = effects_of(candidates)
+    prior = _prior(candidates, effects, by, counts, logprobs, tokens)
+    if greedy is None or not greedy_weight:
+        return prior
+    return replace(prior, log_shares=_favoured(prior.log_shares, effects, greedy, greedy_weight))
+
+
+def _prior(
+    candidates: Sequence[Message],
+    effects: tuple[int, ...],
+    by: PriorBy,
+    counts: Sequence[int],
+    logprobs: Sequence[float | None],
+    tokens: Sequence[int],
+) -> Prior:
+    """The prior without regard to the greedy reply; see `prior_of`."""
     known = [logprob for logprob in logprobs if logprob is not None]
     if by == "votes" or not known or len(known) < len(candidates):
         return Prior(log_votes(effects, counts or [1] * len(effects)), effects)
     if by == "likelihood-per-token":
         known = [log / max(n, 1) for log, n in zip(known, tokens, strict=True)]
     return Prior(log_likelihoods(candidates, effects, known), effects, by)
+
+
+def _favoured(
+    log_shares: Sequence[float], effects: Sequence[int], greedy: int, weight: float
+) -> tuple[float, ...]:
+    """Log shares with a weight on one candidate's effect; the effects' shares sum to 1 again."""
+    logs = [
+        log + weight * (effect == effects[greedy])
+        for log, effect in zip(log_shares, effects, strict=True)
+    ]
+    total = _log_sum(list(dict(zip(effects, logs, strict=True)).values()))
+    return tuple(log - total for log in logs)
 
 
 def posterior(

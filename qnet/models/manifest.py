@@ -60,6 +60,7 @@ class PriorSection(BaseModel):
     Attributes:
         tau: temperature of Q beside the log prior; 0 is the argmax of Q.
         by: the prior's source for which tau was fitted.
+        greedy_weight: added to the log prior of the policy's greedy reply, where it is drawn.
         curve: the outcome at each temperature that was tried, the lowest first.
         decisions: number of held-back decisions it was fitted on.
         tasks: number of their tasks.
@@ -69,6 +70,9 @@ class PriorSection(BaseModel):
 
     tau: float = Field(ge=0, allow_inf_nan=False)
     by: Literal["votes", "likelihood"] = "votes"
+    greedy_weight: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda weight: not weight
+    )
     curve: tuple[TauOutcome, ...] = ()
     decisions: int = Field(default=0, ge=0)
     tasks: int = Field(default=0, ge=0)

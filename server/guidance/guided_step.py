@@ -293,6 +293,7 @@ class GuidedStepService:
             tau=rule.tau,
             prior=rule.prior,
             explore=asked.explore,
+            greedy_weight=rule.greedy_weight,
         )
 
     def _out_of_domain(

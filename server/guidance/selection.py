@@ -29,6 +29,7 @@ class SelectionRule:
     selection: SelectionName
     tau: float
     prior: PriorBy
+    greedy_weight: float = 0.0
 
 
 def selection_rule(
@@ -46,11 +47,16 @@ def selection_rule(
     fitted = _fitted(q_model)
     wanted = options.selection or (None if options.tau is None else "posterior")
     known: SelectionName = "argmax" if fitted is None else "posterior"
+    selection = wanted or settings.selection or known
+    by = prior or settings.prior or (fitted.by if fitted else "votes")
+    # It was fitted beside the prior of that source.
+    weighed = fitted is not None and selection == "posterior" and by == fitted.by
     taus = (options.tau, settings.tau, fitted.tau if fitted else None, DEFAULT_TAU)
     return SelectionRule(
-        selection=wanted or settings.selection or known,
+        selection=selection,
         tau=next(tau for tau in taus if tau is not None),
-        prior=prior or settings.prior or (fitted.by if fitted else "votes"),
+        prior=by,
+        greedy_weight=fitted.greedy_weight if fitted and weighed else 0.0,
     )
 
 

@@ -44,6 +44,7 @@ class Play:
         max_steps: actions after which an episode is cut off.
         tau: temperature of Q in q-posterior.
         prior: source of its prior.
+        greedy_weight: added to the log prior of the greedy reply.
     """
 
     candidates: int = 5
@@ -53,6 +54,7 @@ class Play:
     max_steps: int = 40
     tau: float = DEFAULT_TAU
     prior: PriorBy = "votes"
+    greedy_weight: float = 0.0
 
     @property
     def drawing(self) -> Sampling:
@@ -204,6 +206,7 @@ def q_posterior(play: Play, seed: int, task_id: str) -> Agent:
             selection="posterior",
             tau=play.tau,
             prior=play.prior,
+            greedy_weight=play.greedy_weight,
         )
     )
 

@@ -96,6 +96,8 @@ class EvaluateConfig(RolloutConfig):
         tie_break: rule that chooses among several replies of highest Q.
         tau: temperature of Q in q-posterior; None is the Q model's fitted one, or 0.05.
         prior: of q-posterior; None is what the Q model was fitted with, or votes.
+        greedy_weight: of q-posterior, added to the log prior of the greedy reply; None is what the
+            Q model was fitted with, or 0.
         policy_sha256, qnet_sha256, verifier_sha256, paraphrases_sha256: hashes of the weights and
             of the paraphrases. The job fills them in, so that a run cannot be resumed with others.
     """
@@ -115,6 +117,7 @@ class EvaluateConfig(RolloutConfig):
     tie_break: TieBreak = "first"
     tau: float | None = Field(default=None, ge=0)
     prior: PriorBy | None = None
+    greedy_weight: float | None = Field(default=None, ge=0)
     trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
@@ -197,6 +200,7 @@ class EvaluateConfig(RolloutConfig):
             max_steps=self.max_steps,
             tau=DEFAULT_TAU if self.tau is None else self.tau,
             prior=self.prior or "votes",
+            greedy_weight=self.greedy_weight or 0.0,
         )
 
 
@@ -262,7 +266,9 @@ def _with_hashes(
 def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
     """The configuration with what its Q model's manifest says where it says nothing itself."""
     fitted = fitted_prior_of(config.qnet)
-    known = {"tau": fitted.tau, "prior": fitted.by} if fitted else {}
+    known: dict[str, object] = {}
+    if fitted:
+        known = {"tau": fitted.tau, "prior": fitted.by, "greedy_weight": fitted.greedy_weight}
     return config.model_copy(update={n: v for n, v in known.items() if getattr(config, n) is None})
 
 

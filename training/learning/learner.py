@@ -18,8 +18,9 @@ from qnet.models.feature_q import FeatureQ, feature_q_of
 from training.learning.advantage import Fit, Options, Steps, fit, steps_of
 from training.learning.episodes import Episode, folds_of
 from training.learning.preferences import (
+    Weights,
     choices_of,
-    fitted_tau,
+    fitted_weights,
     greedy_preference,
     votes_preference,
 )
@@ -40,15 +41,15 @@ class Learned:
     """A Q model and what was found on tasks that it had not learned from.
 
     Attributes:
-        tau: temperature of its posterior. Where recordings tell the agent's draws it is fitted on
-            held-back steps, elsewhere a share of the size of a usual advantage: decisions of
-            recorded episodes are too few and too noisy to fit it by.
+        weights: of the prior in its posterior. Where recordings tell the agent's draws they are
+            fitted on held-back steps. Elsewhere tau is a share of the size of a usual advantage:
+            decisions of recorded episodes are too few and too noisy to fit it by.
     """
 
     model: FeatureQ
     evidence: Evidence
     credit: Credit
-    tau: float
+    weights: Weights
 
 
 def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Learned:
@@ -59,12 +60,12 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     """
     steps = steps_of(episodes, hasher)
     held_back = _Judge(episodes, steps, options, hasher)
-    tau = held_back.tau()
+    weights = held_back.weights()
     return Learned(
         _model(fit(steps, options), steps, hasher),
-        evidence_of(held_back.decisions(), tau=tau),
+        evidence_of(held_back.decisions(), tau=weights.tau, greedy_weight=weights.greedy),
         held_back.credit(),
-        tau,
+        weights,
     )
 
 
@@ -83,6 +84,7 @@ class _Judge:
         self._values = np.zeros(len(steps.outcome))
         self._choices = choices_of(episodes)
         self._votes = np.array([votes_preference(choice) for choice in self._choices])
+        self._greedy = np.array([greedy_preference(choice) for choice in self._choices])
         self._fits: dict[int, Fit] = {}
         for fold in sorted(set(self._of_episode)) if len(set(self._of_episode)) > 1 else ():
             held = self._of_step == fold
@@ -124,26 +126,26 @@ class _Judge:
     def _surprises(self) -> Floats:
         return self._steps.outcome - self._values
 
-    def tau(self, among: NDArray[np.bool_] | slice = slice(None)) -> float:
-        """Temperature of the posterior by some of the steps."""
+    def weights(self, among: NDArray[np.bool_] | slice = slice(None)) -> Weights:
+        """Weights of the posterior by some of the steps."""
+        columns = (self.advantages, self._votes, self._greedy, self._surprises)
+        fitted = fitted_weights(*(column[among] for column in columns))
         usual = _TAU_OF_ADVANTAGE * float(np.sqrt(np.mean(self.advantages**2)))
-        fitted = fitted_tau(self.advantages[among], self._votes[among], self._surprises[among])
-        return usual if fitted is None else fitted
+        return fitted or Weights(usual)
 
     def credit(self) -> Credit:
         """Credit of the actions that the posterior prefers, on every step.
 
-        Each fold's temperature is fitted on the others.
+        Each fold's weights are fitted on the others.
         """
         preferred = self.advantages.copy()
         known = ~np.isnan(self._votes)
         for fold in self._fits:
             mine = (self._of_step == fold) & known
-            preferred[mine] += self.tau(self._of_step != fold) * self._votes[mine]
-        own = {
-            "votes": self._votes,
-            "greedy": np.array([greedy_preference(choice) for choice in self._choices]),
-        }
+            weights = self.weights(self._of_step != fold)
+            greedy = weights.greedy * np.nan_to_num(self._greedy[mine])
+            preferred[mine] += weights.tau * (self._votes[mine] + greedy)
+        own = {"votes": self._votes, "greedy": self._greedy}
         return credit_of(preferred, self._surprises, self._steps.tasks, own)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.optimize import nnls
 
 from qnet.action_key import message_key
 from qnet.decision.prior import prior_of
@@ -19,6 +20,9 @@ from training.trajectory import Drawn
 
 MOST_TAU: Final = 1_000.0
 """Temperature of a Q model that adds nothing to the votes."""
+
+MOST_WEIGHT: Final = 5.0
+"""Of the greedy reply; by it that outweighs 100 votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +83,36 @@ def greedy_preference(choice: Choice | None) -> float:
     return choice.centred(np.eye(len(choice.candidates))[choice.greedy].tolist())
 
 
-def fitted_tau(advantages: Floats, votes: Floats, surprises: Floats) -> float | None:
-    """Weight of the votes beside Q that explains best what was earned beyond expectation.
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of the agent's own preferences beside Q.
 
-    The least squares of G - V on A and the centred log share; None where the votes never vary.
+    Attributes:
+        tau: of the log share of the draws.
+        greedy: added to the log share of the greedy reply.
+    """
+
+    tau: float
+    greedy: float = 0.0
+
+
+def fitted_weights(
+    advantages: Floats, votes: Floats, greedy: Floats, surprises: Floats
+) -> Weights | None:
+    """Weights that explain best what was earned beyond expectation; None where votes never vary.
+
+    The least squares, of no weight below 0, of G - V on A, the centred log share, and the centred
+    greedy reply where that is known.
     """
     known = ~np.isnan(votes)
     if not np.any(votes[known]):
         return None
-    pair = np.stack([advantages[known], votes[known]], axis=1)
-    (of_q, of_votes), *_ = np.linalg.lstsq(pair, surprises[known], rcond=None)
-    if of_votes <= 0:
-        return 0.0
-    return float(min(of_votes / of_q, MOST_TAU)) if of_q > 0 else MOST_TAU
+    columns = [advantages, votes, np.nan_to_num(greedy)]
+    design = np.stack([column[known] for column in columns], axis=1)
+    (of_q, of_votes, of_greedy), _ = nnls(design, surprises[known])
+    # Q / tau has to stay, so votes weigh a little where the greedy reply alone counts.
+    of_votes = max(of_votes, of_greedy / MOST_WEIGHT)
+    if not of_votes:
+        return Weights(0.0)
+    tau = min(of_votes / of_q, MOST_TAU) if of_q else MOST_TAU
+    return Weights(float(tau), float(of_greedy / of_votes))

@@ -60,6 +60,11 @@ class HeldBackDecision:
         means = tuple(fmean(own) for own in self.outcomes)
         return ValuedDecision(self.task, tuple(self.q_values), tuple(self.log_prior), means)
 
+    def favouring_greedy(self, weight: float) -> ValuedDecision:
+        """The decision with a weight added to the log prior of the greedy reply."""
+        logs = [log + weight * (i == self.greedy) for i, log in enumerate(self.log_prior)]
+        return replace(self.valued, log_prior=tuple(logs))
+
 
 @dataclass(frozen=True, slots=True)
 class ChooserFigures:
@@ -130,18 +135,21 @@ class Evidence:
         return math.ceil(self.decisions * ((half_width / self.gain) ** 2 - 1))
 
 
-def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None) -> Evidence:
+def evidence_of(
+    decisions: Iterable[HeldBackDecision], *, tau: float | None = None, greedy_weight: float = 0.0
+) -> Evidence:
     """The figures on all decisions whose candidates differ in outcome.
 
     Args:
         tau: of the posterior that is served, if it was not fitted on decisions; None fits it.
+        greedy_weight: of the greedy reply in its prior.
     """
     informing = [one for one in decisions if one.valued.informs]
     if not informing:
         return Evidence(0, 0, 0, {}, "", 0.0, (0.0, 0.0), None, None)
     valued = [one.valued for one in informing]
     fitted = fit_tau(valued) if tau is None else None
-    outcomes = _outcomes(informing, fitted, tau=tau or 0.0)
+    outcomes = _outcomes(informing, fitted, tau=tau or 0.0, greedy_weight=greedy_weight)
     means = {name: _by_task(valued, own) for name, own in outcomes.items()}
     gains = {
         name: _by_task(valued, _differences(outcomes["posterior"], outcomes[name]))
@@ -174,7 +182,11 @@ Outcomes = Sequence[float | None]
 
 
 def _outcomes(
-    decisions: Sequence[HeldBackDecision], fitted: TauFit | None, *, tau: float
+    decisions: Sequence[HeldBackDecision],
+    fitted: TauFit | None,
+    *,
+    tau: float,
+    greedy_weight: float,
 ) -> dict[str, Outcomes]:
     """Outcomes by each chooser of which enough is known; `tau` where none is fitted."""
     valued = [one.valued for one in decisions]
@@ -186,7 +198,10 @@ def _outcomes(
         "votes": [_likeliest(one) for one in valued],
         **({"greedy": greedy} if len(known) >= FEWEST_TASKS else {}),
         "q": [one.outcome(0.0) for one in valued],
-        "posterior": [one.outcome(taus.get(one.task, tau)) for one in valued],
+        "posterior": [
+            one.favouring_greedy(greedy_weight).outcome(taus.get(one.task, tau))
+            for one in decisions
+        ],
         "oracle": [max(one.outcomes) for one in valued],
     }
 

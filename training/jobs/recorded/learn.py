@@ -108,7 +108,7 @@ def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) ->
         environment=config.environment,
         target="td-advantage",
         label_range=(min(rewards), max(rewards)),
-        prior=PriorSection(tau=learned.tau),
+        prior=PriorSection(tau=learned.weights.tau, greedy_weight=learned.weights.greedy),
         licence=licence_of(learned.evidence, learned.credit),
         metrics={
             "episodes": len(episodes),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,6 +41,17 @@ def test_recordings_differ_and_a_shorter_one_is_the_beginning_of_a_longer_one() 
     assert SMALL.record(1, 12) != rows
     assert len({row.task_id for row in rows}) == 12
     assert {row.outcome_reward for row in rows} == {0.0, 1.0}
+
+
+def test_recordings_may_tell_the_agents_draws() -> None:
+    rows = replace(SMALL, told=True).record(0, 6)
+    assert {row.drawn for row in SMALL.record(0, 6)} == {()}
+    for row in rows:
+        assert {sum(one.count for one in drawn) for drawn in row.drawn} == {4}
+        taken = [step.message.text for step in row.to_steps()]
+        assert all(
+            text in {d.action for d in own} for text, own in zip(taken, row.drawn, strict=True)
+        )
 
 
 def test_no_new_task_is_recorded() -> None:

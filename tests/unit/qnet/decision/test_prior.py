@@ -119,3 +119,12 @@ def test_rules_are_compared_before_q() -> None:
     assert (selection.chosen, selection.reason) == (2, "highest_q")
     selection = select(drawn, (0.9, 0.2, 0.3), rules=[(0.0,), (1.0,), (0.5,)])
     assert (selection.chosen, selection.reason) == (1, "rules")
+
+
+def test_a_weight_of_the_greedy_reply_multiplies_its_share() -> None:
+    drawn = said("Thought: hm\nAction: go", "Action: stay", "Action: go")
+    plain = prior_of(drawn)
+    weighed = prior_of(drawn, greedy=1, greedy_weight=math.log(3))
+    go, stay, _ = plain.shares
+    assert weighed.shares == pytest.approx([s / (go + 3 * stay) for s in (go, 3 * stay, go)])
+    assert prior_of(drawn, greedy=None, greedy_weight=1.0) == plain

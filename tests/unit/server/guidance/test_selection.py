@@ -205,3 +205,13 @@ def test_the_record_of_a_step_keeps_its_tau(serve: Serve, tmp_path: Path) -> Non
     (offer,) = read_rows(file, OfferRow)
     assert (offer.reason, offer.tau) == ("highest_posterior", 0.1)
     assert [candidate.count for candidate in offer.candidates] == [3, 1]
+
+
+def test_a_fitted_weight_counts_where_the_greedy_reply_is_drawn(serve: Serve) -> None:
+    weighed = served(serve, PriorSection(tau=0.02, greedy_weight=1.0))
+    plain = served(serve, PriorSection(tau=0.02))
+    drawn = {"temperature": 0.7, "greedy_candidate": True}
+    assert act(plain, **drawn)["action"] == REPLIES[1]
+    assert act(weighed, **drawn)["action"] == REPLIES[0]
+    assert act(weighed, temperature=0.7, greedy_candidate=False)["action"] == REPLIES[1]
+    assert act(weighed, **drawn, selection="argmax")["reason"] == "highest_q"

@@ -8,8 +8,10 @@ import pytest
 from qnet.types import Message
 from training.learning.preferences import (
     MOST_TAU,
+    MOST_WEIGHT,
+    Weights,
     choice_of,
-    fitted_tau,
+    fitted_weights,
     greedy_preference,
     votes_preference,
 )
@@ -48,18 +50,39 @@ def test_a_reply_that_may_be_greedy_or_not_is_no_preference() -> None:
     assert not math.isnan(votes_preference(choice_of(LEFT, untold)))
 
 
-def test_tau_is_the_weight_that_explains_what_was_earned() -> None:
-    rng = np.random.default_rng(0)
-    q, votes = rng.normal(size=(2, 2_000))
-    earned = 0.5 * q + 0.1 * votes + rng.normal(size=2_000)
+NOTHING = np.full(2_000, np.nan)
 
-    assert fitted_tau(q, votes, earned) == pytest.approx(0.2, abs=0.1)
-    assert fitted_tau(q, votes, q - votes) == 0.0
-    assert fitted_tau(q, votes, votes - q) == MOST_TAU
+
+def test_weights_are_those_that_explain_what_was_earned() -> None:
+    rng = np.random.default_rng(0)
+    q, votes, greedy = rng.normal(size=(3, 2_000))
+    earned = 0.5 * q + 0.1 * votes + 0.2 * greedy + rng.normal(size=2_000)
+
+    found = fitted_weights(q, votes, greedy, earned)
+
+    assert found is not None
+    assert (found.tau, found.greedy) == pytest.approx((0.2, 2.0), rel=0.4)
+    assert fitted_weights(q, votes, NOTHING, q - votes) == Weights(0.0)
+
+
+def test_a_q_model_that_earns_nothing_leaves_the_choice_to_the_agent() -> None:
+    q, votes = np.random.default_rng(0).normal(size=(2, 2_000))
+
+    assert fitted_weights(q, votes, NOTHING, votes - q) == Weights(MOST_TAU)
+
+
+def test_a_greedy_reply_that_counts_alone_keeps_q_beside_it() -> None:
+    q, votes, greedy = np.random.default_rng(0).normal(size=(3, 2_000))
+
+    found = fitted_weights(q, votes, greedy, q + greedy - votes)
+
+    assert found is not None
+    assert found.greedy == pytest.approx(MOST_WEIGHT)
+    assert 0 < found.tau < 1
 
 
 def test_votes_that_never_vary_fit_nothing() -> None:
-    q = np.array([1.0, -1.0])
+    q, unknown = np.array([1.0, -1.0]), np.array([np.nan, np.nan])
 
-    assert fitted_tau(q, np.array([np.nan, np.nan]), q) is None
-    assert fitted_tau(q, np.array([0.0, np.nan]), q) is None
+    assert fitted_weights(q, unknown, unknown, q) is None
+    assert fitted_weights(q, np.array([0.0, np.nan]), unknown, q) is None

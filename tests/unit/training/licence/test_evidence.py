@@ -168,3 +168,12 @@ def test_credit_must_be_above_that_of_the_agents_own_preference() -> None:
     assert above.leads["votes"].difference == pytest.approx(
         above.correlation - credit_of(noisy, surprise, tasks).correlation
     )
+
+
+def test_the_posterior_is_judged_with_the_weight_of_the_greedy_reply() -> None:
+    told = [replace(decision(f"{n}", q_is_right=False), greedy=0) for n in range(40)]
+
+    assert evidence_of(told, tau=0.1).choosers["posterior"].outcome == 0.0
+    weighed = evidence_of(told, tau=0.1, greedy_weight=20.0)
+    assert weighed.choosers["posterior"].outcome == 1.0
+    assert weighed.choosers["votes"].outcome == pytest.approx(0.5)
