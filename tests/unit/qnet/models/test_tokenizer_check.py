@@ -61,7 +61,9 @@ def test_a_normaliser_that_makes_too_many_tokens_is_refused_at_loading(model: Mo
 
 def test_a_template_that_never_ends_is_refused(model: Model) -> None:
     limits = TrialLimits(cpu_s=3, memory_bytes=1024**3)
-    with pytest.raises(CheckpointError, match=r"ended the trial with status -9, at a limit of 3 s"):
+    # On a busy machine the time that may pass, five times the CPU time, is over first.
+    ended = r"ended the trial with status -9, at a limit of 3 s|did not end within 15 s"
+    with pytest.raises(CheckpointError, match=ended):
         check_tokenizer(model(template=LOOP), limits)
 
 
