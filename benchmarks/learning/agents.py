@@ -158,7 +158,7 @@ def _tool(function: dict[str, Any]) -> dict[str, Any]:
 
 
 def _results(game: Game, calls: Sequence[ToolCall], said: str) -> list[StepResult]:
-    """What the environment answers to a reply's calls, or to its text if it calls nothing."""
+    """The environment's answers to a reply's calls, or to its text if it calls nothing."""
     if not (calls and game.chat.tools):
         return [take(game.environment, game.chat.parse_action(said))]
     results: list[StepResult] = []

@@ -49,7 +49,7 @@ class CurveRow(_Row):
         return [fmean(self.outcomes[n : n + block]) for n in range(0, whole, block)]
 
     def regret(self, episodes: int) -> float:
-        """What the first episodes lack to an outcome of 1 each."""
+        """Sum of what the first episodes lack to an outcome of 1 each."""
         return sum(1 - outcome for outcome in self.outcomes[:episodes])
 
     def first(self, phase: str) -> int | None:
@@ -89,7 +89,7 @@ class LatencyRow(_Row):
 
     @property
     def p95_ratio(self) -> float:
-        """How much longer the slow replies take with learning."""
+        """Ratio of the slow replies' time with learning to that without."""
         return self.learning.p95_ms / self.plain.p95_ms
 
 

@@ -63,7 +63,7 @@ def _last_tool_result(history: History) -> str | None:
 
 
 def _newest(history: History) -> Iterator[str]:
-    """What came back after replies, newest first: tools' results and user's messages."""
+    """Tools' results and user's messages after replies, newest first."""
     begun = next((i for i, m in enumerate(history) if m.role == "assistant"), len(history))
     for message in reversed(history[begun:]):
         if message.role in ("tool", "user"):

@@ -33,7 +33,7 @@ class AtifCall(Row):
 
 
 class AtifResult(Row):
-    """What was observed after a call."""
+    """Observation after a call."""
 
     source_call_id: str
     content: str

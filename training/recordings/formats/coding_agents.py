@@ -71,7 +71,7 @@ def _atif_call(call: Record) -> dict[str, Any]:
 
 
 def _atif_results(calls: list[dict[str, Any]], results: list[Record]) -> Iterator[Record]:
-    """What was observed: a result of each call, or a message of the user without any.
+    """The observation: a result of each call, or a message of the user without any.
 
     Some agents observe the whole screen after several calls; that is the result of the last one.
     """

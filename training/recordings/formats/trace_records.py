@@ -158,7 +158,7 @@ def _messages(said: Any, places: tuple[str, ...], role: str) -> list[Any]:
 
 
 def _read_json(said: object, name: str) -> Any:
-    """What a field holds as JSON text, if it does; another text is what was said."""
+    """The value that a field holds as JSON text; another text is what was said."""
     if isinstance(said, str) and said.lstrip()[:1] in ("{", "[", '"'):
         return structured(said, name)
     return said

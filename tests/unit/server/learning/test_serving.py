@@ -16,7 +16,8 @@ from qnet.records import OfferRow
 from server.access.keys import create_key
 from server.chat.fake_openai import FakeUpstream
 from server.learning.service import KEYLESS, LEARNING
-from server.settings.settings import Settings, Upstream
+from server.settings.remote_models import Upstream
+from server.settings.settings import Settings
 from tests.unit.server.conftest import Serve
 
 DRAWERS = ("red", "blue", "green")

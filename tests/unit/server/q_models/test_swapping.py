@@ -18,7 +18,8 @@ from qnet.scoring.rendered_requests import RenderedRequest
 from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from server.app import create_app
-from server.q_models.build import Models, _open_q_model, build_models, build_runtime
+from server.q_models import build as builders
+from server.q_models.build import Models, build_models, build_runtime
 from server.q_models.registry import QModel, QModels, ScorerSource
 from server.q_models.served import ServedQModel
 from server.settings.settings import SCRIPTED, Settings
@@ -233,15 +234,17 @@ async def test_a_load_whose_caller_hangs_up_leaves_no_series_and_no_weights(
         weights.append(weakref.ref(loaded.model))
         return loaded
 
-    def open_q_model(*args: Any, **options: Any) -> QModel:
+    whole = builders.open_q_model
+
+    def open_q_model(*args: Any, **options: Any) -> ServedQModel:
         try:
-            return _open_q_model(*args, **options)
+            return whole(*args, **options)
         finally:
             opened.set()
 
     async with serving(settings_of(models_dir)) as (client, models):
         monkeypatch.setattr("server.q_models.local_models.load_q_model", slow)
-        monkeypatch.setattr("server.q_models.build._open_q_model", open_q_model)
+        monkeypatch.setattr("server.q_models.build.open_q_model", open_q_model)
         body = {"folder": "v2", "name": "shop", "version": "v2"}
         loading = asyncio.create_task(client.post("/v1/models/load", json=body))
         await asyncio.to_thread(entered.wait, 30)

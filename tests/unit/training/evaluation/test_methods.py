@@ -31,6 +31,7 @@ from training.evaluation.methods import (
     self_consistency,
 )
 from training.rollouts.episode import Agent, AgentStep
+from training.trajectory import Drawn
 
 HISTORY = (Message("user", "a task"),)
 PLAY = Play(candidates=4, sampling=Sampling(temperature=0.7))
@@ -61,8 +62,13 @@ def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
         q_guided(PLAY, 0, "t"), drawn("a", "b", "a", "c"), ScoreResult((0.1, 0.9, 0.3), 33)
     )
     assert [m.content for m in requests[1].candidates] == ["a", "b", "c"]
+    a, b, c = (Message("assistant", text) for text in "abc")
     assert replace(choice, decision=None) == AgentStep(
-        Message("assistant", "b"), completion_tokens=40, distinct_candidates=3, scored_tokens=33
+        b,
+        completion_tokens=40,
+        distinct_candidates=3,
+        scored_tokens=33,
+        drawn=(Drawn(a, 2), Drawn(b), Drawn(c)),
     )
 
 
@@ -94,7 +100,10 @@ def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "a", "a", "a"))
     assert not any(isinstance(request, ScoreRequest) for request in requests)
     assert replace(choice, decision=None) == AgentStep(
-        Message("assistant", "a"), completion_tokens=40, distinct_candidates=1
+        (a := Message("assistant", "a")),
+        completion_tokens=40,
+        distinct_candidates=1,
+        drawn=(Drawn(a, 4),),
     )
 
 

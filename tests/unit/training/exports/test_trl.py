@@ -225,6 +225,8 @@ def _without_nulls(value: Any) -> Any:
             "kind",
             "last_observed",
             "judged",
+            "drawn",
+            "episode",
         }
         return {
             name: _without_nulls(item)

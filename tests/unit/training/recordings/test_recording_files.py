@@ -1,4 +1,4 @@
-"""Where the records of a recording lie: folders of files, own formats, outcomes of their own."""
+"""Places of a recording's records: folders of files, own formats, outcomes of their own."""
 
 import json
 from pathlib import Path
