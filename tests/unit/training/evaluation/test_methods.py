@@ -99,8 +99,9 @@ def test_each_guided_trajectory_has_draws_of_its_own() -> None:
 def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "a", "a", "a"))
     assert not any(isinstance(request, ScoreRequest) for request in requests)
+    a = Message("assistant", "a")
     assert replace(choice, decision=None) == AgentStep(
-        (a := Message("assistant", "a")),
+        a,
         completion_tokens=40,
         distinct_candidates=1,
         drawn=(Drawn(a, 4),),
