@@ -118,7 +118,7 @@ def plot_curve(run: CurveRun, path: Path) -> None:
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"mean outcome of {BLOCK}")
     panels[0].legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=100)
 
 
 def _draw(axes: Any, rows: Sequence[CurveRow], colour: str) -> None:
