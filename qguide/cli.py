@@ -19,8 +19,8 @@ from qguide.commands.learning import domain, inspect, learn
 from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
-from qnet.support.extras import MODELS, REPORT, TRAIN, install, left_out
-from server.chat.fake_openai import fake_upstream
+from qguide.qnet.support.extras import MODELS, REPORT, TRAIN, install, left_out
+from qguide.server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
 

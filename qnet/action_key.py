@@ -6,7 +6,7 @@ Replies with equal keys have one effect, whatever was thought before the action.
 from collections.abc import Sequence
 from typing import Final
 
-from qnet.types import Message
+from qguide.qnet.types import Message
 
 ACTION_PREFIX: Final = "Action:"
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from qnet.errors import MalformedHistoryError
-from qnet.openai_messages import PART_END, Shape
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.openai_messages import PART_END, Shape
 
 INVALID_JSON: Final = "INVALID_JSON"
 """The only name in the input of a tool_use block whose arguments are not a JSON object."""

@@ -1,4 +1,4 @@
-"""Messages and tool calls in OpenAI's shape, and their conversions from and to `qnet.types`.
+"""Messages and tool calls in OpenAI's shape, and their conversions from and to `qguide.qnet.types`.
 
 The models take whatever an upstream answers. The server's request bodies are subclasses of them
 that take less.
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from qnet.types import Message, ToolCall
+from qguide.qnet.types import Message, ToolCall
 
 PART_END = "\n"
 """Separates the texts of a turn that has several parts."""

@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.types import ActionOutcome, Message, Role, ThresholdAction, ToolCall
+from qguide.qnet.types import ActionOutcome, Message, Role, ThresholdAction, ToolCall
 
 ROOT_ID: Final = 0
 """The task before any action. It is not among a tree's nodes."""

@@ -7,8 +7,8 @@ less.
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeVar
 
-from qnet.errors import MalformedHistoryError, UnsupportedParameterError
-from qnet.openai_messages import PART_END, Shape
+from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
+from qguide.qnet.openai_messages import PART_END, Shape
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
 
 
 @dataclass(frozen=True, slots=True)

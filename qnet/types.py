@@ -5,8 +5,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
-from qnet.native import NativeAnswer, NativeRequest
-from qnet.usage import JudgeUsage, TokenUsage, total_of
+from qguide.qnet.native import NativeAnswer, NativeRequest
+from qguide.qnet.usage import JudgeUsage, TokenUsage, total_of
 
 Result = TypeVar("Result")
 
@@ -188,7 +188,7 @@ below a threshold, by the same policy or by another one."""
 
 
 ThresholdAction = Literal["refine", "escalate", "stop"]
-"""Action where the best Q of a step is below a threshold; see `qnet.decision.threshold`."""
+"""Action where the best Q of a step is below a threshold; see `qguide.qnet.decision.threshold`."""
 
 ActionOutcome = Literal["raised", "still_below", "failed", "stopped"]
 """`raised`: the best Q is no longer below the threshold. `failed`: no candidate could be drawn, or
@@ -305,7 +305,7 @@ class CountsTokens(Protocol):
 
 
 class AsyncScorer(Protocol):
-    """A scorer that can be awaited; `qnet.device.device_thread.ScoringWorker` makes one."""
+    """A scorer that can be awaited; `qguide.qnet.device.device_thread.ScoringWorker` makes one."""
 
     name: str
 

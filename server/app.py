@@ -12,33 +12,33 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
-from qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
-from server.access.admission import AdmissionMiddleware, RateLimits
-from server.access.key_schemes import declare_keys
-from server.access.keys import KeyFile
-from server.access.rate_limits import Limiter
-from server.anthropic.answers import MessageEvent
-from server.bodies.long_bodies import LongBodies
-from server.chat.answers import ChatChunk
-from server.episodes.archive import EpisodeArchive
-from server.episodes.service import Episodes, build_recorder, build_store
-from server.episodes.state import EpisodeLimits
-from server.errors.table import STATUSES, install_error_handlers
-from server.errors.types import RATE_LIMIT_HEADERS
-from server.learning.service import build_learning
-from server.messages.answers import ErrorBody
-from server.middleware.bodies import BodyReader
-from server.middleware.drain import Drain
-from server.middleware.http import CancelWhenGone, Observe
-from server.middleware.sessions import SessionIds
-from server.middleware.trusted_hosts import TrustedHosts
-from server.observability.exposition import Exposition
-from server.observability.metered import MeteredPolicy
-from server.q_models.build import Models, build_models
-from server.race.games import Games
-from server.redis.paraphrase_cache import RedisParaphraseCache
-from server.responses.answers import ResponseEvent
-from server.routes import (
+from qguide.qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
+from qguide.server.access.admission import AdmissionMiddleware, RateLimits
+from qguide.server.access.key_schemes import declare_keys
+from qguide.server.access.keys import KeyFile
+from qguide.server.access.rate_limits import Limiter
+from qguide.server.anthropic.answers import MessageEvent
+from qguide.server.bodies.long_bodies import LongBodies
+from qguide.server.chat.answers import ChatChunk
+from qguide.server.episodes.archive import EpisodeArchive
+from qguide.server.episodes.service import Episodes, build_recorder, build_store
+from qguide.server.episodes.state import EpisodeLimits
+from qguide.server.errors.table import STATUSES, install_error_handlers
+from qguide.server.errors.types import RATE_LIMIT_HEADERS
+from qguide.server.learning.service import build_learning
+from qguide.server.messages.answers import ErrorBody
+from qguide.server.middleware.bodies import BodyReader
+from qguide.server.middleware.drain import Drain
+from qguide.server.middleware.http import CancelWhenGone, Observe
+from qguide.server.middleware.sessions import SessionIds
+from qguide.server.middleware.trusted_hosts import TrustedHosts
+from qguide.server.observability.exposition import Exposition
+from qguide.server.observability.metered import MeteredPolicy
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.race.games import Games
+from qguide.server.redis.paraphrase_cache import RedisParaphraseCache
+from qguide.server.responses.answers import ResponseEvent
+from qguide.server.routes import (
     act,
     admin,
     anthropic,
@@ -54,14 +54,14 @@ from server.routes import (
     responses,
     score,
 )
-from server.routes import games as games_route
-from server.routes import learning as learning_route
-from server.routes import models as models_route
-from server.routes.dependencies import TIMEOUT_HEADER, guided_steps, scorings
-from server.routes.direct import DirectRoute, prepend_routes
-from server.settings.settings import Settings
-from server.upstreams.health import UpstreamWatch
-from server.upstreams.vllm_process import VllmProcess
+from qguide.server.routes import games as games_route
+from qguide.server.routes import learning as learning_route
+from qguide.server.routes import models as models_route
+from qguide.server.routes.dependencies import TIMEOUT_HEADER, guided_steps, scorings
+from qguide.server.routes.direct import DirectRoute, prepend_routes
+from qguide.server.settings.settings import Settings
+from qguide.server.upstreams.health import UpstreamWatch
+from qguide.server.upstreams.vllm_process import VllmProcess
 
 _DIALECTS: Final = (act, score, rerank, pooling, chat, completions, responses, anthropic)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
@@ -94,7 +94,7 @@ def create_app(
         lifespan=_lifespan(settings, build),
         # A redirect that adds or removes a trailing slash would be built from the Host header.
         redirect_slashes=False,
-        # Their own pages need a CDN; see server.routes.docs.
+        # Their own pages need a CDN; see qguide.server.routes.docs.
         docs_url=None,
         redoc_url=None,
         responses={status: {"model": ErrorBody} for status in STATUSES},

@@ -12,12 +12,12 @@ import structlog
 from hypothesis import HealthCheck, settings
 from stamina.instrumentation import set_on_retry_hooks
 
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
+from qguide.training.environments.alfworld.bundle import write_games
+from qguide.training.environments.intercode_sql.mariadb import find_server
+from qguide.training.environments.sciworld.simulator import find_simulator
 from tests.support import limits
 from tests.support.alone import put_alone
-from training.environments.alfworld.bundle import write_games
-from training.environments.intercode_sql.mariadb import find_server
-from training.environments.sciworld.simulator import find_simulator
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.

@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.evaluation.records import EpisodeRow
-from training.evaluation.results import Key, latest
-from training.evaluation.run_files import read_episodes
+from qguide.training.evaluation.records import EpisodeRow
+from qguide.training.evaluation.results import Key, latest
+from qguide.training.evaluation.run_files import read_episodes
 
 
 def write_episodes(runs: Sequence[Path], output: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from training.evaluation.statistics import holm_p_values
+from qguide.training.evaluation.statistics import holm_p_values
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
 LEVEL: Final = 0.05

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from training.environment import StepResult
-from training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from training.environments.intercode_sql.recorded import read_recorded
-from training.environments.intercode_sql.tasks import task_id_of
+from qguide.training.environment import StepResult
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
+from qguide.training.environments.intercode_sql.recorded import read_recorded
+from qguide.training.environments.intercode_sql.tasks import task_id_of
 
 ROUNDING = 0.006
 

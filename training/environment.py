@@ -26,9 +26,9 @@ from typing import (
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import BatchPolicy, History, TaskMarker, ToolCall
-from training.trajectory import REACT, Action, ChatFormat
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import BatchPolicy, History, TaskMarker, ToolCall
+from qguide.training.trajectory import REACT, Action, ChatFormat
 
 
 @dataclass(frozen=True, slots=True)

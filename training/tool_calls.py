@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from qnet.errors import ConfigError
-from qnet.types import ToolCall
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import ToolCall
 
 Tool = Mapping[str, Any]
 """One tool: `{"type": "function", "function": {"name", "description", "parameters"}}`."""

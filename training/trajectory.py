@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from qnet.action_key import ACTION_PREFIX, message_key
-from qnet.types import History, Message, ToolCall
-from training.tool_calls import Tool
+from qguide.qnet.action_key import ACTION_PREFIX, message_key
+from qguide.qnet.types import History, Message, ToolCall
+from qguide.training.tool_calls import Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -406,7 +406,7 @@ def _load(
     options: dict[str, object],
 ) -> ConfigT:
     """Options of a benchmark, from its file and its command line."""
-    from training.configs.job_files import load_config
+    from qguide.training.configs.job_files import load_config
 
     return load_config(kind, config, overrides or (), options=options)
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.soak.soak import Soak
-from qnet.scoring.build import FastScorer
+from qguide.qnet.scoring.build import FastScorer
 
 
 def soak_and_report(plan: Soak, progress_bar: Callable[[], Progress]) -> bool:
@@ -18,8 +18,8 @@ def soak_and_report(plan: Soak, progress_bar: Callable[[], Progress]) -> bool:
     from benchmarks.soak.http_scorer import HttpScorer
     from benchmarks.soak.report import plot_soak, print_soak
     from benchmarks.soak.soak import run_soak
-    from qnet.models.checkpoint import load_q_model
-    from qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
+    from qguide.qnet.models.checkpoint import load_q_model
+    from qguide.qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
 
     torch.set_num_threads(plan.threads)
     # Loaded twice, so that the scorer under test cannot affect the reference.

@@ -23,16 +23,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
 from benchmarks.measurement.records import Machine
-from qnet.errors import ConfigError
-from qnet.types import History, Message
-from server.episodes.recorder import EpisodeRecorder
-from server.episodes.redaction import NoRedaction
-from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.service import Episodes
-from server.episodes.state import Offer
-from server.episodes.store import EpisodeStore, MemoryEpisodeStore
-from server.observability.metrics import Metrics
-from server.redis.client import RedisLink
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import History, Message
+from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.redaction import NoRedaction
+from qguide.server.episodes.redis_store import RedisEpisodeStore
+from qguide.server.episodes.service import Episodes
+from qguide.server.episodes.state import Offer
+from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
+from qguide.server.observability.metrics import Metrics
+from qguide.server.redis.client import RedisLink
 
 GOAL: Final = 1.5
 """Goal for the bytes of a late step, in those of the earliest one."""

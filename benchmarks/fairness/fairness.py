@@ -28,8 +28,8 @@ from benchmarks.measurement.records import FairnessRow, FairnessRun
 from benchmarks.score.http_baselines import free_port, wait_until_ready
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.load import percentiles
-from server.access.keys import create_key
-from server.upstreams.managed_process import ManagedProcess
+from qguide.server.access.keys import create_key
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 ALONE: Final = "alone"
 GOAL: Final = 5.0

@@ -17,16 +17,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from benchmarks.measurement.shapes import SHAPES, build_qnet, llama_config
-from qnet.engine.tree_attention import use_block_masks
-from qnet.models.qnet import QNet
-from training.optimization.accelerator import enable_gradient_checkpointing
-from training.optimization.adapters import with_adapters
-from training.optimization.optimizers import build_optimizers
-from training.optimization.options import Lora, Optimization
-from training.optimization.packed_trees import PackedTree, Place
-from training.optimization.training_memory import estimate_memory
-from training.q_training.losses import loss_of
-from training.q_training.objective import Objective
+from qguide.qnet.engine.tree_attention import use_block_masks
+from qguide.qnet.models.qnet import QNet
+from qguide.training.optimization.accelerator import enable_gradient_checkpointing
+from qguide.training.optimization.adapters import with_adapters
+from qguide.training.optimization.optimizers import build_optimizers
+from qguide.training.optimization.options import Lora, Optimization
+from qguide.training.optimization.packed_trees import PackedTree, Place
+from qguide.training.optimization.training_memory import estimate_memory
+from qguide.training.q_training.losses import loss_of
+from qguide.training.q_training.objective import Objective
 
 _CANDIDATES = 5
 _CANDIDATE_TOKENS = 48

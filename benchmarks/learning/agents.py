@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal, Protocol
 
-from qnet.types import ToolCall
-from training.environment import Environment, StepResult, take
-from training.trajectory import ChatFormat
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import Environment, StepResult, take
+from qguide.training.trajectory import ChatFormat
 
 AgentName = Literal["openai", "anthropic"]
 NOT_BEGUN = StepResult("", 0.0, terminated=False)

@@ -17,7 +17,7 @@ from benchmarks.learning.servers import qguide_serve, served_mock
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words, choice_of
 from benchmarks.strangers.catalogue import STRANGERS, Stranger
-from training.environment import StepResult
+from qguide.training.environment import StepResult
 
 Advance = Callable[[str], None]
 EnvironmentName = Annotated[str, choice_of(lambda: tuple(STRANGERS))]

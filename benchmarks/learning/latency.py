@@ -23,7 +23,7 @@ from benchmarks.learning.servers import qguide_serve, served_mock
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile
 from benchmarks.strangers.catalogue import STRANGERS, Stranger
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 Advance = Callable[[str], None]
 Part = Literal["bookkeeping", "collecting", "guiding"]

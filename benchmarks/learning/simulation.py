@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
-from server.episodes.state import Arm
-from server.learning.lines import EpisodeLine, FitLine
-from server.learning.progress import Progress
-from server.learning.rules import Rules
+from qguide.server.episodes.state import Arm
+from qguide.server.learning.lines import EpisodeLine, FitLine
+from qguide.server.learning.progress import Progress
+from qguide.server.learning.rules import Rules
 
 Success = Callable[[int, bool], float]
 """Probability of success of an episode by its number and by being guided."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from qnet.models.loading import embedded_path
+from qguide.qnet.models.loading import embedded_path
 
 Dtype = Literal["bfloat16", "float32"]
 DTYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float32": torch.float32}

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from qnet.errors import ConfigError
-from server.upstreams.managed_process import ManagedProcess
+from qguide.qnet.errors import ConfigError
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 START_S = 1800.0
 """Generous, because a large model may start on a busy machine."""

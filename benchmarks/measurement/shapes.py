@@ -11,11 +11,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from qnet.models.checkpoint import LoadedQNet
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import PAPER_HEAD_WIDTH, QNetConfig
-from qnet.rendering.renderer import Renderer
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import PAPER_HEAD_WIDTH, QNetConfig
+from qguide.qnet.rendering.renderer import Renderer
 
 END = "<end>"
 CONTEXT = 16_384

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.measurement.shapes import spell
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.types import Message, ScoreRequest
 
 OBSERVATION_TOKENS = 80
 

@@ -26,7 +26,7 @@ from benchmarks.measurement.records import Machine
 from benchmarks.measurement.shapes import SHAPES, build_qnet, spell
 from benchmarks.score.exported_model import ExportedModel
 from benchmarks.score.http_baselines import free_port, wait_until_ready
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 GOAL: Final = 1.2
 """Goal for what a cold history that was read ahead adds to a step, in the candidates' own time."""

@@ -22,10 +22,10 @@ from benchmarks.measurement.options import BenchOptions, Counts, OutputFile
 from benchmarks.measurement.processes import child
 from benchmarks.measurement.records import RolloutsRow, RolloutsRun
 from benchmarks.score.http_baselines import free_port, wait_until_ready
-from qnet.errors import EnvironmentFailureError
-from training.environments.corridor import CorridorConfig
-from training.jobs.collect import CollectConfig, run_collect
-from training.rollouts.hosted import HostedModel
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.rollouts.hosted import HostedModel
 
 GOAL: Final = 10.0
 """Goal for the speed-up of 64 episodes at once."""

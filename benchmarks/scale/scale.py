@@ -17,7 +17,7 @@ from benchmarks.scale.config import (
 )
 from benchmarks.scale.simulation import ASSUMPTIONS, Outcome, Scene, Simulation
 from benchmarks.scale.step_costs import measure_costs
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 _HALF_WAY: Final = 0.5
 

@@ -10,15 +10,15 @@ from functools import partial
 from itertools import accumulate
 
 from benchmarks.scale.config import StepCosts
-from qnet.decision.decide import Guidance
-from qnet.errors import QGuideError
-from qnet.types import Candidate, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from training.environment import Suite
-from training.environments.registry import build_suite, environment_config
-from training.rollouts.episode import Agent, Episode, guided_agent, play_episode, seeded
-from training.rollouts.lockstep import run_rollouts
-from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
-from training.rollouts.rollout import Timings
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.types import Candidate, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from qguide.training.environment import Suite
+from qguide.training.environments.registry import build_suite, environment_config
+from qguide.training.rollouts.episode import Agent, Episode, guided_agent, play_episode, seeded
+from qguide.training.rollouts.lockstep import run_rollouts
+from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
+from qguide.training.rollouts.rollout import Timings
 
 _CANDIDATES = 5
 _MAX_STEPS = 40

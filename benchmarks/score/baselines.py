@@ -30,19 +30,19 @@ from transformers.cache_utils import DynamicLayer
 from benchmarks.measurement.measure import Timing, clock_here
 from benchmarks.measurement.names import Local, Name
 from benchmarks.measurement.steps import Step, TokenizedStep
-from qnet.engine.packed_model import (
+from qguide.qnet.engine.packed_model import (
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     hidden_states_of,
     history_segment,
 )
-from qnet.engine.prefix_cache import Entry
-from qnet.models.checkpoint import LoadedQNet
-from qnet.models.qnet import QNet, ValueHead
-from qnet.models.qnet_config import MATCH_WIDTH
-from qnet.rendering.renderer import Renderer
-from qnet.scoring.full_sequences import FullSequenceScorer
-from qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.engine.prefix_cache import Entry
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.models.qnet import QNet, ValueHead
+from qguide.qnet.models.qnet_config import MATCH_WIDTH
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.scoring.full_sequences import FullSequenceScorer
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
 
 
 class Baseline(Protocol):

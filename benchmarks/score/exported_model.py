@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from benchmarks.score.baselines import numbers
-from qnet.models.checkpoint import LoadedQNet, save_checkpoint
-from qnet.models.manifest import Manifest
+from qguide.qnet.models.checkpoint import LoadedQNet, save_checkpoint
+from qguide.qnet.models.manifest import Manifest
 
 SERVED_NAME = "bench"
 BLOCK = 32

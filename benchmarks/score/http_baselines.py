@@ -19,9 +19,9 @@ from benchmarks.measurement.shapes import spell_sequence
 from benchmarks.measurement.steps import Step, TokenizedStep
 from benchmarks.score.baselines import ManySessions
 from benchmarks.score.exported_model import BLOCK, SERVED_NAME, ExportedModel
-from qnet.errors import ConfigError
-from qnet.types import History, Message
-from server.upstreams.managed_process import ManagedProcess
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import History, Message
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 _AS_MANY_AS_STEPS = httpx.Limits()
 

@@ -43,7 +43,7 @@ from benchmarks.score.baselines import Baseline, ManySessions, Ours, build_basel
 from benchmarks.score.config import ScoreBench
 from benchmarks.score.exported_model import ExportedModel
 from benchmarks.score.remote import open_remote
-from qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.models.checkpoint import LoadedQNet
 
 _CACHE_BYTES = 4 * 1024**3
 _GROWTH_COLUMNS = 256

@@ -13,7 +13,7 @@ from benchmarks.measurement.processes import ANSWER_S, START_S, child
 from benchmarks.measurement.steps import Step, TokenizedStep
 from benchmarks.score.baselines import ManySessions
 from benchmarks.score.exported_model import ExportedModel
-from server.upstreams.managed_process import ManagedProcess
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 ENGINE = Path(__file__).with_name("vllm_engine.py")
 

@@ -19,7 +19,7 @@ from benchmarks.score.http_baselines import free_port, wait_until_ready
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.idle_server import idle_server
 from benchmarks.serve.load import PATHS, Load, measure_load
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 THERE = "url"
 """Name in the results for the models of a server that was already running (--url)."""

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from qnet.errors import ScorerUnavailableError
-from qnet.sliced_scorer import CacheUse
-from qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.types import ScoreRequest, ScoreResult
 
 _TIMEOUT_S = 120.0
 _SHOWN_CHARACTERS = 300

@@ -18,10 +18,10 @@ from pydantic import Field
 from benchmarks.measurement.measure import TOLERANCES, largest_difference
 from benchmarks.measurement.options import EMBEDDED, BenchOptions, Device, Dtype, OutputFile
 from benchmarks.measurement.records import SoakRun, SoakSample
-from qnet.errors import ConfigError
-from qnet.rendering.renderer import Renderer
-from qnet.sliced_scorer import CacheUse
-from qnet.types import Message, Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 
 _WORDS = ("you", "see", "open", "cabinet", "drawer", "plate", "mug", "apple", "take", "go", "to")
 _TASKS = 8

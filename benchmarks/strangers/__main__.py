@@ -15,7 +15,7 @@ import typer
 from benchmarks.strangers.catalogue import STRANGERS
 from benchmarks.strangers.protocol import Learner, Measurement, Result
 from benchmarks.strangers.report import markdown
-from qnet.support.operator_code import import_operator_module
+from qguide.qnet.support.operator_code import import_operator_module
 
 app = typer.Typer()
 

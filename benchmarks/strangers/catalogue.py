@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from benchmarks.strangers.worlds import TASKS_PER_WORLD
-from qnet.types import BatchPolicy, Policy
-from training.environments.registry import environment_config
-from training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.qnet.types import BatchPolicy, Policy
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 
 
 class Mock(Policy, BatchPolicy, Protocol):

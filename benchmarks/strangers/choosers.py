@@ -19,13 +19,13 @@ from random import Random
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from qnet.decision.prior import prior_of
-from qnet.decision.selection import select
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
-from training.environment import Environment, Task
-from training.environments.task_selection import SelectedSuite
-from training.evaluation.tried_replies import replay
-from training.rollouts.episode import (
+from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.decision.selection import select
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
+from qguide.training.environment import Environment, Task
+from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.evaluation.tried_replies import replay
+from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,
     Episode,
@@ -34,8 +34,8 @@ from training.rollouts.episode import (
     play_episode,
     seeded,
 )
-from training.rollouts.rollout import ModelRequest, RolloutTask
-from training.trajectory import drawn_of, reply_key
+from qguide.training.rollouts.rollout import ModelRequest, RolloutTask
+from qguide.training.trajectory import drawn_of, reply_key
 
 Chooser = Literal[
     "greedy", "sample", "told", "random", "votes", "q", "posterior", "explore", "oracle"

@@ -15,7 +15,7 @@ from benchmarks.strangers.mock_policy import (
     shares,
     text,
 )
-from qnet.types import History
+from qguide.qnet.types import History
 
 _SCENE = re.compile(r"You are at the (\w+)\. You see ([^.]*)\. You carry ([^.]*)\.")
 _ORDER = re.compile(r"Make a (\w+) (\w+)\.( Rule: soak)?")

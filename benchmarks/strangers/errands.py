@@ -15,12 +15,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from benchmarks.strangers.worlds import world_and_number
-from qnet.errors import EnvironmentFailureError
-from qnet.openai_messages import FunctionCall, plain_message
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling, ToolCall
-from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
-from training.tool_calls import arguments_of, tool_name
-from training.trajectory import ChatFormat
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.openai_messages import FunctionCall, plain_message
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ToolCall
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
+from qguide.training.tool_calls import arguments_of, tool_name
+from qguide.training.trajectory import ChatFormat
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "python" / "examples" / "errands"
 NAME = "benchmarks.strangers.errands:ERRANDS"
@@ -39,7 +39,7 @@ def agent(world: int = 0) -> Mapping[str, Any]:
 
 
 class Errand:
-    """One errand; see `training.environment.ToolEnvironment`."""
+    """One errand; see `qguide.training.environment.ToolEnvironment`."""
 
     def __init__(self, seed: int) -> None:
         world, number = world_and_number(seed)
@@ -97,7 +97,7 @@ def _argument(tool: Mapping[str, Any]) -> tuple[str, Sequence[str]]:
 
 
 class Errands:
-    """The errands of consecutive numbers; see `training.environment.Suite`."""
+    """The errands of consecutive numbers; see `qguide.training.environment.Suite`."""
 
     name = "errands"
 
@@ -127,7 +127,7 @@ class ErrandsConfig(EnvironmentConfig):
 
 
 class ErrandsMock:
-    """The example's `model.py` in this process; see `qnet.types.BatchPolicy`."""
+    """The example's `model.py` in this process; see `qguide.qnet.types.BatchPolicy`."""
 
     name = "errands-mock"
 

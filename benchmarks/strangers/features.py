@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from qnet.features.hashing import Hasher
-from qnet.scoring.feature_q import FeatureScorer
-from training.data.records import TrajectoryRow
-from training.learning.advantage import Options
-from training.learning.episodes import episodes_of
-from training.learning.learner import Learned, learn
-from training.licence.verdict import licence_of
+from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.scoring.feature_q import FeatureScorer
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.learning.advantage import Options
+from qguide.training.learning.episodes import episodes_of
+from qguide.training.learning.learner import Learned, learn
+from qguide.training.licence.verdict import licence_of
 
 
 class LicensedScorer(FeatureScorer):

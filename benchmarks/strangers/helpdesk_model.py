@@ -9,7 +9,7 @@ from typing import Final
 from benchmarks.strangers.helpdesk import CHANNELS, COMPLAINTS, REMEDIES, TEAMS, case, desk
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, beliefs, tool
 from benchmarks.strangers.worlds import shared_out
-from qnet.types import History, ToolCall
+from qguide.qnet.types import History, ToolCall
 
 _STEPS: Final = ("find_order", "find_customer", "assign", "resolve", "notify", "close_ticket")
 _TICKET = re.compile(r"Ticket: (\w+ \w+) writes that order (\d+) ([^.]+)\.")

@@ -11,8 +11,8 @@ from math import log
 from random import Random
 from typing import Literal
 
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling, ToolCall
-from training.trajectory import react_reply
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ToolCall
+from qguide.training.trajectory import react_reply
 
 Mistake = Literal["", "guess", "malformed", "skip", "repeat", "stop", "rule"]
 """Kinds of mistakes: none; a guessed value, which may be right; an ill-formed action; a step left
@@ -51,7 +51,7 @@ Options = Callable[[History], Sequence[Option]]
 
 
 class MockPolicy:
-    """A policy of explicit options; see `qnet.types.Policy` and `qnet.types.BatchPolicy`.
+    """A policy of explicit options; see `Policy` and `BatchPolicy` of `qguide.qnet.types`.
 
     Args:
         options: its distribution.

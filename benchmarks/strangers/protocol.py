@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from benchmarks.strangers.catalogue import Stranger
 from benchmarks.strangers.choosers import Chooser, Seat, play
-from qnet.types import Scorer
-from training.data.records import TrajectoryRow, drawn_of_steps, rows_of
-from training.environment import Task
-from training.environments.task_selection import SelectedSuite
-from training.rollouts.episode import Episode
-from training.rollouts.lockstep import run_together
+from qguide.qnet.types import Scorer
+from qguide.training.data.records import TrajectoryRow, drawn_of_steps, rows_of
+from qguide.training.environment import Task
+from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.rollouts.episode import Episode
+from qguide.training.rollouts.lockstep import run_together
 
 ROUNDS = 3
 BASELINES: tuple[Chooser, ...] = ("sample", "greedy", "random", "votes")

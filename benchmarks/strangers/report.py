@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.strangers.protocol import Result
-from training.evaluation.statistics import Interval, bootstrap_interval
+from qguide.training.evaluation.statistics import Interval, bootstrap_interval
 
 _SEED = 0
 _HEADINGS = (

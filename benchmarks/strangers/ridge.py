@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
-from qnet.action_key import message_key
-from qnet.types import History, Message, ScoreRequest, ScoreResult
-from training.data.records import TrajectoryRow, messages_of
+from qguide.qnet.action_key import message_key
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
+from qguide.training.data.records import TrajectoryRow, messages_of
 
 Keys = NDArray[np.uint64]
 BUCKETS: Final = 2**18
@@ -28,7 +28,7 @@ _WORD = re.compile(r"\w+")
 
 
 class RidgeScorer:
-    """See `qnet.types.Scorer`."""
+    """See `qguide.qnet.types.Scorer`."""
 
     name = "ridge"
 

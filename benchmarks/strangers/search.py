@@ -14,9 +14,9 @@ from pydantic import Field
 
 from benchmarks.strangers.library import TOPICS, Document, library
 from benchmarks.strangers.worlds import world_and_number
-from qnet.errors import EnvironmentFailureError
-from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
-from training.trajectory import ChatFormat
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
+from qguide.training.trajectory import ChatFormat
 
 NAME = "benchmarks.strangers.search:SEARCH"
 HINT = "Actions: search[words], open[title], answer[text]."
@@ -26,7 +26,7 @@ _ACTION = re.compile(r"(search|open|answer)\[([^\[\]]+)\]")
 
 
 class Search:
-    """One question; see `training.environment.Environment`."""
+    """One question; see `qguide.training.environment.Environment`."""
 
     def __init__(self, seed: int) -> None:
         world, number = world_and_number(seed)
@@ -86,7 +86,7 @@ class Search:
 
 
 class Questions:
-    """The questions of consecutive numbers; see `training.environment.Suite`."""
+    """The questions of consecutive numbers; see `qguide.training.environment.Suite`."""
 
     name = "search"
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from benchmarks.strangers.library import OTHERS, PEOPLE, SOURCES, TOPICS, TOWNS, YEARS
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, shares, text
-from qnet.types import History
-from training.trajectory import parse_action
+from qguide.qnet.types import History
+from qguide.training.trajectory import parse_action
 
 _THOUGHTS: Final = ("Let me see.", "This should help.", "I go on.")
 _RULE = re.compile(r"only the (\w+) of a town")

@@ -11,8 +11,8 @@ import typer
 
 from benchmarks.strangers.catalogue import STRANGERS, Mock
 from benchmarks.strangers.errands import EXAMPLE
-from qnet.openai_messages import FunctionCall, calls_of, plain_message, text_of
-from qnet.types import Message, SampleRequest, Sampling
+from qguide.qnet.openai_messages import FunctionCall, calls_of, plain_message, text_of
+from qguide.qnet.types import Message, SampleRequest, Sampling
 
 
 def build_server(mock: Mock, port: int = 0) -> ThreadingHTTPServer:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from server.settings.settings import Settings
+from qguide.server.settings.settings import Settings
 
 SCHEMA = Path(__file__).with_name("qguide") / "values.schema.json"
 KEPT_OUT = ("title", "description", "default", "format", "writeOnly")

@@ -49,15 +49,15 @@ def demo(
     ] = False,
 ) -> None:
     """Try the server without a model: a fake upstream, the page, and a recorded episode."""
-    from qnet.errors import QGuideError
-    from server.app import create_app
-    from server.chat.fake_openai import FakeUpstream
-    from server.connections.config import server_config
-    from server.connections.listening import bind, close
-    from server.middleware.drain import DrainingServer
-    from server.observability.logs import configure_logging
-    from server.q_models.build import build_models
-    from server.settings.settings import Settings
+    from qguide.qnet.errors import QGuideError
+    from qguide.server.app import create_app
+    from qguide.server.chat.fake_openai import FakeUpstream
+    from qguide.server.connections.config import server_config
+    from qguide.server.connections.listening import bind, close
+    from qguide.server.middleware.drain import DrainingServer
+    from qguide.server.observability.logs import configure_logging
+    from qguide.server.q_models.build import build_models
+    from qguide.server.settings.settings import Settings
 
     configure_logging("WARNING")
     # uvicorn hands signals on once it has ended; the folder is to be removed then.
@@ -93,7 +93,7 @@ def demo(
 
 def _scripted(upstream: str) -> dict[str, Any]:
     """Settings that need no model."""
-    from server.settings.settings import SCRIPTED
+    from qguide.server.settings.settings import SCRIPTED
 
     return {
         "policy": EPISODE,

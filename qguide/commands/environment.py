@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from qguide.commands.errors import shown_errors
-from training.configs.job_files import read_environment
-from training.environment import Branching
-from training.environments.contract import Finding, Outcome, Subject, check_environment
-from training.environments.replay_check import BranchingChoice, choose_branching
-from training.environments.task_selection import SelectedSuite, build_selected_suite
-from training.tool_calls import read_call
-from training.trajectory import Action
+from qguide.training.configs.job_files import read_environment
+from qguide.training.environment import Branching
+from qguide.training.environments.contract import Finding, Outcome, Subject, check_environment
+from qguide.training.environments.replay_check import BranchingChoice, choose_branching
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.tool_calls import read_call
+from qguide.training.trajectory import Action
 
 app = typer.Typer(help="Environments: anyone's, by import path or URL.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from stamina.instrumentation import RetryDetails, get_on_retry_hooks, set_on_retry_hooks
 
-from qnet.errors import ConfigError, QGuideError
+from qguide.qnet.errors import ConfigError, QGuideError
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in shells."""

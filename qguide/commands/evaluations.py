@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 
 def success_curve(
@@ -16,7 +16,7 @@ def success_curve(
 ) -> None:
     """Plot success against completion tokens, for evaluations that differ in M."""
     with shown_errors():
-        from training.jobs.success_curve import run_success_curve
+        from qguide.training.jobs.success_curve import run_success_curve
 
         run_success_curve(runs, output, console=Console())
 
@@ -30,7 +30,7 @@ def compare(
 ) -> None:
     """Compare evaluations of different models on the same tasks."""
     with shown_errors():
-        from training.jobs.compare import run_compare
+        from qguide.training.jobs.compare import run_compare
 
         run_compare(runs, against, output, console=Console())
 
@@ -47,7 +47,7 @@ def step_rewards(
 ) -> None:
     """Accuracy of step rewards against longer roll-outs, and their mean at each step."""
     with shown_errors():
-        from training.evaluation.step_rewards import run_step_rewards
+        from qguide.training.evaluation.step_rewards import run_step_rewards
 
         numbers = [_number(text.strip()) for text in rollouts.split(",") if text.strip()]
         run_step_rewards(runs, output, rollouts=numbers, min_gap=min_gap, console=Console())

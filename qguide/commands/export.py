@@ -13,9 +13,9 @@ def export_trunk(
     output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
 ) -> None:
     """Write a QNet's trunk for vLLM; prints the model name that vLLM must serve it under."""
-    from qnet.models.loading import embedded_path
-    from qnet.models.trunk_export import export_trunk as write
-    from server.settings.settings import EMBEDDED
+    from qguide.qnet.models.loading import embedded_path
+    from qguide.qnet.models.trunk_export import export_trunk as write
+    from qguide.server.settings.settings import EMBEDDED
 
     folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
     with shown_errors(config_status=1):
@@ -29,9 +29,9 @@ def ensemble(
     name: Annotated[str, typer.Option(help="The name it is served under.")] = "ensemble",
 ) -> None:
     """Combine Q models into one checkpoint, whose Q is their mean."""
-    from qnet.models.ensemble import save_ensemble
-    from qnet.models.loading import embedded_path
-    from server.settings.settings import EMBEDDED
+    from qguide.qnet.models.ensemble import save_ensemble
+    from qguide.qnet.models.loading import embedded_path
+    from qguide.server.settings.settings import EMBEDDED
 
     members = [embedded_path("qnet") if str(c) == EMBEDDED else c for c in checkpoints]
     with shown_errors(config_status=1):
@@ -47,9 +47,9 @@ def export_model(
 
     An MLP head makes a Sentence-Transformers folder, a linear one a sequence classifier.
     """
-    from qnet.models.loading import embedded_path
-    from qnet.models.model_export import export_model as write
-    from server.settings.settings import EMBEDDED
+    from qguide.qnet.models.loading import embedded_path
+    from qguide.qnet.models.model_export import export_model as write
+    from qguide.server.settings.settings import EMBEDDED
 
     folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
     with shown_errors(config_status=1):

@@ -9,9 +9,9 @@ from rich.console import Console
 from qguide.commands.errors import shown_errors
 from qguide.commands.jobs import show_figures
 from qguide.jobs.options import ENVIRONMENT_HELP
-from qnet.errors import ConfigError
-from training.configs.job_files import read_environment
-from training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
+from qguide.qnet.errors import ConfigError
+from qguide.training.configs.job_files import read_environment
+from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
 
 
 def parity(
@@ -62,7 +62,7 @@ def play(
 ) -> None:
     """Play one episode against a running server, showing candidates, Q and the choice."""
     with shown_errors():
-        from training.jobs.play import PlayConfig, run_play
+        from qguide.training.jobs.play import PlayConfig, run_play
 
         tasks = {"name": environment, "first_seed": generated, "count": 1}
         if games is not None:

@@ -17,8 +17,8 @@ from rich.markup import escape
 from qguide.commands.errors import shown_errors
 from qguide.jobs.options import Option, fields_of
 from qguide.jobs.table import JOBS, Job
-from qnet.models.manifest import Manifest
-from training.configs.job_files import load_config
+from qguide.qnet.models.manifest import Manifest
+from qguide.training.configs.job_files import load_config
 
 CONFIG_HELP = "The job's TOML file; docs/reference/jobs.md lists its fields and their defaults."
 
@@ -64,7 +64,7 @@ def _annotation(option: Option) -> Any:
 
 def _show(job: Job, result: Any) -> None:
     """Print what a job returned; only once under a launcher."""
-    from training.data.runs import is_main_process
+    from qguide.training.data.runs import is_main_process
 
     if job.prints == "" or not is_main_process():
         return
@@ -82,7 +82,7 @@ def _show_trained(title: str, trained: Manifest, console: Console) -> None:
     """Print the figures of a trained model, then the licence of a Q model."""
     show_figures(title, trained.metrics, console)
     if trained.kind != "policy":
-        from training.licence.report import show_licence
+        from qguide.training.licence.report import show_licence
 
         show_licence(trained.licence, console)
 

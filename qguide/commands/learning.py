@@ -8,7 +8,7 @@ from rich.console import Console
 
 from qguide.commands.errors import shown_errors
 from qguide.commands.jobs import Config, Overrides
-from training.configs.job_files import load_config
+from qguide.training.configs.job_files import load_config
 
 
 def learn(
@@ -37,8 +37,8 @@ def learn(
     given = dict(locals())
     options = {name: value for name, value in given.items() if name not in ("config", "overrides")}
     with shown_errors():
-        from training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
-        from training.licence.report import show_licence
+        from qguide.training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
+        from qguide.training.licence.report import show_licence
 
         job = load_config(LearnConfig, config, overrides or (), options=options)
         manifest = run_learn(job)
@@ -72,18 +72,18 @@ def domain(
 ) -> None:
     """Give a checkpoint the domain of recorded states, or check recorded states against it."""
     with shown_errors():
-        from qnet.errors import CheckpointError, ConfigError
-        from qnet.features.domain import Domain
-        from qnet.models.manifest import read_manifest
-        from training.learning.sources import read_states
-        from training.licence.domain import (
+        from qguide.qnet.errors import CheckpointError, ConfigError
+        from qguide.qnet.features.domain import Domain
+        from qguide.qnet.models.manifest import read_manifest
+        from qguide.training.learning.sources import read_states
+        from qguide.training.licence.domain import (
             LEAST_LIMIT,
             fit_domain,
             outside_of,
             put_domain,
             salt_of,
         )
-        from training.licence.report import domain_line, outside_line
+        from qguide.training.licence.report import domain_line, outside_line
 
         if least is not None and not source:
             raise ConfigError("--least is of a domain that is fitted; name the recordings, too")
@@ -107,10 +107,10 @@ def inspect(
 ) -> None:
     """Show the manifest of a checkpoint: origin, licence, and temperature of its posterior."""
     with shown_errors():
-        from qnet.errors import CheckpointError
-        from qnet.models.loading import embedded_path
-        from qnet.models.manifest import read_manifest
-        from training.licence.report import show_manifest
+        from qguide.qnet.errors import CheckpointError
+        from qguide.qnet.models.loading import embedded_path
+        from qguide.qnet.models.manifest import read_manifest
+        from qguide.training.licence.report import show_manifest
 
         folder = embedded_path("qnet") if model == "embedded" else Path(model)
         manifest = read_manifest(folder)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from server.race.games import Games, Played
+from qguide.server.race.games import Games, Played
 
 if TYPE_CHECKING:
-    from training.environments.task_selection import SelectedSuite
+    from qguide.training.environments.task_selection import SelectedSuite
 
 HELD_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"alfworld": {"first_seed": 900_000}}
 """Generated games that no training of the embedded models has played, by environment."""
@@ -22,9 +22,9 @@ def build_games(table: Mapping[str, Any]) -> Games | None:
     """
     if not table:
         return None
-    from qnet.errors import ConfigError
-    from training.environments.registry import environment_config
-    from training.environments.task_selection import build_selected_suite
+    from qguide.qnet.errors import ConfigError
+    from qguide.training.environments.registry import environment_config
+    from qguide.training.environments.task_selection import build_selected_suite
 
     own = "games" in table or "first_seed" in table
     values = dict(table) if own else {**HELD_OUT.get(str(table.get("name")), {}), **table}
@@ -39,7 +39,7 @@ def build_games(table: Mapping[str, Any]) -> Games | None:
 
 
 class SuiteGames:
-    """The tasks of a suite as games; see `server.race.games.Games`."""
+    """The tasks of a suite as games; see `qguide.server.race.games.Games`."""
 
     def __init__(self, suite: "SelectedSuite") -> None:
         self._suite = suite

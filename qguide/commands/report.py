@@ -27,9 +27,9 @@ def report(
 ) -> None:
     """Report whether guidance was worth it, from served episodes and their outcomes."""
     with shown_errors():
-        from training.guidance_report.build import build_report
-        from training.guidance_report.html_page import html_of
-        from training.guidance_report.terminal import print_report
+        from qguide.training.guidance_report.build import build_report
+        from qguide.training.guidance_report.html_page import html_of
+        from qguide.training.guidance_report.terminal import print_report
 
         found = build_report(episodes, baseline=baseline, skip_bad=skip_bad)
         print_report(found, Console())

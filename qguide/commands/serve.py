@@ -15,7 +15,7 @@ from qguide.commands.errors import exit_with, shown_errors
 from qguide.commands.playground_games import build_games
 
 if TYPE_CHECKING:
-    from server.settings.settings import Settings
+    from qguide.server.settings.settings import Settings
 
 app = typer.Typer(add_completion=False)
 
@@ -79,7 +79,7 @@ def serve(
     if vllm is not None:
         given["policy"] = policy or "vllm"
     if upstream is not None:
-        from server.settings.named_upstream import named_upstream
+        from qguide.server.settings.named_upstream import named_upstream
 
         with shown_errors(config_status=2):
             name, fields = named_upstream(upstream)
@@ -108,8 +108,8 @@ def _settings(given: dict[str, Any], console: Console) -> "Settings":
     Raises:
         Exit: a setting is invalid or misspelt; the reasons have been printed.
     """
-    from server.settings.settings import Settings
-    from server.settings.unknown_variables import check_names
+    from qguide.server.settings.settings import Settings
+    from qguide.server.settings.unknown_variables import check_names
 
     with shown_errors():
         for warning in check_names(os.environ):
@@ -130,16 +130,16 @@ def _run(settings: "Settings", console: Console) -> None:
     Raises:
         Exit: the address, the keys file or a model cannot be used; the reason has been printed.
     """
-    from server.access.keys import KeyFile
-    from server.app import create_app
-    from server.connections.config import raise_descriptor_limit, server_config
-    from server.connections.listening import bind, close, port_of
-    from server.learning.service import check_learning
-    from server.middleware.drain import DrainingServer
-    from server.observability.logs import configure_logging
-    from server.q_models.build import build_models
-    from server.settings.settings import NONE
-    from server.upstreams.vllm_process import start_vllm
+    from qguide.server.access.keys import KeyFile
+    from qguide.server.app import create_app
+    from qguide.server.connections.config import raise_descriptor_limit, server_config
+    from qguide.server.connections.listening import bind, close, port_of
+    from qguide.server.learning.service import check_learning
+    from qguide.server.middleware.drain import DrainingServer
+    from qguide.server.observability.logs import configure_logging
+    from qguide.server.q_models.build import build_models
+    from qguide.server.settings.settings import NONE
+    from qguide.server.upstreams.vllm_process import start_vllm
 
     configure_logging(settings.log_level)
     with ExitStack() as stack:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qnet.errors import ConfigError
-from training.environments.registry import ENVIRONMENTS
+from qguide.qnet.errors import ConfigError
+from qguide.training.environments.registry import ENVIRONMENTS
 
 ENVIRONMENT_HELP: Final = f"{', '.join(ENVIRONMENTS)}, or package.module:BUNDLE."
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel
 
 from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, Option
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 Group = Literal["Recordings", "Data", "Training", "Evaluation"]
 
@@ -60,17 +60,17 @@ class Job:
 _ALL: Final = (
     Job(
         "import",
-        "training.jobs.import_episodes",
+        "qguide.training.jobs.import_episodes",
         "ImportConfig",
         "run_import",
         "Recordings",
         "Import recorded episodes of any agent, and report what can be learned from them.",
         options=IMPORT,
-        prints="training.recordings.report:show_report",
+        prints="qguide.training.recordings.report:show_report",
     ),
     Job(
         "learn",
-        "training.jobs.recorded.learn",
+        "qguide.training.jobs.recorded.learn",
         "LearnConfig",
         "run_learn",
         "Recordings",
@@ -79,7 +79,7 @@ _ALL: Final = (
     ),
     Job(
         "export-data",
-        "training.jobs.export_data",
+        "qguide.training.jobs.export_data",
         "ExportConfig",
         "run_export_data",
         "Recordings",
@@ -89,7 +89,7 @@ _ALL: Final = (
     ),
     Job(
         "collect",
-        "training.jobs.collect",
+        "qguide.training.jobs.collect",
         "CollectConfig",
         "run_collect",
         "Data",
@@ -97,7 +97,7 @@ _ALL: Final = (
     ),
     Job(
         "explore",
-        "training.jobs.explore",
+        "qguide.training.jobs.explore",
         "ExploreConfig",
         "run_explore",
         "Data",
@@ -105,7 +105,7 @@ _ALL: Final = (
     ),
     Job(
         "label",
-        "training.jobs.label",
+        "qguide.training.jobs.label",
         "LabelConfig",
         "run_label",
         "Data",
@@ -113,7 +113,7 @@ _ALL: Final = (
     ),
     Job(
         "groups",
-        "training.jobs.groups",
+        "qguide.training.jobs.groups",
         "GroupsConfig",
         "run_groups",
         "Data",
@@ -121,7 +121,7 @@ _ALL: Final = (
     ),
     Job(
         "rro",
-        "training.jobs.rro",
+        "qguide.training.jobs.rro",
         "RroConfig",
         "run_rro",
         "Data",
@@ -129,7 +129,7 @@ _ALL: Final = (
     ),
     Job(
         "ipr",
-        "training.jobs.ipr",
+        "qguide.training.jobs.ipr",
         "IprConfig",
         "run_ipr",
         "Data",
@@ -137,7 +137,7 @@ _ALL: Final = (
     ),
     Job(
         "pairs",
-        "training.jobs.pairs",
+        "qguide.training.jobs.pairs",
         "PairsConfig",
         "run_pairs",
         "Data",
@@ -145,7 +145,7 @@ _ALL: Final = (
     ),
     Job(
         "paraphrase",
-        "training.jobs.paraphrase",
+        "qguide.training.jobs.paraphrase",
         "ParaphraseConfig",
         "run_paraphrase",
         "Data",
@@ -153,7 +153,7 @@ _ALL: Final = (
     ),
     Job(
         "recorded-groups",
-        "training.jobs.recorded.groups",
+        "qguide.training.jobs.recorded.groups",
         "RecordedGroupsConfig",
         "run_recorded_groups",
         "Data",
@@ -161,7 +161,7 @@ _ALL: Final = (
     ),
     Job(
         "sft",
-        "training.jobs.sft",
+        "qguide.training.jobs.sft",
         "SftConfig",
         "run_sft",
         "Training",
@@ -169,7 +169,7 @@ _ALL: Final = (
     ),
     Job(
         "train-qnet",
-        "training.jobs.train_qnet",
+        "qguide.training.jobs.train_qnet",
         "TrainQNetConfig",
         "run_train_qnet",
         "Training",
@@ -177,7 +177,7 @@ _ALL: Final = (
     ),
     Job(
         "train-dpo",
-        "training.jobs.train_dpo",
+        "qguide.training.jobs.train_dpo",
         "TrainDpoConfig",
         "run_train_dpo",
         "Training",
@@ -185,7 +185,7 @@ _ALL: Final = (
     ),
     Job(
         "train-policy",
-        "training.jobs.train_policy",
+        "qguide.training.jobs.train_policy",
         "TrainPolicyConfig",
         "run_train_policy",
         "Training",
@@ -193,7 +193,7 @@ _ALL: Final = (
     ),
     Job(
         "evaluate",
-        "training.jobs.evaluate",
+        "qguide.training.jobs.evaluate",
         "EvaluateConfig",
         "run_evaluate",
         "Evaluation",
@@ -203,7 +203,7 @@ _ALL: Final = (
     ),
     Job(
         "choice-regret",
-        "training.jobs.choice_regret",
+        "qguide.training.jobs.choice_regret",
         "ChoiceRegretConfig",
         "run_choice_regret",
         "Evaluation",
@@ -211,7 +211,7 @@ _ALL: Final = (
     ),
     Job(
         "rerank-recorded",
-        "training.jobs.recorded.rerank",
+        "qguide.training.jobs.recorded.rerank",
         "RerankConfig",
         "run_rerank",
         "Evaluation",

@@ -20,8 +20,8 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qguide.pipelines.matrix import Scalar, expanded
-from qnet.errors import ConfigError
-from training.configs.job_files import load_config
+from qguide.qnet.errors import ConfigError
+from qguide.training.configs.job_files import load_config
 
 Values = Annotated[tuple[Scalar, ...], Field(min_length=1)]
 

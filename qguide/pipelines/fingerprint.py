@@ -8,8 +8,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from qguide.pipelines.plan import Stage
-from training.data.runs import RunFolder, config_differences
-from training.rollouts.harness import MAY_CHANGE
+from qguide.training.data.runs import RunFolder, config_differences
+from qguide.training.rollouts.harness import MAY_CHANGE
 
 _KEPT_FOR_THE_JOB: Final = {"config.json", "metrics.jsonl", "run.lock", "training_state.pt"}
 

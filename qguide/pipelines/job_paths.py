@@ -48,7 +48,7 @@ class Read:
     def path(self) -> Path:
         """The absolute path."""
         if self.model is not None and self.named == EMBEDDED:
-            from qnet.models.loading import embedded_path
+            from qguide.qnet.models.loading import embedded_path
 
             return embedded_path(self.model)
         return Path(self.named).resolve()

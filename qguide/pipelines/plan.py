@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from qguide.jobs.table import stage_job
 from qguide.pipelines.config import PipelineConfig, StageConfig
 from qguide.pipelines.job_paths import Read, output_of, processes_of, reads_of
-from qnet.errors import ConfigError
-from training.configs.job_files import load_config
+from qguide.qnet.errors import ConfigError
+from qguide.training.configs.job_files import load_config
 
 LOGS: Final = "logs"
 

@@ -12,7 +12,7 @@ from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.stage_failures import end_of_metrics, failures_since
 from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
 from qguide.pipelines.summary import StageSummary, State, SummaryFile
-from qnet.errors import ConfigError, StageFailedError
+from qguide.qnet.errors import ConfigError, StageFailedError
 
 GRACE_S: Final = 30.0
 """Time for interrupted stages to end before they are killed."""

@@ -7,7 +7,7 @@ row, so the failures of the last start are those that are left.
 import json
 from pathlib import Path
 
-from training.data.runs import RunFolder
+from qguide.training.data.runs import RunFolder
 
 
 def end_of_metrics(output: Path) -> int:

@@ -13,7 +13,7 @@ from time import monotonic
 
 import psutil
 
-from server.upstreams import process_guard
+from qguide.server.upstreams import process_guard
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from filelock import FileLock, Timeout
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from qguide.pipelines.fingerprint import Fingerprint
-from qnet.errors import ConfigError
-from training.data.runs import regular
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.runs import regular
 
 SUMMARY: Final = "summary.json"
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from qguide.pipelines.plan import Plan, Stage
 from qguide.pipelines.stage_process import last_lines
 from qguide.pipelines.summary import StageSummary, Summary
-from training.data.runs import RunFolder
+from qguide.training.data.runs import RunFolder
 
 _COLOURS: Final = {
     "waiting": "dim",

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
-from qnet.errors import DeadlineExceededError
+from qguide.qnet.errors import DeadlineExceededError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,19 @@
 """One guided step as a generator: draw candidates, score them, take the best (QLASS, algorithm 4).
 
 The generator yields what it needs and is sent the answer, so the same code decides for a served
-request (`qnet.decision.guide`) and for many games played at once (`training.rollouts`):
+request (`qguide.qnet.decision.guide`) and for many games played at once
+(`qguide.training.rollouts`):
 
     candidates = yield SampleRequest(history, n, sampling)      list[Candidate]
     result = yield ScoreRequest(history, messages)              ScoreResult
 
 What cannot be answered is raised where it was asked for.
 
-With `selection` "posterior" the policy's own preference counts beside Q: see `qnet.decision.prior`.
+With `selection` "posterior" the policy's own preference counts beside Q: see
+`qguide.qnet.decision.prior`.
 
 Where the best Q is below `threshold`, further candidates may be drawn, or none is taken: see
-`qnet.decision.threshold`.
+`qguide.qnet.decision.threshold`.
 
 With `rise_over` M is adaptive: draws stop once a candidate's Q is above the previous step's. RRO
 stops drawing once the process reward of a step is no lower than before; here Q stands for it,
@@ -25,9 +27,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qnet.decision.decision import Decision, StepUsage
-from qnet.decision.prior import Prior, PriorBy, prior_of
-from qnet.decision.selection import (
+from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.decision.prior import Prior, PriorBy, prior_of
+from qguide.qnet.decision.selection import (
     DEFAULT_TAU,
     Selection,
     SelectionName,
@@ -35,10 +37,15 @@ from qnet.decision.selection import (
     explore,
     select,
 )
-from qnet.decision.threshold import Threshold, ThresholdActions, with_note
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError, OutOfDomainError, QGuideError
-from qnet.openai_messages import tools_in
-from qnet.types import (
+from qguide.qnet.decision.threshold import Threshold, ThresholdActions, with_note
+from qguide.qnet.errors import (
+    HistoryTooLongError,
+    InvalidCandidatesError,
+    OutOfDomainError,
+    QGuideError,
+)
+from qguide.qnet.openai_messages import tools_in
+from qguide.qnet.types import (
     Candidate,
     DrawRole,
     History,
@@ -51,7 +58,7 @@ from qnet.types import (
     ThresholdAction,
     spent_on,
 )
-from qnet.usage import NOTHING, JudgeUsage, total_of
+from qguide.qnet.usage import NOTHING, JudgeUsage, total_of
 
 _log = logging.getLogger(__name__)
 

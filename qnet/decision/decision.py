@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from qnet.decision.prior import Prior, PriorBy, prior_of
-from qnet.decision.selection import Reason, ranking
-from qnet.decision.threshold import BelowThreshold
-from qnet.types import Candidate, HistoryWindow, Message
-from qnet.usage import NOTHING, JudgeUsage, TokenUsage
+from qguide.qnet.decision.prior import Prior, PriorBy, prior_of
+from qguide.qnet.decision.selection import Reason, ranking
+from qguide.qnet.decision.threshold import BelowThreshold
+from qguide.qnet.types import Candidate, HistoryWindow, Message
+from qguide.qnet.usage import NOTHING, JudgeUsage, TokenUsage
 
 
 @dataclass(frozen=True, slots=True)

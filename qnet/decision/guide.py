@@ -9,11 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qnet.decision.deadline import DRAWING, NO_DEADLINE, REWORDING, SCORING, Deadline
-from qnet.decision.decide import Guidance, decide
-from qnet.decision.decision import Decision, StepTimings
-from qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
-from qnet.types import (
+from qguide.qnet.decision.deadline import DRAWING, NO_DEADLINE, REWORDING, SCORING, Deadline
+from qguide.qnet.decision.decide import Guidance, decide
+from qguide.qnet.decision.decision import Decision, StepTimings
+from qguide.qnet.decision.perturbation import (
+    Paraphraser,
+    PerturbedPolicy,
+    different_texts,
+    find_task,
+)
+from qguide.qnet.types import (
     AsyncScorer,
     Candidate,
     DrawRole,

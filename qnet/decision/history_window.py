@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qnet.rendering.message_rows import exchanges
-from qnet.types import History, HistoryWindow
+from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.types import History, HistoryWindow
 
 LongHistory = Literal["error", "first", "window"]
 """Answer if a history is longer than the Q model takes: an error, the likeliest candidate, or

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Protocol
 
-from qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
-from qnet.openai_messages import reworded
-from qnet.policies.usage_ledger import collect_usage
-from qnet.support.concurrency import all_of
-from qnet.support.lru_cache import LRUCache
-from qnet.tenant import current_tenant
-from qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
-from qnet.usage import NOTHING, TokenUsage, total_of
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
+from qguide.qnet.openai_messages import reworded
+from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.support.concurrency import all_of
+from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.tenant import current_tenant
+from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
+from qguide.qnet.usage import NOTHING, TokenUsage, total_of
 
 _log = logging.getLogger(__name__)
 
@@ -252,7 +252,7 @@ class PerturbedPolicy:
     `draw_texts` says how, however many calls it takes.
 
     Args:
-        repeats_at: see `qnet.decision.guide.Perturbation`.
+        repeats_at: see `qguide.qnet.decision.guide.Perturbation`.
 
     Attributes:
         perturbed: candidates drawn under a paraphrase so far.

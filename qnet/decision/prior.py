@@ -17,9 +17,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from qnet.action_key import effects_of
-from qnet.errors import InvalidCandidatesError
-from qnet.types import Message
+from qguide.qnet.action_key import effects_of
+from qguide.qnet.errors import InvalidCandidatesError
+from qguide.qnet.types import Message
 
 PriorBy = Literal["votes", "likelihood", "likelihood-per-token"]
 """The prior's source: smoothed shares of the draws; the policy's own log-likelihood; or that

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Literal
 
-from qnet.decision.prior import Prior, posterior, prior_of
-from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
-from qnet.types import Message
+from qguide.qnet.decision.prior import Prior, posterior, prior_of
+from qguide.qnet.errors import InvalidCandidatesError, ScorerUnavailableError
+from qguide.qnet.types import Message
 
 Reason = Literal[
     "highest_q",

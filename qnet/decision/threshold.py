@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qnet.openai_messages import text_of
-from qnet.types import ActionOutcome, Candidate, History, Message, ThresholdAction, spent_on
-from qnet.usage import NOTHING, TokenUsage, total_of
+from qguide.qnet.openai_messages import text_of
+from qguide.qnet.types import ActionOutcome, Candidate, History, Message, ThresholdAction, spent_on
+from qguide.qnet.usage import NOTHING, TokenUsage, total_of
 
 _SHOWN_CHARACTERS: Final = 2_000
 _BULLET: Final = "- "

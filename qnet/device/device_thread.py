@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from qnet.device.fair_thread import DEFAULT_MAX_WAITING, FairThread
-from qnet.tenant import current_tenant
+from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING, FairThread
+from qguide.qnet.tenant import current_tenant
 
 Result = TypeVar("Result")
 

@@ -15,12 +15,12 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.fair_thread import QueuedRequest
-from qnet.errors import DeadlineExceededError, ScorerUnavailableError, UnscorableError
-from qnet.tenant import current_tenant
-from qnet.types import Slices
-from qnet.usage import TokenUsage, total_of
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.fair_thread import QueuedRequest
+from qguide.qnet.errors import DeadlineExceededError, ScorerUnavailableError, UnscorableError
+from qguide.qnet.tenant import current_tenant
+from qguide.qnet.types import Slices
+from qguide.qnet.usage import TokenUsage, total_of
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

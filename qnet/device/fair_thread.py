@@ -15,9 +15,9 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any, Protocol, TypeVar
 
-from qnet.device.fair_queue import FairQueue
-from qnet.errors import OverloadedError, ScorerUnavailableError
-from qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.device.fair_queue import FairQueue
+from qguide.qnet.errors import OverloadedError, ScorerUnavailableError
+from qguide.qnet.usage import NOTHING, TokenUsage
 
 Result = TypeVar("Result")
 

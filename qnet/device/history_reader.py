@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
-from qnet.types import ScoreRequest
+from qguide.qnet.types import ScoreRequest
 
 
 @runtime_checkable

@@ -10,10 +10,10 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.history_reader import HistoryReader
-from qnet.errors import QGuideError
-from qnet.types import ScoreRequest
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.history_reader import HistoryReader
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.types import ScoreRequest
 
 
 class ReadAhead:

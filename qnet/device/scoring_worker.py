@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
-from qnet.device.history_reader import HistoryReader
-from qnet.device.read_ahead import ReadAhead
-from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
-from qnet.sliced_scorer import SlicedScorer
-from qnet.tenant import current_tenant
-from qnet.types import ScoreRequest, ScoreResult, Slices
-from qnet.usage import TokenUsage
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
+from qguide.qnet.device.history_reader import HistoryReader
+from qguide.qnet.device.read_ahead import ReadAhead
+from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
+from qguide.qnet.sliced_scorer import SlicedScorer
+from qguide.qnet.tenant import current_tenant
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.usage import TokenUsage
 
 DEFAULT_MAX_BATCH_TOKENS = 2048
 """As many as one forward pass takes: a larger batch would be split into several passes anyway."""

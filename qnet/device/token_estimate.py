@@ -7,8 +7,8 @@ an estimate is enough to say how many requests make a batch.
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 
-from qnet.support.lru_cache import LRUCache
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.types import Message, ScoreRequest
 
 CHARACTERS_PER_TOKEN = 4
 """Of English, in the vocabularies of today's models."""

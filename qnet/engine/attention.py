@@ -17,14 +17,14 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qnet.engine.attention_kernels import (
+from qguide.qnet.engine.attention_kernels import (
     Scoring,
     dense_attention,
     plain_attention,
     tiled_attention,
 )
-from qnet.engine.kv_buffer import KVBuffer
-from qnet.engine.windows import Columns, WindowView, hide_behind, view
+from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
 # Rows of scores in memory at once: few on a CPU, whose cache they should fit.

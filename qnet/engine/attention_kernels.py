@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qnet.engine.kv_buffer import Part
+from qguide.qnet.engine.kv_buffer import Part
 
 PartialAttention = tuple[Tensor, Tensor]
 """Attention of T rows over some columns, (heads, T, head size), and the log of the sum of

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qnet.engine.attention import PackedSegment, joined
-from qnet.engine.forward_passes import Passes
-from qnet.engine.packed_model import PackedModel, history_segment
-from qnet.engine.prefix_cache import Branch, Entry
-from qnet.support.slices import finish
+from qguide.qnet.engine.attention import PackedSegment, joined
+from qguide.qnet.engine.forward_passes import Passes
+from qguide.qnet.engine.packed_model import PackedModel, history_segment
+from qguide.qnet.engine.prefix_cache import Branch, Entry
+from qguide.qnet.support.slices import finish
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from qnet.engine.attention import PackedSegment, joined
-from qnet.types import Slices
-from qnet.usage import TokenUsage
+from qguide.qnet.engine.attention import PackedSegment, joined
+from qguide.qnet.types import Slices
+from qguide.qnet.usage import TokenUsage
 
 Result = TypeVar("Result")
 

@@ -29,11 +29,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from qnet.engine.context_length import context_length
-from qnet.engine.shifting_positions import shifting_rope
-from qnet.support.slices import finish
-from qnet.types import Slices
-from qnet.usage import TokenUsage
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.engine.shifting_positions import shifting_rope
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import Slices
+from qguide.qnet.usage import TokenUsage
 
 Found = TypeVar("Found")
 

@@ -16,23 +16,23 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qnet.engine.attention import (
+from qguide.qnet.engine.attention import (
     PACKED_ATTENTION,
     AttentionMetadata,
     PackedSegment,
     joined,
     register,
 )
-from qnet.engine.context_length import context_length
-from qnet.engine.forward_passes import Passes, pack
-from qnet.engine.last_layer_pruning import LastLayerPruning
-from qnet.engine.prefix_cache import Entry, PrefixCache
-from qnet.engine.radix_tree import common_prefix
-from qnet.engine.shifting_positions import shifting_rope
-from qnet.engine.windows import shortened, window_of
-from qnet.errors import CheckpointError
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import finish
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.engine.forward_passes import Passes, pack
+from qguide.qnet.engine.last_layer_pruning import LastLayerPruning
+from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
+from qguide.qnet.engine.radix_tree import common_prefix
+from qguide.qnet.engine.shifting_positions import shifting_rope
+from qguide.qnet.engine.windows import shortened, window_of
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import finish
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""

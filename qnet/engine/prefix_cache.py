@@ -10,8 +10,8 @@ from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from itertools import islice
 
-from qnet.engine.kv_buffer import KVBuffer
-from qnet.engine.radix_tree import RadixTree, common_prefix
+from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.radix_tree import RadixTree, common_prefix
 
 SHARED_TOKENS = 64
 """The shortest beginning that is worth sharing; less is copied, or computed again."""

@@ -11,7 +11,7 @@ from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flex_attention_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qnet.engine.tree_masks import TREE_ATTENTION
+from qguide.qnet.engine.tree_masks import TREE_ATTENTION
 
 _MOST_KERNELS = 64
 """Kernels of one process: by precision, pass, kind of head, and lengths that blocks divide."""

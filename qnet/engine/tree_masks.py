@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 from transformers import PretrainedConfig
 
-from qnet.engine.token_trie import TokenTrie
-from qnet.engine.windows import SLIDING, window_of
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.windows import SLIDING, window_of
 
 TREE_ATTENTION: Final = "qguide_trees"
 """The attention of `tree_attention`, which takes blocks."""

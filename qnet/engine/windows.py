@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.kv_buffer import KVBuffer
 
 Columns = tuple[range, ...]
 """Columns of a buffer, in order; no two ranges touch."""

@@ -20,9 +20,9 @@ from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from qnet.errors import CheckpointError
-from qnet.features.words import read_part, words_of
-from qnet.types import History
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.words import read_part, words_of
+from qguide.qnet.types import History
 
 DOMAIN: Final = "domain.json"
 _CACHED_WORDS: Final = 1 << 16

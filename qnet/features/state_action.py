@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from qnet.features.hashing import Hasher, Hashes, Sparse, crossed
-from qnet.features.words import (
+from qguide.qnet.features.hashing import Hasher, Hashes, Sparse, crossed
+from qguide.qnet.features.words import (
     ActionWords,
     action_words,
     focused,
@@ -21,7 +21,7 @@ from qnet.features.words import (
     skeleton,
     words_of,
 )
-from qnet.types import History, Message
+from qguide.qnet.types import History, Message
 
 FEATURES_VERSION: Final = 1
 """Rises whenever the same text gets other features, because weights belong to features."""

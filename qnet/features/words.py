@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from qnet.action_key import message_key
-from qnet.types import Message, ToolCall
+from qguide.qnet.action_key import message_key
+from qguide.qnet.types import Message, ToolCall
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")

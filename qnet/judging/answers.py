@@ -8,9 +8,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from qnet.errors import JudgeAnswerError
-from qnet.judging.prompt import HIGHEST
-from qnet.types import Candidate
+from qguide.qnet.errors import JudgeAnswerError
+from qguide.qnet.judging.prompt import HIGHEST
+from qguide.qnet.types import Candidate
 
 _SHOWN_CHARACTERS: Final = 80
 _SCORE: Final = re.compile(

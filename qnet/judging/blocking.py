@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from qnet.judging.judge import CallOutcome, Judge
-from qnet.support.concurrency import all_of
-from qnet.types import ScoreRequest, ScoreResult
-from qnet.usage import JudgeUsage, TokenUsage
+from qguide.qnet.judging.judge import CallOutcome, Judge
+from qguide.qnet.support.concurrency import all_of
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.usage import JudgeUsage, TokenUsage
 
 _HISTORIES_AT_ONCE: Final = 16
 

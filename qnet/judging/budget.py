@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from qnet.errors import JudgeBudgetError
-from qnet.judging.settings import JudgeSettings
+from qguide.qnet.errors import JudgeBudgetError
+from qguide.qnet.judging.settings import JudgeSettings
 
 _HOUR_S: Final = 3600.0
 _BUCKET_S: Final = 60.0

@@ -17,9 +17,9 @@ from hashlib import sha256
 from typing import Any, Final, Literal, Protocol
 from weakref import WeakValueDictionary
 
-from qnet.decision.history_window import RequestSize
-from qnet.decision.selection import distinct
-from qnet.errors import (
+from qguide.qnet.decision.history_window import RequestSize
+from qguide.qnet.decision.selection import distinct
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     JudgeAnswerError,
@@ -28,16 +28,24 @@ from qnet.errors import (
     UpstreamBusyError,
     UpstreamRefusedError,
 )
-from qnet.judging.answers import read_ranking, read_score
-from qnet.judging.budget import JudgeBudget
-from qnet.judging.prompt import JudgePrompt, read_prompt
-from qnet.judging.settings import JudgeSettings
-from qnet.policies.usage_ledger import collect_usage
-from qnet.support.concurrency import all_of
-from qnet.support.lru_cache import LRUCache
-from qnet.tenant import current_tenant
-from qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
-from qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
+from qguide.qnet.judging.answers import read_ranking, read_score
+from qguide.qnet.judging.budget import JudgeBudget
+from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.support.concurrency import all_of
+from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.tenant import current_tenant
+from qguide.qnet.types import (
+    Candidate,
+    History,
+    Message,
+    Policy,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
+from qguide.qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
 
 _LOGPROBS: Final[Mapping[str, object]] = {"logprobs": True, "top_logprobs": 20}
 """As many alternatives as OpenAI and vLLM give: all ten digits with room to spare."""

@@ -12,10 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from qnet.decision.history_window import RequestSize
-from qnet.errors import ConfigError
-from qnet.rendering.message_rows import exchanges
-from qnet.types import History, Message, ScoreRequest
+from qguide.qnet.decision.history_window import RequestSize
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.types import History, Message, ScoreRequest
 
 HIGHEST: Final = 9
 """Highest score. One digit is one token in every tokenizer, so its probability can be read."""

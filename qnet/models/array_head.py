@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.models.match_features import MATCH_FEATURES, HeadFeatures
-from qnet.models.qnet_config import MATCH_WIDTH, QNetConfig
+from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
+from qguide.qnet.models.qnet_config import MATCH_WIDTH, QNetConfig
 
 Array = NDArray[np.float32]
 

@@ -21,20 +21,20 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from qnet.errors import CheckpointError
-from qnet.features.domain import Domain
-from qnet.models.classifier import (
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.classifier import (
     WholeConversations,
     classifier_manifest,
     conversations_of,
     is_classifier,
     require_one_label,
 )
-from qnet.models.ensemble import member_folders
-from qnet.models.hub import model_folder, short_name
-from qnet.models.implicit_q import ImplicitQ
-from qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
-from qnet.models.manifest import (
+from qguide.qnet.models.ensemble import member_folders
+from qguide.qnet.models.hub import model_folder, short_name
+from qguide.qnet.models.implicit_q import ImplicitQ
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
+from qguide.qnet.models.manifest import (
     MANIFEST,
     Kind,
     Manifest,
@@ -42,9 +42,9 @@ from qnet.models.manifest import (
     require_read_at,
     sha256_of,
 )
-from qnet.models.qnet import QNet, qnet_of
-from qnet.models.text_model import CausalLM
-from qnet.rendering.renderer import Renderer
+from qguide.qnet.models.qnet import QNet, qnet_of
+from qguide.qnet.models.text_model import CausalLM
+from qguide.qnet.rendering.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from transformers import PretrainedConfig
 
-from qnet.errors import CheckpointError
-from qnet.models.hub import short_name
-from qnet.models.manifest import (
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.hub import short_name
+from qguide.qnet.models.manifest import (
     Manifest,
     loadable_files,
     require_read_at,

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from itertools import count, takewhile
 from pathlib import Path
 
-from qnet.errors import CheckpointError
-from qnet.models.hub import model_folder
-from qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
 
 CONFIG = "config.json"
 

@@ -19,18 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from qnet.errors import CheckpointError
-from qnet.features.domain import DOMAIN, Domain
-from qnet.features.hashing import Hasher, Sparse
-from qnet.features.state_action import (
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.domain import DOMAIN, Domain
+from qguide.qnet.features.hashing import Hasher, Sparse
+from qguide.qnet.features.state_action import (
     FEATURES_VERSION,
     State,
     candidate_features,
     state_features,
     state_of,
 )
-from qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
-from qnet.types import History, Message
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.types import History, Message
 
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import CheckpointError
+from qguide.qnet.errors import CheckpointError
 
 _NAME: Final = re.compile(r"(?P<model>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w][\w./-]*))?")
 _FILES: Final = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]

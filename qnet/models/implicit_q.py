@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from qnet.errors import CheckpointError
-from qnet.models.qnet_config import nested_config
-from qnet.models.text_model import load_causal_lm
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.qnet_config import nested_config
+from qguide.qnet.models.text_model import load_causal_lm
 
 PAPER_BETA = 0.1
 

@@ -6,24 +6,24 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from qnet.errors import CheckpointError, QGuideError
-from qnet.models.hub import hub_name, model_folder
-from qnet.models.manifest import Manifest, other_renderer
-from qnet.models.tokenizer_check import check_tokenizer
-from qnet.rendering.renderer import Renderer
-from qnet.rendering.version import FIRST_RENDERER_VERSION
+from qguide.qnet.errors import CheckpointError, QGuideError
+from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.manifest import Manifest, other_renderer
+from qguide.qnet.models.tokenizer_check import check_tokenizer
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.rendering.version import FIRST_RENDERER_VERSION
 
 
 def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
     """Folder of a model that ships with QGuide."""
-    return Path(str(resources.files("qnet") / "embedded" / kind))
+    return Path(str(resources.files("qguide.qnet") / "embedded" / kind))
 
 
 def load_renderer(directory: Path) -> Renderer:
     """The renderer of a checkpoint's tokenizer; one of the hub is tried in a child process first.
 
     Raises:
-        CheckpointError: the trial failed; see `qnet.models.tokenizer_check`.
+        CheckpointError: the trial failed; see `qguide.qnet.models.tokenizer_check`.
     """
     from transformers import AutoTokenizer  # seconds, which a server without a tokenizer saves
 

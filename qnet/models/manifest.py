@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from qnet.errors import CheckpointError
-from qnet.models.licence import Licence
-from qnet.rendering.version import FIRST_RENDERER_VERSION, RENDERER_VERSION
-from qnet.types import TaskMarker
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.licence import Licence
+from qguide.qnet.rendering.version import FIRST_RENDERER_VERSION, RENDERER_VERSION
+from qguide.qnet.types import TaskMarker
 
 MANIFEST = "manifest.json"
 Kind = Literal["policy", "qnet", "implicit-q", "ensemble", "features"]
@@ -55,7 +55,7 @@ class TauOutcome(BaseModel):
 
 
 class PriorSection(BaseModel):
-    """Posterior selection that was fitted with a Q model; see `qnet.decision.prior`.
+    """Posterior selection that was fitted with a Q model; see `qguide.qnet.decision.prior`.
 
     Attributes:
         tau: temperature of Q beside the log prior; 0 is the argmax of Q.

@@ -17,12 +17,12 @@ from torch import nn
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-from qnet.engine.context_length import context_length
-from qnet.errors import CheckpointError
-from qnet.models.classifier import EXPORTED, exported_mark
-from qnet.models.hub import model_folder
-from qnet.models.qnet import ValueHead
-from qnet.models.trunk_export import (
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.classifier import EXPORTED, exported_mark
+from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.qnet import ValueHead
+from qguide.qnet.models.trunk_export import (
     TRUNK,
     LoadedHead,
     copy_tokenizer,

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from qnet.engine.tree_masks import TreeMask, TrunkMask
-from qnet.errors import CheckpointError
-from qnet.models.match_features import MATCH_FEATURES, HeadFeatures
-from qnet.models.qnet_config import (
+from qguide.qnet.engine.tree_masks import TreeMask, TrunkMask
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
+from qguide.qnet.models.qnet_config import (
     DEFAULT_RANGE,
     MATCH_WIDTH,
     PAPER_HEAD_WIDTH,
@@ -18,7 +18,7 @@ from qnet.models.qnet_config import (
     QNetConfig,
     nested_config,
 )
-from qnet.models.text_model import load_trunk, text_trunk
+from qguide.qnet.models.text_model import load_trunk, text_trunk
 
 
 class ValueHead(nn.Module):

@@ -4,8 +4,8 @@ from typing import Any, Literal, get_args
 
 from transformers import AutoConfig, PretrainedConfig
 
-from qnet.errors import CheckpointError
-from qnet.models.match_features import HeadFeatures
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.match_features import HeadFeatures
 
 PAPER_HEAD_WIDTH = 1024
 MATCH_WIDTH = 128

@@ -5,19 +5,19 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from qnet.engine.context_length import context_length
-from qnet.errors import CheckpointError
-from qnet.models.classifier import (
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.classifier import (
     WholeConversations,
     classifier_manifest,
     conversations_of,
     is_classifier,
     require_one_label,
 )
-from qnet.models.hub import model_folder
-from qnet.models.loading import broken_refused, load_fitting_renderer
-from qnet.models.manifest import MANIFEST, Manifest, read_manifest
-from qnet.rendering.renderer import Renderer
+from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest
+from qguide.qnet.rendering.renderer import Renderer
 
 WEIGHTS = ".safetensors"
 

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PretrainedConfig
 
-from qnet.errors import CheckpointError
-from qnet.models.array_head import ArrayHead, head_shapes
-from qnet.models.hub import model_folder
-from qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
-from qnet.models.manifest import MANIFEST, Manifest, read_manifest, require_read_at
-from qnet.models.qnet_config import QNetConfig, nested_config
-from qnet.rendering.renderer import Renderer
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.array_head import ArrayHead, head_shapes
+from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, require_read_at
+from qguide.qnet.models.qnet_config import QNetConfig, nested_config
+from qguide.qnet.rendering.renderer import Renderer
 
 CONFIG = "config.json"
 WEIGHTS = ".safetensors"

@@ -18,8 +18,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from qnet.errors import CheckpointError
-from qnet.models.hub import model_folder
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.hub import model_folder
 
 _FLOAT32: Any = {
     "dtype": torch.float32,

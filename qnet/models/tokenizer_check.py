@@ -4,7 +4,7 @@ Both are data that runs: a normaliser of a few lines makes gigabytes of a word, 
 hours. In a process of its own that ends that process. The trial sees what every conversation sets
 off, and nothing that waits for certain words (SECURITY.md).
 
-    python -m qnet.models.tokenizer_check FOLDER CPU_S MEMORY_BYTES
+    python -m qguide.qnet.models.tokenizer_check FOLDER CPU_S MEMORY_BYTES
 """
 
 import os
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import CheckpointError, QGuideError
+from qguide.qnet.errors import CheckpointError, QGuideError
 
 _SAMPLE: Final = "Find the mug. " + "".join(map(chr, range(0x20, 0x3000)))
 """Words, and every character up to the symbols before CJK: bombs may wait for a single one."""
@@ -47,7 +47,7 @@ def check_tokenizer(folder: Path, limits: TrialLimits | None = None) -> None:
     """
     limits = limits or TrialLimits()
     numbers = map(str, (limits.cpu_s, limits.memory_bytes))
-    command = [sys.executable, "-m", "qnet.models.tokenizer_check", str(folder), *numbers]
+    command = [sys.executable, "-m", "qguide.qnet.models.tokenizer_check", str(folder), *numbers]
     try:
         tried = subprocess.run(
             command,
@@ -83,8 +83,8 @@ def _try(folder: str, limits: TrialLimits) -> str:
     """Load, render and tokenise; the fault that was found, or nothing."""
     from transformers import AutoTokenizer
 
-    from qnet.rendering.renderer import Renderer
-    from qnet.types import Message
+    from qguide.qnet.rendering.renderer import Renderer
+    from qguide.qnet.types import Message
 
     _limit(limits)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)

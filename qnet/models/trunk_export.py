@@ -20,15 +20,15 @@ from transformers import PretrainedConfig
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.models.auto.modeling_auto import MODEL_MAPPING
 
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import require_finite
-from qnet.models.hub import model_folder
-from qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
-from qnet.models.manifest import MANIFEST, Manifest
-from qnet.models.qnet import QNet, ValueHead
-from qnet.models.qnet_config import QNetConfig, nested_config
-from qnet.models.remote_trunk import CONFIG, HEAD, WEIGHTS, require_qnet, trunk_name
-from qnet.rendering.renderer import Renderer
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import require_finite
+from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
+from qguide.qnet.models.manifest import MANIFEST, Manifest
+from qguide.qnet.models.qnet import QNet, ValueHead
+from qguide.qnet.models.qnet_config import QNetConfig, nested_config
+from qguide.qnet.models.remote_trunk import CONFIG, HEAD, WEIGHTS, require_qnet, trunk_name
+from qguide.qnet.rendering.renderer import Renderer
 
 INDEX = "model.safetensors.index.json"
 TRUNK = "trunk."

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from qnet.tenant import current_tenant
+from qguide.qnet.tenant import current_tenant
 
 
 def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qnet.support.concurrency import work_group
+from qguide.qnet.support.concurrency import work_group
 
 
 class CircuitOpenError(Exception):

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
-from qnet.tenant import NOBODY, current_tenant
+from qguide.qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qguide.qnet.tenant import NOBODY, current_tenant
 
 
 @dataclass(frozen=True, slots=True, eq=False)

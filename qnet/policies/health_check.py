@@ -5,7 +5,7 @@ from typing import Final
 
 import httpx
 
-from qnet.support.bounded_body import AnswerTooLargeError, UnknownEncodingError, read_bounded
+from qguide.qnet.support.bounded_body import AnswerTooLargeError, UnknownEncodingError, read_bounded
 
 FORBIDDEN: Final = (401, 403)
 

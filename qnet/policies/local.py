@@ -10,17 +10,24 @@ from hashlib import blake2b
 
 import torch
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import DeviceWorker
-from qnet.engine.decoding import Draw, DrawsAfter, draw_passes
-from qnet.engine.packed_model import PackedModel, logits_of
-from qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
-from qnet.models.checkpoint import LoadedPolicy
-from qnet.policies.usage_ledger import record_usage
-from qnet.support.slices import finish
-from qnet.tenant import current_tenant
-from qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling, Slices
-from qnet.usage import TokenUsage
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw_passes
+from qguide.qnet.engine.packed_model import PackedModel, logits_of
+from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
+from qguide.qnet.models.checkpoint import LoadedPolicy
+from qguide.qnet.policies.usage_ledger import record_usage
+from qguide.qnet.support.slices import finish
+from qguide.qnet.tenant import current_tenant
+from qguide.qnet.types import (
+    DEFAULT_TEMPERATURE,
+    Candidate,
+    History,
+    SampleRequest,
+    Sampling,
+    Slices,
+)
+from qguide.qnet.usage import TokenUsage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from qnet.errors import UpstreamRefusedError
+from qguide.qnet.errors import UpstreamRefusedError
 
 FAILURES: Final = 3
 """In a row, after which `n` is not sent. One alone may be the request's own: a filtered choice, a

@@ -2,7 +2,7 @@
 
 M candidates are one request with `n`, so that the upstream reads the history once. An upstream
 that keeps refusing `n` or returning fewer choices gets parallel requests for some minutes; one
-whose dialect (`qnet.policies.dialects`) has no `n` always gets them.
+whose dialect (`qguide.qnet.policies.dialects`) has no `n` always gets them.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import stamina
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
@@ -25,26 +25,26 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qnet.policies.answer_parsing import parse
-from qnet.policies.cache_salt import cache_salt_of
-from qnet.policies.circuit_breaker import CircuitOpenError
-from qnet.policies.circuits import UpstreamCall, UpstreamCircuits, refusal
-from qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
-from qnet.policies.dialects.chat import ChatDialect
-from qnet.policies.health_check import FORBIDDEN, health_problem
-from qnet.policies.n_support import NSupport
-from qnet.policies.session import session_headers
-from qnet.policies.trace_context import trace_headers
-from qnet.policies.usage_ledger import record_usage
-from qnet.support.bounded_body import (
+from qguide.qnet.policies.answer_parsing import parse
+from qguide.qnet.policies.cache_salt import cache_salt_of
+from qguide.qnet.policies.circuit_breaker import CircuitOpenError
+from qguide.qnet.policies.circuits import UpstreamCall, UpstreamCircuits, refusal
+from qguide.qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
+from qguide.qnet.policies.dialects.chat import ChatDialect
+from qguide.qnet.policies.health_check import FORBIDDEN, health_problem
+from qguide.qnet.policies.n_support import NSupport
+from qguide.qnet.policies.session import session_headers
+from qguide.qnet.policies.trace_context import trace_headers
+from qguide.qnet.policies.usage_ledger import record_usage
+from qguide.qnet.support.bounded_body import (
     ACCEPT_ENCODING,
     AnswerTooLargeError,
     UnknownEncodingError,
     check_number_of_values,
     read_bounded,
 )
-from qnet.support.concurrency import all_of, one_group
-from qnet.types import Candidate, History, Sampling
+from qguide.qnet.support.concurrency import all_of, one_group
+from qguide.qnet.types import Candidate, History, Sampling
 
 _REFUSED = (400, 413, 422)
 _BUSY = 429
@@ -182,7 +182,7 @@ class OpenAICompatiblePolicy:
         return self._circuits.are_open
 
     async def health_problem(self) -> str | None:
-        """Reason why the upstream cannot be used; see `qnet.policies.health_check`."""
+        """Reason why the upstream cannot be used; see `qguide.qnet.policies.health_check`."""
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
         problem = await health_problem(

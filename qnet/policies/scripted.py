@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 
 DEFAULT_REPLIES = (
     "Thought: I should look around first.\nAction: look",

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Final
 from urllib.parse import quote
 
-from qnet.types import Candidate, History, Policy, Sampling
+from qguide.qnet.types import Candidate, History, Policy, Sampling
 
 HEADER: Final = "X-Session-ID"
 _SAFE: Final = "/:@!$*+,;=()'&[]"

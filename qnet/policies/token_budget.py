@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from qnet.device.token_estimate import CHARACTERS_PER_TOKEN
-from qnet.types import History
+from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN
+from qguide.qnet.types import History
 
 _ANY: Final = ""
 

@@ -5,9 +5,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr
 
-from qnet.native import DialectName
-from qnet.policies.dialects.chat import MaxTokensName
-from qnet.policies.openai_compatible import UpstreamLimits
+from qguide.qnet.native import DialectName
+from qguide.qnet.policies.dialects.chat import MaxTokensName
+from qguide.qnet.policies.openai_compatible import UpstreamLimits
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 DEFAULT_LIMITS: Final = UpstreamLimits()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from qnet.usage import TokenUsage
+from qguide.qnet.usage import TokenUsage
 
 _collecting: ContextVar[list[TokenUsage] | None] = ContextVar("usage", default=None)
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qnet.errors import RenderingError
+from qguide.qnet.errors import RenderingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

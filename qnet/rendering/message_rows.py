@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from qnet.rendering.chat_template import Row
-from qnet.types import Message, Role, ToolCall
+from qguide.qnet.rendering.chat_template import Row
+from qguide.qnet.types import Message, Role, ToolCall
 
 _SEPARATOR = "\n\n"
 """Between the texts of messages that a template takes as one; Gemma's template puts the same

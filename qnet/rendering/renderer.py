@@ -2,8 +2,8 @@
 
 A state is rendered as the model saw it when it acted, and every piece of text is tokenised on its
 own, so the tokens of a history are a prefix of the tokens of any history that extends it, whatever
-the chat template does with earlier turns (`qnet.rendering.turn_texts`). That is what lets a server
-keep what it computed at the last step, and what makes training and serving agree.
+the chat template does with earlier turns (`qguide.qnet.rendering.turn_texts`). That is what lets a
+server keep what it computed at the last step, and what makes training and serving agree.
 
     encode_history(h) + encode_candidate(a)  is a prefix of  encode_history(h + (a, …))
 
@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
-from qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate
-from qnet.rendering.message_rows import exchanges
-from qnet.rendering.template_probe import build_turn_texts
-from qnet.rendering.template_traits import TemplateTraits
-from qnet.rendering.token_bounds import longest_token
-from qnet.rendering.turn_texts import Observed
-from qnet.rendering.version import RENDERER_VERSION
-from qnet.support.lru_cache import LRUCache
-from qnet.types import History, Message
+from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
+from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate
+from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.rendering.template_probe import build_turn_texts
+from qguide.qnet.rendering.template_traits import TemplateTraits
+from qguide.qnet.rendering.token_bounds import longest_token
+from qguide.qnet.rendering.turn_texts import Observed
+from qguide.qnet.rendering.version import RENDERER_VERSION
+from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.types import History, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from qnet.errors import RenderingError
-from qnet.rendering.chat_template import ChatTemplate
+from qguide.qnet.errors import RenderingError
+from qguide.qnet.rendering.chat_template import ChatTemplate
 
 _CLOSED_THINKING = "\n</think>\n\n"
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Final
 
-from qnet.errors import RenderingError
-from qnet.rendering.chat_template import ChatTemplate
-from qnet.rendering.message_rows import CALL_STYLES, RowStyle, text_row
-from qnet.rendering.template_traits import System, TemplateTraits
-from qnet.rendering.turn_texts import TurnTexts
-from qnet.types import Message, ToolCall
+from qguide.qnet.errors import RenderingError
+from qguide.qnet.rendering.chat_template import ChatTemplate
+from qguide.qnet.rendering.message_rows import CALL_STYLES, RowStyle, text_row
+from qguide.qnet.rendering.template_traits import System, TemplateTraits
+from qguide.qnet.rendering.turn_texts import TurnTexts
+from qguide.qnet.types import Message, ToolCall
 
 _SYSTEM: Final = Message("system", "qguidesystem")
 _FIRST: Final = Message("user", "qguidefirst")

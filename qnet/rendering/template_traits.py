@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qnet.rendering.message_rows import RowStyle
-from qnet.types import Message
+from qguide.qnet.rendering.message_rows import RowStyle
+from qguide.qnet.types import Message
 
 Thinking = Literal["kept", "dropped"]
 System = Literal["own turn", "first user turn", "folded"]

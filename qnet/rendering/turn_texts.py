@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qnet.errors import RenderingError
-from qnet.rendering.chat_template import ChatTemplate, Row, common_length
-from qnet.rendering.message_rows import (
+from qguide.qnet.errors import RenderingError
+from qguide.qnet.rendering.chat_template import ChatTemplate, Row, common_length
+from qguide.qnet.rendering.message_rows import (
     as_one_user,
     as_turns,
     call_row,
@@ -23,9 +23,9 @@ from qnet.rendering.message_rows import (
     text_row,
     with_folded_system,
 )
-from qnet.rendering.reply_frame import ReplyFrame, find_frame
-from qnet.rendering.template_traits import TemplateTraits, call_shape
-from qnet.types import Message, ToolCall
+from qguide.qnet.rendering.reply_frame import ReplyFrame, find_frame
+from qguide.qnet.rendering.template_traits import TemplateTraits, call_shape
+from qguide.qnet.types import Message, ToolCall
 
 _MARK: Final = "qguidemark"
 """Letters alone, which no template changes."""

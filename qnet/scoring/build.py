@@ -1,12 +1,12 @@
 """Builders of the scorers for a loaded Q model: the fast one and the reference."""
 
-from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import LoadedEnsemble, LoadedImplicitQ, LoadedQModel, LoadedQNet
-from qnet.scoring.ensemble import EnsembleScorer, NaiveEnsembleScorer
-from qnet.scoring.full_sequences import FullSequenceScorer
-from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import LoadedEnsemble, LoadedImplicitQ, LoadedQModel, LoadedQNet
+from qguide.qnet.scoring.ensemble import EnsembleScorer, NaiveEnsembleScorer
+from qguide.qnet.scoring.full_sequences import FullSequenceScorer
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 
 FastScorer = SharedPrefixScorer | SharedPrefixImplicitScorer | EnsembleScorer
 ReferenceScorer = NaiveScorer | NaiveImplicitScorer | NaiveEnsembleScorer

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from itertools import takewhile
 
-from qnet.rendering.renderer import RenderedEpisode, Renderer
-from qnet.scoring.rendered_requests import (
+from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
+from qguide.qnet.scoring.rendered_requests import (
     RenderedRequest,
     plan_request,
     require_candidates,
     require_fit,
     require_observations,
 )
-from qnet.types import History, ScoreRequest
+from qguide.qnet.types import History, ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
-from qnet.device.history_reader import HistoryReader
-from qnet.scoring.implicit_q import NaiveImplicitScorer
-from qnet.scoring.value_head import NaiveScorer
-from qnet.sliced_scorer import CacheUse, CachingScorer
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult, Slices, Spending, reads_observation
-from qnet.usage import NOTHING, total_of
+from qguide.qnet.device.history_reader import HistoryReader
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices, Spending, reads_observation
+from qguide.qnet.usage import NOTHING, total_of
 
 
 class NaiveEnsembleScorer:
@@ -83,7 +83,7 @@ class EnsembleScorer:
     def read_ahead(
         self, prepared: Sequence[tuple[HistoryReader, Any]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
-        """Read a history into the members' caches; see `qnet.device.read_ahead`."""
+        """Read a history into the members' caches; see `qguide.qnet.device.read_ahead`."""
         return chain.from_iterable(
             member.read_ahead(tokens, begin=begin) for member, tokens in prepared
         )

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from qnet.models.feature_q import FeatureQ
-from qnet.scoring.rendered_requests import require_candidates, require_observations
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import in_one_slice
-from qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.models.feature_q import FeatureQ
+from qguide.qnet.scoring.rendered_requests import require_candidates, require_observations
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import in_one_slice
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class FeatureScorer:
-    """Q of each candidate by its words; see `qnet.models.feature_q`.
+    """Q of each candidate by its words; see `qguide.qnet.models.feature_q`.
 
     A word counts as a token: nothing else is computed, and nothing is kept between requests.
     """

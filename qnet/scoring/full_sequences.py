@@ -12,15 +12,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from qnet.engine.full_sequences import Continuations, FullSequenceModel
-from qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
-from qnet.models.implicit_q import token_logprobs
-from qnet.scoring.implicit_q import NaiveImplicitScorer
-from qnet.scoring.rendered_requests import RenderedRequest, head_features
-from qnet.scoring.value_head import NaiveScorer
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel
+from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
+from qguide.qnet.models.implicit_q import token_logprobs
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, head_features
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class _Reader(Protocol):

@@ -11,19 +11,19 @@ from math import fsum
 
 import torch
 
-from qnet.engine.context_length import context_length
-from qnet.engine.forward_passes import metered
-from qnet.engine.packed_model import (
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.engine.forward_passes import metered
+from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
 )
-from qnet.errors import MalformedHistoryError
-from qnet.models.checkpoint import LoadedImplicitQ
-from qnet.scoring.logprobs import LogprobReader, LogprobReading
-from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.models.checkpoint import LoadedImplicitQ
+from qguide.qnet.scoring.logprobs import LogprobReader, LogprobReading
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class NaiveImplicitScorer:
@@ -127,7 +127,7 @@ class SharedPrefixImplicitScorer:
     def read_ahead(
         self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
-        """Read a history into both models' caches; see `qnet.device.read_ahead`."""
+        """Read a history into both models' caches; see `qguide.qnet.device.read_ahead`."""
         readers = (self._policy, self._reference)
         return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in readers)
 

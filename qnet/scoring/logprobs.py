@@ -13,22 +13,22 @@ from math import fsum
 import torch
 from transformers import PreTrainedModel
 
-from qnet.engine.attention import PackedSegment
-from qnet.engine.forward_passes import Passes
-from qnet.engine.packed_model import (
+from qguide.qnet.engine.attention import PackedSegment
+from qguide.qnet.engine.forward_passes import Passes
+from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     logits_of,
 )
-from qnet.engine.prefix_cache import Entry
-from qnet.engine.token_trie import TokenTrie
-from qnet.models.checkpoint import LoadedPolicy
-from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
-from qnet.scoring.score_plan import remember, segments
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.engine.prefix_cache import Entry
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.models.checkpoint import LoadedPolicy
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.score_plan import remember, segments
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult
 
 
 @dataclass(frozen=True, slots=True)

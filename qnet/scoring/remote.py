@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from qnet.scoring.conversations import ConversationRenderer
-from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
-from qnet.scoring.vllm_client import PoolingServer
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult, Slices, reads_observation
-from qnet.usage import TokenUsage
+from qguide.qnet.scoring.conversations import ConversationRenderer
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.vllm_client import PoolingServer
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices, reads_observation
+from qguide.qnet.usage import TokenUsage
 
 
 class RemoteScorer(ABC):

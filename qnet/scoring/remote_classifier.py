@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from math import isclose, isfinite, nan
 from typing import Final
 
-from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.models.remote_classifier import RemoteClassifier
-from qnet.scoring.conversations import ConversationRenderer
-from qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
-from qnet.scoring.vllm_client import ClassifyServer
-from qnet.types import ScoreResult
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.models.remote_classifier import RemoteClassifier
+from qguide.qnet.scoring.conversations import ConversationRenderer
+from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.vllm_client import ClassifyServer
+from qguide.qnet.types import ScoreResult
 
 _PROBE_TOKENS: Final = (4, 8)
 """Lengths of the prompts that a server has to answer when it is connected."""

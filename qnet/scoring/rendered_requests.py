@@ -6,12 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.decision.history_window import RequestSize
-from qnet.engine.token_trie import TokenTrie
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError
-from qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
-from qnet.rendering.renderer import RenderedEpisode, Renderer
-from qnet.types import ScoreRequest
+from qguide.qnet.decision.history_window import RequestSize
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qguide.qnet.models.match_features import (
+    HeadFeatures,
+    match_features,
+    observed_features,
+    turns_of,
+)
+from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
+from qguide.qnet.types import ScoreRequest
 
 
 @dataclass(frozen=True, slots=True)

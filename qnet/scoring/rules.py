@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
-from qnet.action_key import effects_of
-from qnet.decision.prior import log_likelihoods
-from qnet.errors import ScorerUnavailableError
-from qnet.scoring.json_schema import conforms
-from qnet.types import (
+from qguide.qnet.action_key import effects_of
+from qguide.qnet.decision.prior import log_likelihoods
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.scoring.json_schema import conforms
+from qguide.qnet.types import (
     Message,
     Scorer,
     ScoreRequest,

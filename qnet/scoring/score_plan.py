@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qnet.engine.attention import PackedSegment, joined
-from qnet.engine.prefix_cache import Branch, Entry
-from qnet.engine.windows import Columns
-from qnet.scoring.rendered_requests import RenderedRequest
+from qguide.qnet.engine.attention import PackedSegment, joined
+from qguide.qnet.engine.prefix_cache import Branch, Entry
+from qguide.qnet.engine.windows import Columns
+from qguide.qnet.scoring.rendered_requests import RenderedRequest
 
 BLOCK_TOKENS = 64
 """Most tokens that are masked from each other; a larger block is split branch by branch."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from qnet.scoring.rendered_requests import require_candidates, require_observations
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import in_one_slice
-from qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.scoring.rendered_requests import require_candidates, require_observations
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import in_one_slice
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class ScriptedScorer:

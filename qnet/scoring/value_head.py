@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from qnet.engine.attention import PackedSegment
-from qnet.engine.context_length import context_length
-from qnet.engine.forward_passes import metered
-from qnet.engine.packed_model import (
+from qguide.qnet.engine.attention import PackedSegment
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.engine.forward_passes import metered
+from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
     PackedModel,
     hidden_states_of,
 )
-from qnet.engine.prefix_cache import Entry
-from qnet.models.checkpoint import LoadedQNet
-from qnet.scoring.conversations import ConversationRenderer
-from qnet.scoring.rendered_requests import (
+from qguide.qnet.engine.prefix_cache import Entry
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.scoring.conversations import ConversationRenderer
+from qguide.qnet.scoring.rendered_requests import (
     RenderedRequest,
     RequestRenderer,
     head_features,
 )
-from qnet.scoring.score_plan import remember, segments
-from qnet.sliced_scorer import CacheUse
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.scoring.score_plan import remember, segments
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class NaiveScorer:
@@ -156,7 +156,7 @@ class SharedPrefixScorer:
     def read_ahead(
         self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
-        """Read a history into the cache; see `qnet.device.read_ahead`."""
+        """Read a history into the cache; see `qguide.qnet.device.read_ahead`."""
         return self._packed.read_ahead(prepared, begin=begin)
 
     @property

@@ -19,14 +19,14 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.engine.context_length import context_length
-from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.models.match_features import MATCH_FEATURES
-from qnet.models.remote_trunk import RemoteTrunk
-from qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer, head_features
-from qnet.scoring.vllm_client import CacheCounters, VllmServer
-from qnet.types import ScoreResult
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.models.match_features import MATCH_FEATURES
+from qguide.qnet.models.remote_trunk import RemoteTrunk
+from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer, head_features
+from qguide.qnet.scoring.vllm_client import CacheCounters, VllmServer
+from qguide.qnet.types import ScoreResult
 
 PROBE_TOKENS = 1024
 """More than a few blocks of any size that vLLM chooses by itself for full attention."""

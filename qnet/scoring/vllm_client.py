@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from qnet.errors import ScorerUnavailableError, UnscorableError
-from qnet.support.bounded_body import (
+from qguide.qnet.errors import ScorerUnavailableError, UnscorableError
+from qguide.qnet.support.bounded_body import (
     ACCEPT_ENCODING,
     AnswerTooLargeError,
     UnknownEncodingError,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 MODELS: Final = "models"
 REPORT: Final = "report"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from qnet.types import Slices
+from qguide.qnet.types import Slices
 
 Result = TypeVar("Result")
 

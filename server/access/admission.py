@@ -10,13 +10,13 @@ from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qnet.errors import QGuideError
-from qnet.tenant import Tenant, working_for
-from server.access.keys import Key
-from server.access.rate_limits import Caller, Limiter, caller_of
-from server.errors.table import known_error_response
-from server.errors.types import ForbiddenError, OverLimitError, UnauthorizedError
-from server.settings.settings import Settings
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.tenant import Tenant, working_for
+from qguide.server.access.keys import Key
+from qguide.server.access.rate_limits import Caller, Limiter, caller_of
+from qguide.server.errors.table import known_error_response
+from qguide.server.errors.types import ForbiddenError, OverLimitError, UnauthorizedError
+from qguide.server.settings.settings import Settings
 
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})

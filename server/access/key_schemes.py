@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from server.access.admission import HEALTH
+from qguide.server.access.admission import HEALTH
 
 _SCHEMES: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},

@@ -20,7 +20,7 @@ import structlog
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 PREFIX: Final = "qg_"
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"

@@ -20,11 +20,11 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
 from redis.exceptions import ResponseError
 
-from server.access.keys import Key
-from server.context.request_context import Account
-from server.errors.types import OverLimitError, rate_limit_headers
-from server.redis.client import RedisLink
-from server.settings.settings import Settings
+from qguide.server.access.keys import Key
+from qguide.server.context.request_context import Account
+from qguide.server.errors.types import OverLimitError, rate_limit_headers
+from qguide.server.redis.client import RedisLink
+from qguide.server.settings.settings import Settings
 
 ANONYMOUS: Final = "anonymous"
 _ROUNDING_S: Final = 0.5
@@ -37,7 +37,8 @@ class Caller:
     """A caller and its limits, where 0 is no limit.
 
     Attributes:
-        cache_salt: see `qnet.tenant.Tenant`; "" shares every cache, on a server without keys.
+        cache_salt: see `qguide.qnet.tenant.Tenant`; "" shares every cache, on a server without
+            keys.
     """
 
     name: str

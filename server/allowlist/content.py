@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qnet.support.addresses import without_secrets
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.support.addresses import without_secrets
 
 ANY_HOST: Final = "*"
 

@@ -9,8 +9,8 @@ name others (QGUIDE_CALLER_FIELDS).
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from qnet.errors import UnsupportedParameterError
-from qnet.native import DialectName
+from qguide.qnet.errors import UnsupportedParameterError
+from qguide.qnet.native import DialectName
 
 _OPENAIS: Final = (
     *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),

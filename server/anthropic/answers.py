@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.answers import Absent, ChatGuidance
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"]
 

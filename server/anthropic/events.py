@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from server.streaming.events import Json, pieces_of
+from qguide.server.streaming.events import Json, pieces_of
 
 
 def events_of(message: Json) -> Iterator[Json]:

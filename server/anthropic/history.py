@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from qnet.anthropic_blocks import INVALID_JSON, THINKING, thoughts_field
-from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
-from server.anthropic.schemas import Block, Turn
-from server.bodies.surrogates import lone_surrogate_in
+from qguide.qnet.anthropic_blocks import INVALID_JSON, THINKING, thoughts_field
+from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
+from qguide.server.anthropic.schemas import Block, Turn
+from qguide.server.bodies.surrogates import lone_surrogate_in
 
 _LEVELS_AROUND: Final = 5
 """Lists and objects of a request around the input of a tool_use block."""

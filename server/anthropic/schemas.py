@@ -4,10 +4,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from qnet import anthropic_blocks
-from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from server.messages.answers import StoppedField
-from server.messages.schemas import NOT_EMPTY, ListOf, Positive, Seed, StepOptions, Temperature
+from qguide.qnet import anthropic_blocks
+from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from qguide.server.messages.answers import StoppedField
+from qguide.server.messages.schemas import (
+    NOT_EMPTY,
+    ListOf,
+    Positive,
+    Seed,
+    StepOptions,
+    Temperature,
+)
 
 
 class Source(anthropic_blocks.Source, Whole):

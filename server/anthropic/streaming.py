@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from server.anthropic.events import events_of
-from server.streaming.events import Json, event
+from qguide.server.anthropic.events import events_of
+from qguide.server.streaming.events import Json, event
 
 _PING: Final = event({"type": "ping"}, "ping")
 

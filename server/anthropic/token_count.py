@@ -2,18 +2,18 @@
 
 import json
 
-from qnet.errors import InvalidRequestError
-from qnet.types import CountsTokens, History, Message
-from server.anthropic.answers import CountedTokens, TokenSource
-from server.anthropic.schemas import CountTokensRequest
-from server.anthropic.translation import chat_prompt
-from server.chat.history import to_chat_history
-from server.chat.schemas import chat_request_of
-from server.guidance.readable_view import readable_view
-from server.q_models.build import Models
-from server.q_models.policies import ServedPolicy
-from server.settings.settings import Settings
-from server.streaming.events import Json
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.types import CountsTokens, History, Message
+from qguide.server.anthropic.answers import CountedTokens, TokenSource
+from qguide.server.anthropic.schemas import CountTokensRequest
+from qguide.server.anthropic.translation import chat_prompt
+from qguide.server.chat.history import to_chat_history
+from qguide.server.chat.schemas import chat_request_of
+from qguide.server.guidance.readable_view import readable_view
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.settings.settings import Settings
+from qguide.server.streaming.events import Json
 
 
 async def count_tokens(

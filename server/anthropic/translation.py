@@ -5,18 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, THOUGHTS, chat_turns
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qnet.openai_messages import wire_message
-from qnet.types import Candidate, ToolCall, spent_on
-from server.allowlist.parameters import without_effect
-from server.anthropic.history import foreign_thoughts, input_of, referenced_tools
-from server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
-from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
-from server.chat.translation import finish_reason_of, guidance_of
-from server.guidance.native import native_answer
-from server.guidance.step_types import GuidedStepResult
-from server.streaming.events import Json
+from qguide.qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, THOUGHTS, chat_turns
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.openai_messages import wire_message
+from qguide.qnet.types import Candidate, ToolCall, spent_on
+from qguide.server.allowlist.parameters import without_effect
+from qguide.server.anthropic.history import foreign_thoughts, input_of, referenced_tools
+from qguide.server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
+from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
+from qguide.server.chat.translation import finish_reason_of, guidance_of
+from qguide.server.guidance.native import native_answer
+from qguide.server.guidance.step_types import GuidedStepResult
+from qguide.server.streaming.events import Json
 
 CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
 """Anthropic's names of parameters that a chat completion calls otherwise."""

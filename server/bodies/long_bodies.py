@@ -13,9 +13,9 @@ from functools import partial
 from time import perf_counter
 from typing import Final, TypeVar
 
-from qnet.device.fair_queue import FairQueue
-from server.bodies.json_values import marks_in
-from server.bodies.pace import Pace
+from qguide.qnet.device.fair_queue import FairQueue
+from qguide.server.bodies.json_values import marks_in
+from qguide.server.bodies.pace import Pace
 
 T = TypeVar("T")
 

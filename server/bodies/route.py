@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
-from server.bodies.parsing import parse_body
+from qguide.server.bodies.parsing import parse_body
 
 
 class BodyRoute(APIRoute):

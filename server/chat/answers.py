@@ -10,10 +10,10 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import Reason
-from server.chat.schemas import ChatCustomCall, ChatToolCall
-from server.messages.answers import (
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import Reason
+from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
+from qguide.server.messages.answers import (
     POSTERIOR_TEXT,
     PRIOR_BY_TEXT,
     PRIOR_TEXT,
@@ -25,7 +25,7 @@ from server.messages.answers import (
     Timings,
     Window,
 )
-from server.messages.schemas import JudgeFlag
+from qguide.server.messages.schemas import JudgeFlag
 
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""

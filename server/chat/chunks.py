@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from server.streaming.events import Json, pieces_of
+from qguide.server.streaming.events import Json, pieces_of
 
 _OF_ALL: Final = ("id", "created", "model", "system_fingerprint")
 _OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")

@@ -4,7 +4,7 @@ import json
 import uuid
 from typing import Any
 
-from server.streaming.events import Json
+from qguide.server.streaming.events import Json
 
 
 def made_call(tool: Json, k: int) -> Json:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from server.streaming.events import Json
+from qguide.server.streaming.events import Json
 
 _STOP_REASONS: Final = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 _OVERLOADED: Final = 529

@@ -17,20 +17,20 @@ import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from qnet.decision.threshold import noted_proposals
-from qnet.openai_messages import text_of
-from server.chat.chunks import chunks_of
-from server.chat.fake_calls import made_call
-from server.chat.fake_dialects import (
+from qguide.qnet.decision.threshold import noted_proposals
+from qguide.qnet.openai_messages import text_of
+from qguide.server.chat.chunks import chunks_of
+from qguide.server.chat.fake_calls import made_call
+from qguide.server.chat.fake_dialects import (
     chat_of_message,
     chat_of_response,
     message_error,
     message_of_chat,
     response_of_chat,
 )
-from server.chat.fake_json import UnfitFormatError, json_reply
-from server.chat.fake_judge import Verdict, read_question
-from server.streaming.events import DONE, Json, event
+from qguide.server.chat.fake_json import UnfitFormatError, json_reply
+from qguide.server.chat.fake_judge import Verdict, read_question
+from qguide.server.streaming.events import DONE, Json, event
 
 DEFAULT_REPLIES = (
     "Thought: I should look around first.\nAction: look",
@@ -70,7 +70,8 @@ class FakeUpstream:
 
     A dialect without `n` and seeds gets the next choice for each repetition of a request.
 
-    A judge's question (`qnet.judging`) is answered by the rule of `server.chat.fake_judge`.
+    A judge's question (`qguide.qnet.judging`) is answered by the rule of
+    `qguide.server.chat.fake_judge`.
 
     Attributes:
         replies: the script.

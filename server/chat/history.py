@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from qnet.errors import MalformedHistoryError
-from qnet.types import History
-from server.chat.schemas import ChatTurn
-from server.messages.history import check_count, check_readable, check_size
-from server.messages.schemas import text_in
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.types import History
+from qguide.server.chat.schemas import ChatTurn
+from qguide.server.messages.history import check_count, check_readable, check_size
+from qguide.server.messages.schemas import text_in
 
 
 def to_chat_history(

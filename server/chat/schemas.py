@@ -6,8 +6,8 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from qnet.errors import InvalidRequestError
-from qnet.openai_messages import (
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.openai_messages import (
     CustomCall,
     CustomTool,
     Function,
@@ -15,10 +15,10 @@ from qnet.openai_messages import (
     calls_of,
     text_of,
 )
-from qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
-from qnet.types import Message, Role
-from server.messages.answers import StoppedField
-from server.messages.schemas import (
+from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
+from qguide.qnet.types import Message, Role
+from qguide.server.messages.answers import StoppedField
+from qguide.server.messages.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
     ContentPart,

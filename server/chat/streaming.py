@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from server.chat.chunks import chunks_of
-from server.streaming.events import DONE, HEARTBEAT, Json, event
+from qguide.server.chat.chunks import chunks_of
+from qguide.server.streaming.events import DONE, HEARTBEAT, Json, event
 
 
 class ChunkWriter:

@@ -7,19 +7,19 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from qnet.decision.decision import Decision, StepUsage
-from qnet.errors import InvalidCandidatesError, UnsupportedParameterError
-from qnet.openai_messages import wire_message
-from qnet.types import Candidate, Sampling, spent_on
-from server.allowlist.content import check_tools
-from server.allowlist.parameters import chat_parameters
-from server.chat.history import to_chat_history
-from server.chat.schemas import ChatCompletionRequest, GuidanceOptions
-from server.guidance.readable_view import readable_view
-from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from server.messages.answers import ThresholdResult
-from server.q_models.policies import ServedPolicy
-from server.settings.settings import Settings
+from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.errors import InvalidCandidatesError, UnsupportedParameterError
+from qguide.qnet.openai_messages import wire_message
+from qguide.qnet.types import Candidate, Sampling, spent_on
+from qguide.server.allowlist.content import check_tools
+from qguide.server.allowlist.parameters import chat_parameters
+from qguide.server.chat.history import to_chat_history
+from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from qguide.server.guidance.readable_view import readable_view
+from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.messages.answers import ThresholdResult
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.settings.settings import Settings
 
 _HARMLESS: Final = frozenset(
     (

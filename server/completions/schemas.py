@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from server.chat.answers import Absent, ChatGuidance, ChatUsage
-from server.chat.schemas import GuidanceOptions, StreamOptions, WholeRequest
-from server.messages.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive, Temperature
+from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage
+from qguide.server.chat.schemas import GuidanceOptions, StreamOptions, WholeRequest
+from qguide.server.messages.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive, Temperature
 
 
 class CompletionRequest(WholeRequest):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from server.streaming.events import DONE, HEARTBEAT, Json, event, pieces_of
+from qguide.server.streaming.events import DONE, HEARTBEAT, Json, event, pieces_of
 
 
 class TextWriter:

@@ -3,10 +3,10 @@
 import uuid
 from typing import Final
 
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
-from server.completions.schemas import CompletionRequest
-from server.streaming.events import Json
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
+from qguide.server.completions.schemas import CompletionRequest
+from qguide.server.streaming.events import Json
 
 _REFUSED: Final = {
     "echo": "put the prompt before the text yourself",

@@ -6,10 +6,10 @@ import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from server.connections.limits import ConnectionTable, limits_of
-from server.connections.parsing_turns import ParsingTurns
-from server.connections.protocol import LimitedHttpProtocol
-from server.settings.settings import Settings
+from qguide.server.connections.limits import ConnectionTable, limits_of
+from qguide.server.connections.parsing_turns import ParsingTurns
+from qguide.server.connections.protocol import LimitedHttpProtocol
+from qguide.server.settings.settings import Settings
 
 _RESERVED_DESCRIPTORS = 256
 """File descriptors reserved for models, logs, episodes, Redis and upstreams."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
-from server.settings.settings import Settings
+from qguide.server.settings.settings import Settings
 
 _IPV6_NETWORK_BITS: Final = 64
 _BYTES_PER_CHUNK: Final = 128

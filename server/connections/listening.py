@@ -4,7 +4,7 @@ import errno
 import socket
 from collections.abc import Sequence
 
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 
 def bind(host: str, port: int) -> list[socket.socket]:

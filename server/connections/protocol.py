@@ -16,9 +16,9 @@ from typing import ClassVar, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from server.connections.last_answer import LastAnswer
-from server.connections.limits import ConnectionTable, network_of
-from server.connections.parsing_turns import HeldFlow, ParsingTurns
+from qguide.server.connections.last_answer import LastAnswer
+from qguide.server.connections.limits import ConnectionTable, network_of
+from qguide.server.connections.parsing_turns import HeldFlow, ParsingTurns
 
 _PIECE_BYTES: Final = 4_096
 """Bytes parsed at a time; limits are checked in between."""

@@ -2,7 +2,7 @@
 
 Files are read once; after that only what was appended to them. Rows stay in the files: the index
 holds where they are, the Q of each step, and the beginning of the texts. Several processes may
-write to the folder (see `server.episodes.rotated_file`); lines that are no rows are skipped.
+write to the folder (see `qguide.server.episodes.rotated_file`); lines that are no rows are skipped.
 """
 
 import threading
@@ -14,9 +14,9 @@ from typing import Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from qnet.errors import UnknownEpisodeError
-from qnet.records import OfferRow, TreeRow
-from server.episodes.recorder import OFFERS, TREES
+from qguide.qnet.errors import UnknownEpisodeError
+from qguide.qnet.records import OfferRow, TreeRow
+from qguide.server.episodes.recorder import OFFERS, TREES
 
 MOST_EPISODES: Final = 5_000
 """Episodes that are listed: the newest; also paths of a task that wait for their offers."""

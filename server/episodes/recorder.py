@@ -10,18 +10,18 @@ from pathlib import Path
 
 import structlog
 
-from qnet.records import OfferRow, TreeRow
-from server.episodes.records import (
+from qguide.qnet.records import OfferRow, TreeRow
+from qguide.server.episodes.records import (
     NotRecordableError,
     offer_rows,
     texts_of,
     took_actions,
     tree_row,
 )
-from server.episodes.redaction import RedactionError, Redactor
-from server.episodes.rotated_file import RotatedFile, Undo
-from server.episodes.state import Episode, Outcome
-from server.episodes.transcript import Transcript, read_transcript
+from qguide.server.episodes.redaction import RedactionError, Redactor
+from qguide.server.episodes.rotated_file import RotatedFile, Undo
+from qguide.server.episodes.state import Episode, Outcome
+from qguide.server.episodes.transcript import Transcript, read_transcript
 
 TREES = "trees"
 OFFERS = "offers"

@@ -1,4 +1,4 @@
-"""Conversion of a finished episode to rows for the offline jobs (`qnet.records`).
+"""Conversion of a finished episode to rows for the offline jobs (`qguide.qnet.records`).
 
 The actions taken form one path of a tree. `qguide label` merges the episodes of one task, which is
 identified by the hash of its first messages, into one tree. A candidate that was not taken is not
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from qnet.openai_messages import PART_END
-from qnet.records import (
+from qguide.qnet.openai_messages import PART_END
+from qguide.qnet.records import (
     DrawnRow,
     JudgedRow,
     MessageRow,
@@ -26,9 +26,9 @@ from qnet.records import (
     TreeRow,
     rows_of,
 )
-from qnet.types import Message
-from server.episodes.state import Offer, Outcome
-from server.episodes.transcript import Transcript
+from qguide.qnet.types import Message
+from qguide.server.episodes.state import Offer, Outcome
+from qguide.server.episodes.transcript import Transcript
 
 Redact = Callable[[str], str]
 """Maps a text of an episode to the text that may be written."""

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from qnet.errors import ConfigError
-from server.episodes.redaction_worker import LENGTH
+from qguide.qnet.errors import ConfigError
+from qguide.server.episodes.redaction_worker import LENGTH
 
 _MOST_PROCESSES: Final = 4
 """Number of episodes redacted at the same time. Texts on which the function hangs delay others
@@ -188,7 +188,14 @@ async def _read(process: Process) -> dict[str, Any]:
 
 def _command(name: str, timeout_s: float) -> list[str]:
     # With -P the working folder is on the path only if it is on this process's path.
-    return [sys.executable, "-P", "-m", "server.episodes.redaction_worker", name, str(timeout_s)]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "qguide.server.episodes.redaction_worker",
+        name,
+        str(timeout_s),
+    ]
 
 
 def _environment() -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Worker process for the operator's redaction function, started by `server.episodes.redaction`.
+"""Worker process for the operator's redaction function, started by the server.
 
-    python -P -m server.episodes.redaction_worker module:function LIMIT_S
+    python -P -m qguide.server.episodes.redaction_worker module:function LIMIT_S
 
 Requests are read from stdin and answers written to stdout, each as JSON after its length in 8
 bytes: a list of texts in, `{"texts": […]}` or `{"error": "…"}` out. The first answer reports

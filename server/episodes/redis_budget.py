@@ -13,8 +13,8 @@ from typing import Final
 
 from redis.asyncio.client import Pipeline
 
-from server.context.request_context import owner_of
-from server.redis.client import NAMESPACE
+from qguide.server.context.request_context import owner_of
+from qguide.server.redis.client import NAMESPACE
 
 _INDEX: Final = f"{NAMESPACE}:episode-index"
 

@@ -19,10 +19,10 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import ResponseError, WatchError
 
-from server.episodes.redis_budget import RedisEpisodeBudget
-from server.episodes.state import Episode, EpisodeChange, chained
-from server.episodes.store import Change, MemoryEpisodeStore
-from server.redis.client import NAMESPACE, RedisLink
+from qguide.server.episodes.redis_budget import RedisEpisodeBudget
+from qguide.server.episodes.state import Episode, EpisodeChange, chained
+from qguide.server.episodes.store import Change, MemoryEpisodeStore
+from qguide.server.redis.client import NAMESPACE, RedisLink
 
 _CLAIM_S: Final = 60
 """Longer than recording takes; the claim of a replica that died expires."""

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from qnet.types import History
-from server.settings.outcome_rules import OutcomeRule
+from qguide.qnet.types import History
+from qguide.server.settings.outcome_rules import OutcomeRule
 
 _EXIT: Final = re.compile(
     r"\b(?:exit(?:ed)?[ _]?(?:with[ _])?(?:code|status)|return[ _]?code)"

@@ -11,19 +11,24 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from qnet.errors import EpisodeClosedError, InvalidRequestError, UnknownEpisodeError
-from qnet.types import History, Message
-from server.context.request_context import scoped_episode_id
-from server.episodes.recorder import EpisodeRecorder
-from server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
-from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.ruled_outcome import ruled_outcome
-from server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
-from server.episodes.store import EpisodeStore, MemoryEpisodeStore
-from server.observability.metrics import Metrics
-from server.redis.client import RedisLink
-from server.settings.outcome_rules import OutcomeRule
-from server.settings.settings import Settings
+from qguide.qnet.errors import EpisodeClosedError, InvalidRequestError, UnknownEpisodeError
+from qguide.qnet.types import History, Message
+from qguide.server.context.request_context import scoped_episode_id
+from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.redaction import (
+    NoRedaction,
+    RedactionProcesses,
+    Redactor,
+    require_redaction,
+)
+from qguide.server.episodes.redis_store import RedisEpisodeStore
+from qguide.server.episodes.ruled_outcome import ruled_outcome
+from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
+from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
+from qguide.server.observability.metrics import Metrics
+from qguide.server.redis.client import RedisLink
+from qguide.server.settings.outcome_rules import OutcomeRule
+from qguide.server.settings.settings import Settings
 
 OUTCOME_HEADER: Final = "X-QGuide-Outcome"
 """Header of a step that ends its episode: 0 to 1, true or false."""

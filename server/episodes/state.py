@@ -1,8 +1,8 @@
 """State of an episode as an immutable, JSON-serialisable value of constant size.
 
 The texts of an episode are no part of its state: each step appends one record of what it added, and
-`server.episodes.transcript` puts the records together when the episode ends. The state has their
-number, size and hash, so that a step costs the same however many there were before it.
+`qguide.server.episodes.transcript` puts the records together when the episode ends. The state has
+their number, size and hash, so that a step costs the same however many there were before it.
 """
 
 import hashlib
@@ -13,9 +13,9 @@ from typing import Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from qnet.errors import EpisodeClosedError, EpisodeFullError
-from qnet.records import ThresholdActionRow
-from qnet.types import History, HistoryWindow, Message
+from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
+from qguide.qnet.records import ThresholdActionRow
+from qguide.qnet.types import History, HistoryWindow, Message
 
 _NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 
@@ -25,7 +25,7 @@ class _State(BaseModel):
 
 
 class Arm(_State):
-    """Part of an episode in learning (`server.learning`).
+    """Part of an episode in learning (`qguide.server.learning`).
 
     Attributes:
         trial: number of the trial; 0 before the first.

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from qnet.types import History, Message
-from server.episodes.state import Offer, StepRecord
+from qguide.qnet.types import History, Message
+from qguide.server.episodes.state import Offer, StepRecord
 
 
 @dataclass(frozen=True, slots=True)

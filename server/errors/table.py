@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     CheckpointError,
     ConfigError,
     DeadlineExceededError,
@@ -39,9 +39,9 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
-from server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
-from server.errors.types import (
+from qguide.server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
+from qguide.server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
+from qguide.server.errors.types import (
     BelowThresholdError,
     BodyTimeoutError,
     BodyTooLargeError,

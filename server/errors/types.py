@@ -15,7 +15,7 @@ QGuideError
 from collections.abc import Mapping
 from typing import Final
 
-from qnet.errors import QGuideError
+from qguide.qnet.errors import QGuideError
 
 
 class UnauthorizedError(QGuideError):

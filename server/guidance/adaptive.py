@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from qnet.errors import InvalidRequestError
-from qnet.types import History
-from server.episodes.state import Episode
-from server.guidance.step_types import GuidedStepRequest
-from server.messages.schemas import StepOptions
-from server.q_models.served import QModelLease
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.types import History
+from qguide.server.episodes.state import Episode
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.messages.schemas import StepOptions
+from qguide.server.q_models.served import QModelLease
 
 
 def comparable(

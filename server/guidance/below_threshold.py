@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
-from qnet.decision.decision import Decision
-from qnet.decision.threshold import Threshold
-from qnet.records import ThresholdActionRow
-from server.errors.types import BelowThresholdError
-from server.q_models.served import QModelLease
-from server.settings.thresholds import ThresholdSettings
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.threshold import Threshold
+from qguide.qnet.records import ThresholdActionRow
+from qguide.server.errors.types import BelowThresholdError
+from qguide.server.q_models.served import QModelLease
+from qguide.server.settings.thresholds import ThresholdSettings
 
 
 def threshold_settings(

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Literal
 
-from qnet.errors import OutOfDomainError
-from qnet.features.domain import Domain
-from qnet.types import AsyncScorer, History, ScoreRequest, ScoreResult
-from server.observability.metrics import Metrics
-from server.q_models.served import QModelLease
-from server.settings.settings import Settings
+from qguide.qnet.errors import OutOfDomainError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.types import AsyncScorer, History, ScoreRequest, ScoreResult
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.served import QModelLease
+from qguide.server.settings.settings import Settings
 
 OutOfDomain = Literal["unguided", "guide"]
 """Answer to a state outside the Q model's domain: the likeliest candidate, or the Q model's."""

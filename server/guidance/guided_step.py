@@ -5,52 +5,52 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qnet.decision.deadline import Deadline
-from qnet.decision.decide import Fallback, Guidance
-from qnet.decision.decision import Decision
-from qnet.decision.guide import Perturbation, guide
-from qnet.decision.perturbation import Paraphraser
-from qnet.errors import (
+from qguide.qnet.decision.deadline import Deadline
+from qguide.qnet.decision.decide import Fallback, Guidance
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import Perturbation, guide
+from qguide.qnet.decision.perturbation import Paraphraser
+from qguide.qnet.errors import (
     InvalidCandidatesError,
     InvalidRequestError,
     UnknownModelError,
 )
-from qnet.policies.session import SessionPolicy
-from qnet.support.concurrency import one_group
-from qnet.types import AsyncScorer, Policy, ScoreRequest, ScoreResult
-from server.context.request_context import upstream_session
-from server.episodes.service import Episodes
-from server.episodes.state import Episode, Offer
-from server.guidance.adaptive import comparable, previous_q
-from server.guidance.below_threshold import (
+from qguide.qnet.policies.session import SessionPolicy
+from qguide.qnet.support.concurrency import one_group
+from qguide.qnet.types import AsyncScorer, Policy, ScoreRequest, ScoreResult
+from qguide.server.context.request_context import upstream_session
+from qguide.server.episodes.service import Episodes
+from qguide.server.episodes.state import Episode, Offer
+from qguide.server.guidance.adaptive import comparable, previous_q
+from qguide.server.guidance.below_threshold import (
     action_policies,
     action_rows,
     require_not_stopped,
     threshold_of,
     threshold_settings,
 )
-from server.guidance.domain import DomainScorer, domain_of
-from server.guidance.learning_step import exploring, play_of, propensity_of
-from server.guidance.long_history import (
+from qguide.server.guidance.domain import DomainScorer, domain_of
+from qguide.server.guidance.learning_step import exploring, play_of, propensity_of
+from qguide.server.guidance.long_history import (
     STEP,
     LongHistoryScorer,
     fallback_of,
     long_history_mode,
     too_long_to_draw,
 )
-from server.guidance.read_ahead import reading_ahead
-from server.guidance.readable_view import ViewScorer
-from server.guidance.selection import selection_rule
-from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from server.learning.service import Learning, Play
-from server.observability.genai import record_draw, record_q_values, record_usage
-from server.observability.metered import MeteredPolicy
-from server.observability.metrics import Metrics
-from server.q_models.build import Models
-from server.q_models.policies import ServedPolicy
-from server.q_models.served import QModelLease
-from server.settings.settings import Settings
-from server.settings.thresholds import ThresholdSettings
+from qguide.server.guidance.read_ahead import reading_ahead
+from qguide.server.guidance.readable_view import ViewScorer
+from qguide.server.guidance.selection import selection_rule
+from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.learning.service import Learning, Play
+from qguide.server.observability.genai import record_draw, record_q_values, record_usage
+from qguide.server.observability.metered import MeteredPolicy
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.served import QModelLease
+from qguide.server.settings.settings import Settings
+from qguide.server.settings.thresholds import ThresholdSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class GuidedStepService:
         """Draw candidates, score them and choose one.
 
         Raises:
-            QGuideError: no action could be chosen; see `qnet.decision.guide.guide`.
+            QGuideError: no action could be chosen; see `qguide.qnet.decision.guide.guide`.
             BelowThresholdError: no candidate is good enough, and the operator stops such steps.
             EpisodeClosedError: the episode has ended.
         """

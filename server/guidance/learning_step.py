@@ -6,12 +6,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Final
 
-from qnet.action_key import effects_of
-from qnet.decision.decision import Decision
-from qnet.openai_messages import tools_in
-from server.episodes.state import Episode
-from server.guidance.step_types import GuidedStepRequest
-from server.learning.service import Learning, Play
+from qguide.qnet.action_key import effects_of
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.openai_messages import tools_in
+from qguide.server.episodes.state import Episode
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.learning.service import Learning, Play
 
 _INSTRUCTING: Final = ("system", "developer")
 

@@ -1,13 +1,13 @@
 """Histories that are longer than a Q model takes: refused, or read through a window.
 
-The same for every Q model, whatever scores behind it: see `qnet.decision.history_window`.
+The same for every Q model, whatever scores behind it: see `qguide.qnet.decision.history_window`.
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qnet.decision.decide import Fallback
-from qnet.decision.history_window import (
+from qguide.qnet.decision.decide import Fallback
+from qguide.qnet.decision.history_window import (
     LongHistory,
     RequestSize,
     least_tokens,
@@ -15,11 +15,11 @@ from qnet.decision.history_window import (
     task_exchanges,
     window_of,
 )
-from qnet.errors import HistoryTooLongError, QGuideError
-from qnet.types import AsyncScorer, History, HistoryWindow, ScoreRequest, ScoreResult
-from server.guidance.step_types import GuidedStepRequest
-from server.q_models.served import QModelLease
-from server.settings.settings import Settings
+from qguide.qnet.errors import HistoryTooLongError, QGuideError
+from qguide.qnet.types import AsyncScorer, History, HistoryWindow, ScoreRequest, ScoreResult
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.q_models.served import QModelLease
+from qguide.server.settings.settings import Settings
 
 _CHOICE: Final = (
     "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the "

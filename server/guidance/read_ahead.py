@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from qnet.device.read_ahead import ReadAhead
-from qnet.errors import ScorerUnavailableError
-from qnet.types import AsyncScorer, History, ScoreRequest, ScoreResult
-from server.observability.metrics import Metrics
-from server.q_models.served import QModelLease
+from qguide.qnet.device.read_ahead import ReadAhead
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.types import AsyncScorer, History, ScoreRequest, ScoreResult
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.served import QModelLease
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from qnet.errors import MalformedHistoryError
-from qnet.openai_messages import PART_END
-from qnet.types import AsyncScorer, History, Message, ScoreRequest, ScoreResult
-from server.messages.history import INSTRUCTING, check_readable
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.openai_messages import PART_END
+from qguide.qnet.types import AsyncScorer, History, Message, ScoreRequest, ScoreResult
+from qguide.server.messages.history import INSTRUCTING, check_readable
 
 _SHOWN_CHARACTERS: Final = 40
 

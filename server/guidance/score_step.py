@@ -6,29 +6,29 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qnet.decision.deadline import SCORING, Deadline
-from qnet.decision.history_window import LongHistory
-from qnet.decision.selection import Distinct, Reason, Selection, distinct, select
-from qnet.errors import InvalidRequestError
-from qnet.types import History, HistoryWindow, Message, ScoreRequest
-from qnet.usage import JudgeUsage
-from server.episodes.service import OUTCOME_HEADER, Episodes
-from server.episodes.state import Offer
-from server.guidance.domain import domain_of, reason_outside
-from server.guidance.long_history import SCORE, Choices, LongHistoryScorer
-from server.guidance.selection import SelectionOptions, SelectionRule, selection_rule
-from server.messages.history import (
+from qguide.qnet.decision.deadline import SCORING, Deadline
+from qguide.qnet.decision.history_window import LongHistory
+from qguide.qnet.decision.selection import Distinct, Reason, Selection, distinct, select
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
+from qguide.qnet.usage import JudgeUsage
+from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
+from qguide.server.episodes.state import Offer
+from qguide.server.guidance.domain import domain_of, reason_outside
+from qguide.server.guidance.long_history import SCORE, Choices, LongHistoryScorer
+from qguide.server.guidance.selection import SelectionOptions, SelectionRule, selection_rule
+from qguide.server.messages.history import (
     TriedCandidates,
     to_candidates,
     to_documents,
     to_history,
 )
-from server.messages.schemas import CandidateMessage, ChatMessage, ScoreItem
-from server.observability.genai import record_q_values
-from server.observability.metrics import Metrics
-from server.q_models.build import Models
-from server.q_models.served import QModelLease
-from server.settings.settings import Settings
+from qguide.server.messages.schemas import CandidateMessage, ChatMessage, ScoreItem
+from qguide.server.observability.genai import record_q_values
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.served import QModelLease
+from qguide.server.settings.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

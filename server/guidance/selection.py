@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import DEFAULT_TAU, SelectionName
-from qnet.models.manifest import PriorSection
-from server.guidance.domain import OutOfDomain
-from server.q_models.served import QModelLease
-from server.settings.settings import Settings
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import DEFAULT_TAU, SelectionName
+from qguide.qnet.models.manifest import PriorSection
+from qguide.server.guidance.domain import OutOfDomain
+from qguide.server.q_models.served import QModelLease
+from qguide.server.settings.settings import Settings
 
 
 class SelectionOptions(Protocol):
@@ -24,7 +24,7 @@ class SelectionOptions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SelectionRule:
-    """Rule for the choice of one request; see `qnet.decision.decide.Guidance`."""
+    """Rule for the choice of one request; see `qguide.qnet.decision.decide.Guidance`."""
 
     selection: SelectionName
     tau: float

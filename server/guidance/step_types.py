@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from qnet.decision.decision import Decision
-from qnet.errors import (
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidRequestError,
     MalformedHistoryError,
     UnknownModelError,
 )
-from qnet.types import History, Sampling
-from server.guidance.readable_view import ReadableView
-from server.messages.schemas import StepOptions
-from server.q_models.policies import ServedPolicy
+from qguide.qnet.types import History, Sampling
+from qguide.server.guidance.readable_view import ReadableView
+from qguide.server.messages.schemas import StepOptions
+from qguide.server.q_models.policies import ServedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class GuidedStepRequest:
         warnings: what could not be passed on to the policy, and why.
         too_long: the history is too long for the Q model, and so is every window that may be read.
         no_q_model: no Q model is named, and why.
-        explore: see `qnet.decision.decide.Guidance`.
+        explore: see `qguide.qnet.decision.decide.Guidance`.
     """
 
     policy: ServedPolicy

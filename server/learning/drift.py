@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from server.learning.lines import EpisodeLine
+from qguide.server.learning.lines import EpisodeLine
 
 _IN_A_ROW: Final = 10
 """Episodes with another prompt in a row; fewer may be a trial of the operator's own."""

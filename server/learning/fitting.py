@@ -17,15 +17,15 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from qnet.errors import QGuideError
-from qnet.models.licence import Licence
-from qnet.models.manifest import read_manifest
-from server.episodes.recorder import TREES
-from server.learning import limited_process
-from server.learning.lines import FitLine
-from server.learning.progress import Progress
-from server.upstreams.child_environment import child_environment
-from server.upstreams.managed_process import ManagedProcess
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.models.licence import Licence
+from qguide.qnet.models.manifest import read_manifest
+from qguide.server.episodes.recorder import TREES
+from qguide.server.learning import limited_process
+from qguide.server.learning.lines import FitLine
+from qguide.server.learning.progress import Progress
+from qguide.server.upstreams.child_environment import child_environment
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 MOST_EPISODES: Final = 2_000
 """The newest that a fit learns from: more take minutes, and are of an agent that has changed."""

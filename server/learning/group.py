@@ -15,11 +15,11 @@ from typing import Final, Literal
 import structlog
 from filelock import FileLock, Timeout
 
-from qnet.errors import InvalidRequestError
-from server.learning.ledger import Ledger
-from server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, PhaseLine
-from server.learning.progress import Change, Progress
-from server.learning.rules import Rules
+from qguide.qnet.errors import InvalidRequestError
+from qguide.server.learning.ledger import Ledger
+from qguide.server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, PhaseLine
+from qguide.server.learning.progress import Change, Progress
+from qguide.server.learning.rules import Rules
 
 GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 """Names of groups, which are names of folders, too."""

@@ -17,7 +17,7 @@ import structlog
 from filelock import FileLock
 from pydantic import ValidationError
 
-from server.learning.lines import LINES, AnyLine
+from qguide.server.learning.lines import LINES, AnyLine
 
 LEDGER: Final = "ledger.jsonl"
 _LOCK_TIMEOUT_S: Final = 30.0

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
-from qnet.records import Row
-from server.episodes.state import Arm
+from qguide.qnet.records import Row
+from qguide.server.episodes.state import Arm
 
 Phase = Literal["collecting", "trial", "guiding"]
 Mode = Literal["auto", "pinned", "forbidden"]

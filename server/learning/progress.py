@@ -6,12 +6,20 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from qnet.trials.difference import DifferenceSequence, Interval
-from qnet.trials.drop import DropDetector
-from server.episodes.state import Arm
-from server.learning.drift import Drift
-from server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, Phase, PhaseLine
-from server.learning.rules import Rules
+from qguide.qnet.trials.difference import DifferenceSequence, Interval
+from qguide.qnet.trials.drop import DropDetector
+from qguide.server.episodes.state import Arm
+from qguide.server.learning.drift import Drift
+from qguide.server.learning.lines import (
+    AnyLine,
+    EpisodeLine,
+    FitLine,
+    Mode,
+    ModeLine,
+    Phase,
+    PhaseLine,
+)
+from qguide.server.learning.rules import Rules
 
 _NEWEST: Final = 200
 

@@ -16,18 +16,18 @@ from typing import Final, get_args
 
 import structlog
 
-from qnet.errors import ConfigError, QGuideError
-from qnet.support.extras import REPORT, install
-from server.context.request_context import calling_key, owner_of, scoped_episode_id
-from server.episodes.state import Arm, Episode
-from server.learning.fitting import FitLimits, Fitter, checkpoint_of
-from server.learning.group import Group, Order
-from server.learning.lines import EpisodeLine, Phase, PhaseLine
-from server.learning.rules import Rules
-from server.learning.state import LearningState, state_of
-from server.q_models.build import Models, open_q_model
-from server.q_models.served import ServedQModel
-from server.settings.settings import Settings
+from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.support.extras import REPORT, install
+from qguide.server.context.request_context import calling_key, owner_of, scoped_episode_id
+from qguide.server.episodes.state import Arm, Episode
+from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
+from qguide.server.learning.group import Group, Order
+from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine
+from qguide.server.learning.rules import Rules
+from qguide.server.learning.state import LearningState, state_of
+from qguide.server.q_models.build import Models, open_q_model
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.settings import Settings
 
 LEARNING: Final = "learning"
 """Name of the folder, in that of the recorded episodes."""

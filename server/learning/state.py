@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 from pydantic import Field
 
-from qnet.trials.difference import Interval
-from server.learning.lines import Mode, Phase
-from server.learning.progress import Progress, Tally
-from server.learning.rules import Rules
-from server.messages.schemas import Body
+from qguide.qnet.trials.difference import Interval
+from qguide.server.learning.lines import Mode, Phase
+from qguide.server.learning.progress import Progress, Tally
+from qguide.server.learning.rules import Rules
+from qguide.server.messages.schemas import Body
 
 
 class ArmState(Body):

@@ -6,12 +6,12 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import Reason
-from qnet.decision.threshold import BelowThreshold
-from qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
-from qnet.usage import JudgeUsage
-from server.messages.schemas import Body, ChatMessage, JudgeFlag, is_none
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import Reason
+from qguide.qnet.decision.threshold import BelowThreshold
+from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
+from qguide.qnet.usage import JudgeUsage
+from qguide.server.messages.schemas import Body, ChatMessage, JudgeFlag, is_none
 
 
 class JudgeCalls(Body):

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from qnet.decision.prior import Prior, PriorBy, prior_of
-from qnet.errors import (
+from qguide.qnet.decision.prior import Prior, PriorBy, prior_of
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     MalformedHistoryError,
 )
-from qnet.types import History, Message, Role
-from server.messages.schemas import CandidateMessage, ChatMessage
+from qguide.qnet.types import History, Message, Role
+from qguide.server.messages.schemas import CandidateMessage, ChatMessage
 
 INSTRUCTING: Final = ("system", "developer")
 """Roles allowed at any position; they do not take part in turn order."""

@@ -11,12 +11,12 @@ from pydantic import (
     ValidationInfo,
 )
 
-from qnet.decision.decide import Fallback
-from qnet.decision.history_window import LongHistory
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import SelectionName
-from qnet.errors import MalformedHistoryError
-from qnet.openai_messages import (
+from qguide.qnet.decision.decide import Fallback
+from qguide.qnet.decision.history_window import LongHistory
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import SelectionName
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.openai_messages import (
     PART_END,
     CustomCall,
     CustomTool,
@@ -25,7 +25,7 @@ from qnet.openai_messages import (
     calls_of,
     plain_message,
 )
-from qnet.types import Message, Role
+from qguide.qnet.types import Message, Role
 
 # Tags of the schemas that one path accepts; they are not fields.
 OUR_SHAPE: Final = "(ours)"
@@ -46,7 +46,7 @@ def _whole_number(value: object) -> object:
 
 
 def _paced(part: object, info: ValidationInfo) -> object:
-    """Let validation rest between the parts of a list; see `server.bodies.pace`."""
+    """Let validation rest between the parts of a list; see `qguide.server.bodies.pace`."""
     return part if info.context is None else info.context.keep(part)
 
 

@@ -8,9 +8,9 @@ from typing import Final
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qnet.errors import OverloadedError, QGuideError
-from server.errors.table import known_error_response
-from server.errors.types import BodyTimeoutError, BodyTooLargeError
+from qguide.qnet.errors import OverloadedError, QGuideError
+from qguide.server.errors.table import known_error_response
+from qguide.server.errors.types import BodyTimeoutError, BodyTooLargeError
 
 _WHOLE_BODIES: Final = 64
 """Memory for bodies that are still arriving, in bodies of the maximum size."""

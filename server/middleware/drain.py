@@ -8,7 +8,7 @@ from typing import Final
 
 import uvicorn
 
-from server.errors.types import DrainingError
+from qguide.server.errors.types import DrainingError
 
 _REFUSAL_S: Final = 0.5
 """Time before the server stops listening in which clients on open connections are told to go."""

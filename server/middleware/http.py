@@ -12,11 +12,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.context.request_context import Account, open_account
-from server.errors.anthropic import REQUEST_ID_HEADER, speaks_anthropic
-from server.errors.table import error_event, known_error_response, unknown_error_response
-from server.errors.types import DrainingError
-from server.observability.metrics import Metrics
+from qguide.server.context.request_context import Account, open_account
+from qguide.server.errors.anthropic import REQUEST_ID_HEADER, speaks_anthropic
+from qguide.server.errors.table import error_event, known_error_response, unknown_error_response
+from qguide.server.errors.types import DrainingError
+from qguide.server.observability.metrics import Metrics
 
 CLIENT_GONE: Final = 499
 """Status in logs and metrics of a request whose client disconnected; it is never sent."""

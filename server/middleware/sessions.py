@@ -14,11 +14,11 @@ from urllib.parse import unquote_to_bytes
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from qnet.errors import InvalidRequestError
-from qnet.policies.session import HEADER
-from server.episodes.service import OUTCOME_HEADER
-from server.errors.table import known_error_response
-from server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.policies.session import HEADER
+from qguide.server.episodes.service import OUTCOME_HEADER
+from qguide.server.errors.table import known_error_response
+from qguide.server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
 
 PREFIX: Final = "/episodes/"
 _HEADER: Final = HEADER.lower().encode()

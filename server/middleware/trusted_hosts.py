@@ -6,9 +6,9 @@ from typing import Final
 from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server.errors.table import known_error_response
-from server.errors.types import UntrustedHostError
-from server.settings.settings import Settings
+from qguide.server.errors.table import known_error_response
+from qguide.server.errors.types import UntrustedHostError
+from qguide.server.settings.settings import Settings
 
 ANY: Final = "*"
 

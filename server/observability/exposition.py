@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client import generate_latest
 
-from server.observability.metrics import Metrics
+from qguide.server.observability.metrics import Metrics
 
 KEPT_S: Final = 1.0
 

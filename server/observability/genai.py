@@ -8,9 +8,9 @@ See https://github.com/open-telemetry/semantic-conventions-genai.
 from collections.abc import Sequence
 from typing import Final
 
-from qnet.decision.decision import StepUsage
-from qnet.types import Sampling
-from server.observability.tracing import Attributes, Tracing
+from qguide.qnet.decision.decision import StepUsage
+from qguide.qnet.types import Sampling
+from qguide.server.observability.tracing import Attributes, Tracing
 
 EVALUATION: Final = "gen_ai.evaluation.result"
 _Q_VALUE: Final = "q_value"

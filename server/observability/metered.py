@@ -6,8 +6,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Literal
 
-from qnet.policies.usage_ledger import collect_usage
-from qnet.types import (
+from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.types import (
     AsyncScorer,
     Candidate,
     History,
@@ -17,8 +17,8 @@ from qnet.types import (
     ScoreResult,
     spent_on,
 )
-from qnet.usage import TokenUsage, total_of
-from server.observability.metrics import Metrics
+from qguide.qnet.usage import TokenUsage, total_of
+from qguide.server.observability.metrics import Metrics
 
 Stage = Literal["paraphrase", "sample", "score"]
 

@@ -9,13 +9,13 @@ from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from qnet.decision.threshold import ActionTaken
-from qnet.device.device_worker import BatchRun, Ending
-from qnet.judging.judge import CallOutcome
-from qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
-from qnet.usage import TokenUsage
-from server.context.request_context import charge_tokens
-from server.observability.tracing import NoTracing, Tracing
+from qguide.qnet.decision.threshold import ActionTaken
+from qguide.qnet.device.device_worker import BatchRun, Ending
+from qguide.qnet.judging.judge import CallOutcome
+from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
+from qguide.qnet.usage import TokenUsage
+from qguide.server.context.request_context import charge_tokens
+from qguide.server.observability.tracing import NoTracing, Tracing
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)

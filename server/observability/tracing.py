@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from qnet.errors import ConfigError
-from qnet.policies.trace_context import in_trace
-from qnet.support.extras import install
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.policies.trace_context import in_trace
+from qguide.qnet.support.extras import install
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

@@ -11,7 +11,7 @@ from hashlib import sha256
 from math import isfinite
 from typing import Final
 
-from qnet.errors import RoutingError, UnknownModelError
+from qguide.qnet.errors import RoutingError, UnknownModelError
 
 DEFAULT: Final = "default"
 

@@ -11,41 +11,41 @@ from typing import Final
 
 import structlog
 
-from qnet.device.device_loss import is_lost
-from qnet.device.device_thread import DeviceThread
-from qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
-from qnet.features.domain import Domain
-from qnet.models.feature_q import is_feature_q, load_feature_q
-from qnet.models.hub import model_folder
-from qnet.models.loading import embedded_path
-from qnet.models.manifest import content_sha256
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.scoring.feature_q import FeatureScorer
-from qnet.scoring.rules import split_rules
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.support.extras import MODELS, extra_named
-from server.observability.metrics import Metrics
-from server.observability.tracing import build_tracing
-from server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
-from server.q_models.judge import build_judge, check_judges, is_judge
-from server.q_models.licence import require_licence
-from server.q_models.no_q_model import build_no_q_model, unguided_policies
-from server.q_models.policies import (
+from qguide.qnet.device.device_loss import is_lost
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.feature_q import is_feature_q, load_feature_q
+from qguide.qnet.models.hub import model_folder
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.models.manifest import content_sha256
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.scoring.feature_q import FeatureScorer
+from qguide.qnet.scoring.rules import split_rules
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.support.extras import MODELS, extra_named
+from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.tracing import build_tracing
+from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
+from qguide.server.q_models.judge import build_judge, check_judges, is_judge
+from qguide.server.q_models.licence import require_licence
+from qguide.server.q_models.no_q_model import build_no_q_model, unguided_policies
+from qguide.server.q_models.policies import (
     ServedPolicy,
     build_paraphraser,
     build_upstreams,
     named_policy,
 )
-from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
-from server.q_models.remote_classifier import build_classify_source
-from server.q_models.rules import RuleQModel, put_before
-from server.q_models.score_cache import ScoreCache
-from server.q_models.served import ServedQModel, source_of
-from server.q_models.thresholds import check_thresholds
-from server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
-from server.redis.client import RedisLink
-from server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, SCRIPTED, Settings
-from server.upstreams.build import check_policies
+from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.q_models.remote_classifier import build_classify_source
+from qguide.server.q_models.rules import RuleQModel, put_before
+from qguide.server.q_models.score_cache import ScoreCache
+from qguide.server.q_models.served import ServedQModel, source_of
+from qguide.server.q_models.thresholds import check_thresholds
+from qguide.server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
+from qguide.server.redis.client import RedisLink
+from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, SCRIPTED, Settings
+from qguide.server.upstreams.build import check_policies
 
 DEMO_Q = {
     "Action: put": 0.95,
@@ -384,6 +384,6 @@ def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) 
         MODELS,
         otherwise=", or run it on a server (QGUIDE_VLLM_TRUNKS, QGUIDE_CLASSIFIERS)",
     ):
-        from server.q_models.local_models import build_local_source
+        from qguide.server.q_models.local_models import build_local_source
 
     return build_local_source(settings, folder, source_of(source))

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from qnet.decision.history_window import RequestSize
-from qnet.errors import ConfigError
-from qnet.judging.judge import Judge
-from qnet.judging.settings import JudgeSettings
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.types import ScoreRequest
-from server.observability.metered import MeteredScorer
-from server.q_models.aliases import join, plain_name
-from server.q_models.registry import Runtime
-from server.q_models.score_cache import CachedScorer
-from server.q_models.served import ServedQModel
+from qguide.qnet.decision.history_window import RequestSize
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.judging.judge import Judge
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.types import ScoreRequest
+from qguide.server.observability.metered import MeteredScorer
+from qguide.server.q_models.aliases import join, plain_name
+from qguide.server.q_models.registry import Runtime
+from qguide.server.q_models.score_cache import CachedScorer
+from qguide.server.q_models.served import ServedQModel
 
 JUDGE: Final = "judge:"
 VERSION: Final = "judge-"

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from qnet.device.history_reader import HistoryReader
-from qnet.sliced_scorer import CacheUse, CachingScorer
-from qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.device.history_reader import HistoryReader
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
 class LazyScorer:

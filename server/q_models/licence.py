@@ -2,8 +2,8 @@
 
 import structlog
 
-from qnet.errors import CheckpointError
-from qnet.models.manifest import Manifest
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.manifest import Manifest
 
 _log = structlog.get_logger(__name__)
 

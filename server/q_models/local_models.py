@@ -4,15 +4,15 @@ from pathlib import Path
 
 import torch
 
-from qnet.device.device_thread import DeviceThread
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
-from qnet.policies.local import LocalPolicy
-from qnet.scoring.build import build_serving_scorer
-from qnet.sliced_scorer import CachingScorer
-from server.q_models.registry import ScorerSource
-from server.q_models.served import Source
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy, load_q_model
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.scoring.build import build_serving_scorer
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.server.q_models.registry import ScorerSource
+from qguide.server.q_models.served import Source
+from qguide.server.settings.settings import Settings
 
 
 def build_local_policy(

@@ -7,10 +7,10 @@ the default of the embedded policy alone.
 
 from typing import Final, NoReturn
 
-from qnet.errors import UnknownModelError
-from qnet.types import ScoreRequest
-from server.q_models.served import ServedQModel
-from server.settings.settings import EMBEDDED, NONE, Settings
+from qguide.qnet.errors import UnknownModelError
+from qguide.qnet.types import ScoreRequest
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.settings import EMBEDDED, NONE, Settings
 
 _VERSION: Final = "0"
 

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qnet.device.device_thread import DeviceThread
-from qnet.models.loading import embedded_path
-from qnet.models.manifest import Manifest
-from qnet.native import DialectName
-from qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
-from qnet.support.extras import MODELS, extra_named
-from qnet.types import Policy, TaskMarker
-from server.q_models.served import Source, source_of
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
-from server.upstreams.build import build_upstream
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.native import DialectName
+from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
+from qguide.qnet.support.extras import MODELS, extra_named
+from qguide.qnet.types import Policy, TaskMarker
+from qguide.server.q_models.served import Source, source_of
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.server.upstreams.build import build_upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> Serve
         MODELS,
         otherwise=", or name an upstream (QGUIDE_UPSTREAMS and QGUIDE_POLICY)",
     ):
-        from server.q_models.local_models import build_local_policy
+        from qguide.server.q_models.local_models import build_local_policy
 
     policy, loaded = build_local_policy(settings, folder, thread)
     source = source_of(named)

@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING
 
 from structlog.contextvars import bound_contextvars
 
-from qnet.decision.history_window import RequestSize
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import BatchRun
-from qnet.device.fair_thread import DEFAULT_MAX_WAITING
-from qnet.device.read_ahead import ReadAhead
-from qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
-from qnet.errors import ScorerUnavailableError
-from qnet.features.domain import Domain
-from qnet.models.manifest import Manifest
-from qnet.policies.usage_ledger import record_usage
-from qnet.sliced_scorer import CachingScorer
-from qnet.types import History, Message, ScoreRequest
-from server.context.request_context import name_episode
-from server.observability.metered import MeteredScorer
-from server.observability.metrics import Metrics
-from server.q_models.aliases import DEFAULT, AliasTable, Shares
-from server.q_models.lazy_scorer import LazyScorer
-from server.q_models.score_cache import CachedScorer, ScoreCache
-from server.q_models.served import QModelLease, ServedQModel, Source
-from server.q_models.shadow import ShadowedScorer, ShadowScoring
-from server.redis.client import RedisLink
+from qguide.qnet.decision.history_window import RequestSize
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import BatchRun
+from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
+from qguide.qnet.device.read_ahead import ReadAhead
+from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.policies.usage_ledger import record_usage
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import History, Message, ScoreRequest
+from qguide.server.context.request_context import name_episode
+from qguide.server.observability.metered import MeteredScorer
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
+from qguide.server.q_models.lazy_scorer import LazyScorer
+from qguide.server.q_models.score_cache import CachedScorer, ScoreCache
+from qguide.server.q_models.served import QModelLease, ServedQModel, Source
+from qguide.server.q_models.shadow import ShadowedScorer, ShadowScoring
+from qguide.server.redis.client import RedisLink
 
 if TYPE_CHECKING:
-    from qnet.rendering.renderer import Renderer
+    from qguide.qnet.rendering.renderer import Renderer
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class QModel(ServedQModel):
         if self._renderer is None or self.context is None:
             return None
         # With a tokenizer there is numpy, which a server without Q models of its own lacks.
-        from qnet.scoring.rendered_requests import request_size
+        from qguide.qnet.scoring.rendered_requests import request_size
 
         work = partial(request_size, self._renderer, request, self.context)
         characters = _characters((*request.history, *request.candidates))

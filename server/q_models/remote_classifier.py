@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from qnet.sliced_scorer import CachingScorer
-from server.q_models.registry import ScorerSource
-from server.settings.remote_models import Classifier
-from server.settings.settings import Settings
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.server.q_models.registry import ScorerSource
+from qguide.server.settings.remote_models import Classifier
+from qguide.server.settings.settings import Settings
 
 
 def build_classify_source(settings: Settings, folder: Path, classifier: Classifier) -> ScorerSource:
@@ -17,9 +17,9 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
         CheckpointError: the folder is no classifier's.
     """
     # The tokenizer's library takes a second to import, which a server without a tokenizer saves.
-    from qnet.models.remote_classifier import load_remote_classifier
-    from qnet.scoring.remote_classifier import RemoteClassifyScorer
-    from qnet.scoring.vllm_client import ClassifyServer
+    from qguide.qnet.models.remote_classifier import load_remote_classifier
+    from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
+    from qguide.qnet.scoring.vllm_client import ClassifyServer
 
     loaded = load_remote_classifier(folder, name=classifier.model)
     url = str(classifier.url)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from qnet.scoring.rules import RuleName, compares_draws, result_by_rules, rules_before
-from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
-from server.observability.metered import MeteredScorer
-from server.q_models.registry import Runtime
-from server.q_models.served import ServedQModel
+from qguide.qnet.scoring.rules import RuleName, compares_draws, result_by_rules, rules_before
+from qguide.qnet.types import AsyncScorer, ScoreRequest, ScoreResult
+from qguide.server.observability.metered import MeteredScorer
+from qguide.server.q_models.registry import Runtime
+from qguide.server.q_models.served import ServedQModel
 
 _VERSION: Final = "0"
 

@@ -4,11 +4,11 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from qnet.decision.prior import PriorBy
-from qnet.judging.settings import JudgeMode
-from qnet.models.manifest import Manifest
-from server.messages.schemas import Body, is_none
-from server.q_models.served import Source
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.judging.settings import JudgeMode
+from qguide.qnet.models.manifest import Manifest
+from qguide.server.messages.schemas import Body, is_none
+from qguide.server.q_models.served import Source
 
 
 class JudgeCard(Body):

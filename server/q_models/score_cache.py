@@ -15,10 +15,10 @@ from typing import Final, cast
 from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
-from qnet.tenant import current_tenant
-from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
-from qnet.usage import JudgeUsage
-from server.redis.client import NAMESPACE, RedisLink
+from qguide.qnet.tenant import current_tenant
+from qguide.qnet.types import AsyncScorer, ScoreRequest, ScoreResult
+from qguide.qnet.usage import JudgeUsage
+from qguide.server.redis.client import NAMESPACE, RedisLink
 
 _MEMORY_ENTRIES: Final = 10_000
 _ROW: Final = TypeAdapter(

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from qnet.decision.history_window import RequestSize
-from qnet.device.read_ahead import ReadAhead
-from qnet.features.domain import Domain
-from qnet.judging.settings import JudgeSettings
-from qnet.models.manifest import Manifest
-from qnet.types import AsyncScorer, History, ScoreRequest
-from server.q_models.aliases import join
-from server.settings.settings import EMBEDDED
+from qguide.qnet.decision.history_window import RequestSize
+from qguide.qnet.device.read_ahead import ReadAhead
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.types import AsyncScorer, History, ScoreRequest
+from qguide.server.q_models.aliases import join
+from qguide.server.settings.settings import EMBEDDED
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "rules", "none"]
 

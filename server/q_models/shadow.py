@@ -9,9 +9,9 @@ from typing import Protocol
 
 import structlog
 
-from qnet.decision.selection import select
-from qnet.types import AsyncScorer, ScoreRequest, ScoreResult
-from server.observability.metrics import Metrics, Outcome
+from qguide.qnet.decision.selection import select
+from qguide.qnet.types import AsyncScorer, ScoreRequest, ScoreResult
+from qguide.server.observability.metrics import Metrics, Outcome
 
 _log = structlog.get_logger(__name__)
 

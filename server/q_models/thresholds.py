@@ -1,10 +1,10 @@
 """Checks of the thresholds in the settings against the Q models and upstreams there."""
 
-from qnet.errors import ConfigError
-from qnet.scoring.rules import RuleName, compares_draws, split_rules
-from server.q_models.aliases import plain_name
-from server.q_models.judge import is_judge
-from server.settings.settings import Settings
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.scoring.rules import RuleName, compares_draws, split_rules
+from qguide.server.q_models.aliases import plain_name
+from qguide.server.q_models.judge import is_judge
+from qguide.server.settings.settings import Settings
 
 
 def check_thresholds(settings: Settings) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from qnet.errors import ConfigError
-from qnet.sliced_scorer import CachingScorer
-from server.q_models.aliases import plain_name
-from server.q_models.registry import ScorerSource
-from server.settings.remote_models import VllmTrunk
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.server.q_models.aliases import plain_name
+from qguide.server.q_models.registry import ScorerSource
+from qguide.server.settings.remote_models import VllmTrunk
+from qguide.server.settings.settings import SCRIPTED, Settings
 
 Served = TypeVar("Served", bound=VllmTrunk)
 
@@ -56,9 +56,9 @@ def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk)
         CheckpointError: the checkpoint does not match its manifest, or has no value head.
     """
     # The tokenizer's library takes a second to import, which a server without a tokenizer saves.
-    from qnet.models.remote_trunk import load_remote_trunk
-    from qnet.scoring.vllm import VllmScorer
-    from qnet.scoring.vllm_client import VllmServer
+    from qguide.qnet.models.remote_trunk import load_remote_trunk
+    from qguide.qnet.scoring.vllm import VllmScorer
+    from qguide.qnet.scoring.vllm_client import VllmServer
 
     loaded = load_remote_trunk(folder)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qnet.types import History
+from qguide.qnet.types import History
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from qnet.errors import ConfigError
-from server.observability.metrics import Metrics
+from qguide.qnet.errors import ConfigError
+from qguide.server.observability.metrics import Metrics
 
 Answer = TypeVar("Answer")
 

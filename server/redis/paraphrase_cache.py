@@ -8,8 +8,8 @@ from typing import Final, cast
 
 from pydantic import TypeAdapter
 
-from qnet.decision.perturbation import MemoryParaphraseCache
-from server.redis.client import NAMESPACE, RedisLink
+from qguide.qnet.decision.perturbation import MemoryParaphraseCache
+from qguide.server.redis.client import NAMESPACE, RedisLink
 
 _TEXTS: Final = TypeAdapter(tuple[str, ...])
 _TTL_S: Final = 7 * 24 * 3600

@@ -8,8 +8,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from server.guidance.score_step import Scored
-from server.messages.schemas import (
+from qguide.server.guidance.score_step import Scored
+from qguide.server.messages.schemas import (
     JINA_SHAPE,
     NOT_EMPTY,
     TEI_SHAPE,
@@ -19,8 +19,8 @@ from server.messages.schemas import (
     Positive,
     QModelName,
 )
-from server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
-from server.rerank.translation import best_first, relevance, tokens_of
+from qguide.server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
+from qguide.server.rerank.translation import best_first, relevance, tokens_of
 
 _VOYAGES: Final = ("truncation", "top_k")
 _JINAS: Final = ("top_n", "messages", "raw_scores", "use_activation")

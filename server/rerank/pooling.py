@@ -11,9 +11,9 @@ from typing import Final, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from qnet.errors import MalformedHistoryError
-from server.guidance.score_step import Scored
-from server.messages.schemas import (
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.server.guidance.score_step import Scored
+from qguide.server.messages.schemas import (
     NOT_EMPTY,
     CandidateMessage,
     ChatMessage,
@@ -21,8 +21,8 @@ from server.messages.schemas import (
     ListOf,
     QModelName,
 )
-from server.rerank.schemas import CachedTokens, PairScoreUsage, RerankBody
-from server.rerank.translation import relevance, tokens_of
+from qguide.server.rerank.schemas import CachedTokens, PairScoreUsage, RerankBody
+from qguide.server.rerank.translation import relevance, tokens_of
 
 _LABEL: Final = "LABEL_0"
 """transformers' name for the label of a classifier that has one."""

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from server.messages.schemas import (
+from qguide.server.messages.schemas import (
     NOT_EMPTY,
     OUR_SHAPE,
     VLLM_SHAPE,

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from time import time
 from typing import Final
 
-from server.guidance.score_step import Scored
-from server.messages.schemas import ChatMessage
-from server.rerank.schemas import (
+from qguide.server.guidance.score_step import Scored
+from qguide.server.messages.schemas import ChatMessage
+from qguide.server.rerank.schemas import (
     CachedTokens,
     CohereMeta,
     CohereRerankRequest,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.answers import Absent, ChatGuidance
 
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from server.streaming.events import Json, pieces_of
+from qguide.server.streaming.events import Json, pieces_of
 
 
 def opening_events(response: Json) -> Iterator[Json]:

@@ -5,9 +5,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from server.responses.schemas import ResponsesRequest, TextOptions, Tool
-from server.responses.tools import called_names
-from server.streaming.events import Json
+from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
+from qguide.server.responses.tools import called_names
+from qguide.server.streaming.events import Json
 
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Reasons for an incomplete response by a chat's finish reason."""

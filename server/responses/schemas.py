@@ -4,9 +4,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from qnet import responses_items
-from server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from server.messages.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
+from qguide.qnet import responses_items
+from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from qguide.server.messages.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
 
 _OF_RESPONSES_ONLY: Final = frozenset(
     (

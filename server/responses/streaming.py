@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from server.responses.events import closing_events, failure_events, opening_events
-from server.responses.output import failed
-from server.streaming.events import HEARTBEAT, Json, event
+from qguide.server.responses.events import closing_events, failure_events, opening_events
+from qguide.server.responses.output import failed
+from qguide.server.streaming.events import HEARTBEAT, Json, event
 
 
 class ResponseWriter:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qnet.responses_items import chat_name
-from server.responses.schemas import CallersTool, Tool
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.responses_items import chat_name
+from qguide.server.responses.schemas import CallersTool, Tool
 
 _KINDS: Final = ("function", "custom")
 _NAMESPACE: Final = "namespace"

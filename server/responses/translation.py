@@ -2,16 +2,16 @@
 
 from typing import Any, Final
 
-from qnet.errors import UnsupportedParameterError
-from qnet.responses_items import to_turns
-from qnet.types import DEFAULT_TEMPERATURE
-from server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
-from server.chat.translation import read_request as read_chat_request
-from server.guidance.step_types import GuidedStepRequest
-from server.q_models.policies import ServedPolicy
-from server.responses.schemas import ResponsesRequest, TextFormat
-from server.responses.tools import to_chat_choice, to_chat_tools
-from server.settings.settings import Settings
+from qguide.qnet.errors import UnsupportedParameterError
+from qguide.qnet.responses_items import to_turns
+from qguide.qnet.types import DEFAULT_TEMPERATURE
+from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
+from qguide.server.chat.translation import read_request as read_chat_request
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.responses.schemas import ResponsesRequest, TextFormat
+from qguide.server.responses.tools import to_chat_choice, to_chat_tools
+from qguide.server.settings.settings import Settings
 
 _STATEFUL: Final = {
     "previous_response_id": "send the items of the earlier responses in `input`",
@@ -49,7 +49,8 @@ def read_request(
     """Translate a Responses request to the request for a guided step.
 
     Raises:
-        InvalidRequestError: see `server.chat.translation.read_request`; or an item is malformed.
+        InvalidRequestError: see `qguide.server.chat.translation.read_request`; or an item is
+            malformed.
         UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
     """
     return read_chat_request(to_chat_request(body), options, policy, settings, names=_OF_CHATS)

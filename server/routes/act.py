@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from qnet.decision.decision import Decision
-from qnet.types import Sampling
-from server.bodies.route import BodyRoute
-from server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from server.messages.answers import (
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.types import Sampling
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.messages.answers import (
     ActResponse,
     DrawnMessage,
     JudgeCalls,
@@ -16,9 +16,9 @@ from server.messages.answers import (
     Usage,
     Window,
 )
-from server.messages.history import to_history
-from server.messages.schemas import ActRequest
-from server.routes.dependencies import StepperDep
+from qguide.server.messages.history import to_history
+from qguide.server.messages.schemas import ActRequest
+from qguide.server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 

@@ -6,12 +6,18 @@ Every change is answered with the models served after it. A refused change has n
 
 from fastapi import APIRouter, Depends
 
-from server.access.admission import require_admin
-from server.bodies.route import BodyRoute
-from server.q_models.aliases import shares_of
-from server.q_models.schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
-from server.routes.dependencies import ModelsDep, SettingsDep
-from server.routes.models import model_list
+from qguide.server.access.admission import require_admin
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.q_models.aliases import shares_of
+from qguide.server.q_models.schemas import (
+    AliasRequest,
+    DropRequest,
+    LoadRequest,
+    ModelList,
+    ShadowRequest,
+)
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep
+from qguide.server.routes.models import model_list
 
 router = APIRouter(
     prefix="/v1/models",

@@ -7,26 +7,26 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from server.anthropic.answers import AnthropicMessage, CountedTokens, MessageEvent
-from server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
-from server.anthropic.streaming import MessageWriter
-from server.anthropic.token_count import count_tokens, prompt_history
-from server.anthropic.translation import CALLED_HERE, Asked, message_of, read_message
-from server.bodies.parsing import translate_body
-from server.bodies.route import BodyRoute
-from server.chat.schemas import GuidanceOptions, options_of
-from server.chat.translation import read_request
-from server.errors.anthropic import OVERLOADED
-from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepService
-from server.guidance.native import as_it_came
-from server.guidance.step_types import GuidedStepRequest
-from server.q_models.policies import ServedPolicy
-from server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
-from server.settings.settings import Settings
-from server.streaming.event_stream import EventStream
-from server.streaming.events import Json
-from server.streaming.openapi import answer_or_events
+from qguide.server.anthropic.answers import AnthropicMessage, CountedTokens, MessageEvent
+from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
+from qguide.server.anthropic.streaming import MessageWriter
+from qguide.server.anthropic.token_count import count_tokens, prompt_history
+from qguide.server.anthropic.translation import CALLED_HERE, Asked, message_of, read_message
+from qguide.server.bodies.parsing import translate_body
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.chat.schemas import GuidanceOptions, options_of
+from qguide.server.chat.translation import read_request
+from qguide.server.errors.anthropic import OVERLOADED
+from qguide.server.errors.table import STATUSES
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.native import as_it_came
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from qguide.server.settings.settings import Settings
+from qguide.server.streaming.event_stream import EventStream
+from qguide.server.streaming.events import Json
+from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
 

@@ -6,23 +6,23 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from server.bodies.parsing import translate_body
-from server.bodies.route import BodyRoute
-from server.chat.answers import ChatChunk, ChatCompletion
-from server.chat.schemas import (
+from qguide.server.bodies.parsing import translate_body
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.chat.answers import ChatChunk, ChatCompletion
+from qguide.server.chat.schemas import (
     ChatCompletionRequest,
     GuidanceOptions,
     OpenAIErrorBody,
     options_of,
 )
-from server.chat.streaming import ChunkWriter
-from server.chat.translation import completion_of, read_request
-from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepService
-from server.guidance.step_types import GuidedStepRequest
-from server.routes.dependencies import StepperDep
-from server.streaming.event_stream import EventStream
-from server.streaming.openapi import answer_or_events
+from qguide.server.chat.streaming import ChunkWriter
+from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.errors.table import STATUSES
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.routes.dependencies import StepperDep
+from qguide.server.streaming.event_stream import EventStream
+from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 

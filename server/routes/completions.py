@@ -6,19 +6,19 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from server.bodies.route import BodyRoute
-from server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
-from server.chat.translation import completion_of, read_request
-from server.completions.schemas import CompletionRequest, TextCompletion
-from server.completions.streaming import TextWriter
-from server.completions.translation import text_completion_of, to_chat_request, with_best_of
-from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepService
-from server.guidance.step_types import GuidedStepRequest
-from server.routes.dependencies import StepperDep
-from server.streaming.event_stream import EventStream
-from server.streaming.events import Json
-from server.streaming.openapi import answer_or_events
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
+from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.completions.schemas import CompletionRequest, TextCompletion
+from qguide.server.completions.streaming import TextWriter
+from qguide.server.completions.translation import text_completion_of, to_chat_request, with_best_of
+from qguide.server.errors.table import STATUSES
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.routes.dependencies import StepperDep
+from qguide.server.streaming.event_stream import EventStream
+from qguide.server.streaming.events import Json
+from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 

@@ -9,17 +9,17 @@ from typing import Annotated, cast
 from fastapi import Depends, Header, Request
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from qnet.decision.deadline import Deadline
-from server.episodes.service import Episodes
-from server.guidance.guided_step import GuidedStepService
-from server.guidance.score_step import ScoringService
-from server.learning.service import Learning
-from server.middleware.drain import Drain
-from server.observability.exposition import Exposition
-from server.q_models.build import Models
-from server.settings.settings import Settings
-from server.upstreams.health import UpstreamWatch
-from server.upstreams.vllm_process import VllmProcess
+from qguide.qnet.decision.deadline import Deadline
+from qguide.server.episodes.service import Episodes
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.score_step import ScoringService
+from qguide.server.learning.service import Learning
+from qguide.server.middleware.drain import Drain
+from qguide.server.observability.exposition import Exposition
+from qguide.server.q_models.build import Models
+from qguide.server.settings.settings import Settings
+from qguide.server.upstreams.health import UpstreamWatch
+from qguide.server.upstreams.vllm_process import VllmProcess
 
 
 class AnyTextConvertor(PathConvertor):
@@ -125,12 +125,12 @@ async def scorings(request: Request, wanted_s: WantedS = None) -> ScoringService
 
 
 def _session_id(request: Request) -> str | None:
-    """The episode that the URL or the header names; see `server.middleware.sessions`."""
+    """The episode that the URL or the header names; see `qguide.server.middleware.sessions`."""
     return getattr(request.state, "session_id", None)
 
 
 def _outcome(request: Request) -> float | None:
-    """The outcome in the header `X-QGuide-Outcome`; see `server.middleware.sessions`."""
+    """The outcome in the header `X-QGuide-Outcome`; see `qguide.server.middleware.sessions`."""
     return getattr(request.state, "outcome", None)
 
 

@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from server.bodies.parsing import parse_body
-from server.bodies.route import body_schema
+from qguide.server.bodies.parsing import parse_body
+from qguide.server.bodies.route import body_schema
 
 ServiceOf = Callable[[Request], Awaitable[Any]]
 """Makes the service of one request, as the endpoint's dependency would."""

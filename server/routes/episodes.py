@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from server.bodies.route import BodyRoute
-from server.episodes.state import Outcome
-from server.messages.answers import OutcomeResponse
-from server.messages.schemas import OutcomeRequest
-from server.routes.dependencies import EpisodesDep
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.episodes.state import Outcome
+from qguide.server.messages.answers import OutcomeResponse
+from qguide.server.messages.schemas import OutcomeRequest
+from qguide.server.routes.dependencies import EpisodesDep
 
 router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=BodyRoute)
 

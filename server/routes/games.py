@@ -13,10 +13,10 @@ from typing import Annotated, Final, cast
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from qnet.errors import InvalidRequestError
-from server.bodies.route import BodyRoute
-from server.messages.schemas import Body, ChatMessage, Integer, ListOf
-from server.race.games import Games
+from qguide.qnet.errors import InvalidRequestError
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.messages.schemas import Body, ChatMessage, Integer, ListOf
+from qguide.server.race.games import Games
 
 router = APIRouter(prefix="/v1/games", tags=["playground"], route_class=BodyRoute)
 

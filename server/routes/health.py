@@ -5,9 +5,9 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from server.messages.answers import Health, Version
-from server.q_models.build import Models
-from server.routes.dependencies import (
+from qguide.server.messages.answers import Health, Version
+from qguide.server.q_models.build import Models
+from qguide.server.routes.dependencies import (
     DrainDep,
     ExpositionDep,
     ModelsDep,
@@ -15,7 +15,7 @@ from server.routes.dependencies import (
     UpstreamsDep,
     VllmDep,
 )
-from server.settings.settings import VLLM
+from qguide.server.settings.settings import VLLM
 
 router = APIRouter(tags=["operation"])
 

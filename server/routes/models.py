@@ -4,17 +4,17 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 
-from qnet.errors import UnknownModelError
-from qnet.models.manifest import Manifest
-from server.chat.schemas import OpenAIErrorBody
-from server.errors.table import STATUSES
-from server.q_models.aliases import DEFAULT
-from server.q_models.build import Models
-from server.q_models.judge import JudgeQModel
-from server.q_models.policies import ServedPolicy
-from server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
-from server.q_models.served import ServedQModel
-from server.routes.dependencies import ModelsDep
+from qguide.qnet.errors import UnknownModelError
+from qguide.qnet.models.manifest import Manifest
+from qguide.server.chat.schemas import OpenAIErrorBody
+from qguide.server.errors.table import STATUSES
+from qguide.server.q_models.aliases import DEFAULT
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.judge import JudgeQModel
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.routes.dependencies import ModelsDep
 
 router = APIRouter(prefix="/v1", tags=["models"])
 

@@ -12,10 +12,10 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, RedirectResponse
 from pydantic import Field
 
-from server.messages.schemas import Body
-from server.race.games import Games
-from server.routes.dependencies import ModelsDep, SettingsDep
-from server.routes.games import MOST_REPLIES
+from qguide.server.messages.schemas import Body
+from qguide.server.race.games import Games
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep
+from qguide.server.routes.games import MOST_REPLIES
 
 router = APIRouter(tags=["playground"])
 

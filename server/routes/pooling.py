@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter, Request
 
-from server.bodies.parsing import translate_body
-from server.bodies.route import BodyRoute
-from server.guidance.score_step import Scored, ScoringService
-from server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
-from server.routes.dependencies import ScoringDep
+from qguide.server.bodies.parsing import translate_body
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
+from qguide.server.routes.dependencies import ScoringDep
 
 router = APIRouter(tags=["rerank"], route_class=BodyRoute)
 

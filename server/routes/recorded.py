@@ -10,11 +10,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
-from qnet.errors import InvalidRequestError
-from qnet.records import OfferRow, TreeRow
-from server.access.admission import require_admin
-from server.episodes.archive import MOST_EPISODES, EpisodeArchive, Recorded
-from server.messages.schemas import Body, JudgeFlag
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.records import OfferRow, TreeRow
+from qguide.server.access.admission import require_admin
+from qguide.server.episodes.archive import MOST_EPISODES, EpisodeArchive, Recorded
+from qguide.server.messages.schemas import Body, JudgeFlag
 
 router = APIRouter(prefix="/v1/episodes", tags=["admin"], dependencies=[Depends(require_admin)])
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter
 
-from qnet.errors import InvalidCandidatesError
-from qnet.support.concurrency import all_of
-from qnet.types import History, Message
-from server.bodies.route import BodyRoute
-from server.guidance.score_step import Scored, ScoringService
-from server.messages.history import TriedCandidates
-from server.q_models.served import QModelLease
-from server.rerank.foreign import (
+from qguide.qnet.errors import InvalidCandidatesError
+from qguide.qnet.support.concurrency import all_of
+from qguide.qnet.types import History, Message
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.messages.history import TriedCandidates
+from qguide.server.q_models.served import QModelLease
+from qguide.server.rerank.foreign import (
     AnyRerankRequest,
     TeiRank,
     TeiRerankRequest,
@@ -24,7 +24,7 @@ from server.rerank.foreign import (
     tei_response,
     voyage_response,
 )
-from server.rerank.schemas import (
+from qguide.server.rerank.schemas import (
     CohereRerankRequest,
     CohereRerankResponse,
     JinaRerankResponse,
@@ -32,8 +32,13 @@ from server.rerank.schemas import (
     PairScoreResponse,
     RerankRequest,
 )
-from server.rerank.translation import cohere_response, jina_response, messages_of, pair_response
-from server.routes.dependencies import ScoringDep
+from qguide.server.rerank.translation import (
+    cohere_response,
+    jina_response,
+    messages_of,
+    pair_response,
+)
+from qguide.server.routes.dependencies import ScoringDep
 
 router = APIRouter(tags=["rerank"], route_class=BodyRoute)
 

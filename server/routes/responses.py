@@ -6,25 +6,25 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from server.bodies.parsing import translate_body
-from server.bodies.route import BodyRoute
-from server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
-from server.chat.translation import completion_of
-from server.errors.table import STATUSES
-from server.guidance.guided_step import GuidedStepService
-from server.guidance.native import as_it_came, native_answer
-from server.guidance.step_types import GuidedStepRequest
-from server.q_models.policies import ServedPolicy
-from server.responses.answers import ResponseEvent, ResponseObject
-from server.responses.output import finished, opened
-from server.responses.schemas import ResponsesRequest
-from server.responses.streaming import ResponseWriter
-from server.responses.translation import read_request, temperature_of
-from server.routes.dependencies import StepperDep
-from server.settings.settings import Settings
-from server.streaming.event_stream import EventStream
-from server.streaming.events import Json
-from server.streaming.openapi import answer_or_events
+from qguide.server.bodies.parsing import translate_body
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
+from qguide.server.chat.translation import completion_of
+from qguide.server.errors.table import STATUSES
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.native import as_it_came, native_answer
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.responses.answers import ResponseEvent, ResponseObject
+from qguide.server.responses.output import finished, opened
+from qguide.server.responses.schemas import ResponsesRequest
+from qguide.server.responses.streaming import ResponseWriter
+from qguide.server.responses.translation import read_request, temperature_of
+from qguide.server.routes.dependencies import StepperDep
+from qguide.server.settings.settings import Settings
+from qguide.server.streaming.event_stream import EventStream
+from qguide.server.streaming.events import Json
+from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 

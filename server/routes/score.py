@@ -8,11 +8,11 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from qnet.errors import InvalidRequestError
-from qnet.support.concurrency import all_of
-from server.bodies.route import BodyRoute
-from server.guidance.score_step import Scored, ScoringService
-from server.messages.answers import (
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.support.concurrency import all_of
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.messages.answers import (
     JudgeCalls,
     Score,
     ScoreBatchResponse,
@@ -22,11 +22,11 @@ from server.messages.answers import (
     ScoreUsage,
     Window,
 )
-from server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
-from server.q_models.served import QModelLease
-from server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
-from server.routes.dependencies import ScoringDep
-from server.routes.rerank import score_pairs
+from qguide.server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
+from qguide.server.q_models.served import QModelLease
+from qguide.server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
+from qguide.server.routes.dependencies import ScoringDep
+from qguide.server.routes.rerank import score_pairs
 
 router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 

@@ -4,8 +4,8 @@ import os
 import re
 from typing import Any, Final
 
-from qnet.errors import ConfigError
-from qnet.support.addresses import without_secrets
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.addresses import without_secrets
 
 _PROVIDERS: Final = {
     "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),

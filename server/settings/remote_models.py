@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
-from qnet.policies.upstream_settings import DEFAULT_LIMITS, ApiKey, UpstreamSettings
+from qguide.qnet.policies.upstream_settings import DEFAULT_LIMITS, ApiKey, UpstreamSettings
 
 
 class VllmTrunk(BaseModel):

@@ -15,21 +15,21 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from qnet.decision.decide import Fallback
-from qnet.decision.history_window import LongHistory
-from qnet.decision.perturbation import DEFAULT_MAX_TOKENS
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import SelectionName
-from qnet.judging.settings import JudgeSettings
-from qnet.policies.upstream_settings import (
+from qguide.qnet.decision.decide import Fallback
+from qguide.qnet.decision.history_window import LongHistory
+from qguide.qnet.decision.perturbation import DEFAULT_MAX_TOKENS
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import SelectionName
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.policies.upstream_settings import (
     UpstreamName,
 )
-from qnet.records import MAX_REWARD
-from qnet.types import TaskMarker
-from server.allowlist.content import Reach
-from server.settings.outcome_rules import OutcomeRule
-from server.settings.remote_models import Classifier, Upstream, VllmTrunk
-from server.settings.thresholds import ThresholdSettings
+from qguide.qnet.records import MAX_REWARD
+from qguide.qnet.types import TaskMarker
+from qguide.server.allowlist.content import Reach
+from qguide.server.settings.outcome_rules import OutcomeRule
+from qguide.server.settings.remote_models import Classifier, Upstream, VllmTrunk
+from qguide.server.settings.thresholds import ThresholdSettings
 
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"

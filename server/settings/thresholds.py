@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qnet.types import ThresholdAction
+from qguide.qnet.types import ThresholdAction
 
 
 class ThresholdSettings(BaseModel):

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Final
 
-from qnet.errors import ConfigError
-from server.settings.settings import Settings
+from qguide.qnet.errors import ConfigError
+from qguide.server.settings.settings import Settings
 
 PREFIX: Final = "QGUIDE_"
 

@@ -9,9 +9,9 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from qnet.errors import QGuideError
-from server.errors.table import known_error_response, unknown_error_response
-from server.streaming.events import Json
+from qguide.qnet.errors import QGuideError
+from qguide.server.errors.table import known_error_response, unknown_error_response
+from qguide.server.streaming.events import Json
 
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import ConfigError
-from qnet.models.hub import is_hub_name
-from qnet.policies.dialects.build import build_dialect
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from server.settings.remote_models import Upstream
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.hub import is_hub_name
+from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 
 _SHARE_OF_DECISION: Final = 0.9
 """Below 1, so that the circuit breaker sees the timeout before the decision's own deadline."""

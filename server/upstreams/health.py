@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from server.observability.metrics import Metrics
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.server.observability.metrics import Metrics
 
 _EVERY_S: Final = 10.0
 _AGAIN_S: Final = 1.0

@@ -15,8 +15,8 @@ from typing import IO, Any, Final, Self
 
 import psutil
 
-from qnet.errors import ConfigError
-from server.upstreams import process_guard
+from qguide.qnet.errors import ConfigError
+from qguide.server.upstreams import process_guard
 
 _POLL_S: Final = 0.2
 _END_S: Final = 10.0

@@ -14,12 +14,12 @@ from typing import Final
 import httpx
 import structlog
 
-from qnet.errors import ConfigError
-from server.allowlist.content import ANY_HOST
-from server.settings.remote_models import Upstream
-from server.settings.settings import VLLM, Settings
-from server.upstreams.child_environment import child_environment
-from server.upstreams.managed_process import ManagedProcess
+from qguide.qnet.errors import ConfigError
+from qguide.server.allowlist.content import ANY_HOST
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import VLLM, Settings
+from qguide.server.upstreams.child_environment import child_environment
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 _log = structlog.get_logger(__name__)
 

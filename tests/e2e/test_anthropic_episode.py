@@ -11,22 +11,22 @@ import anthropic
 import httpx
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.records import OfferRow, Row, TreeRow
-from qnet.scoring.scripted import ScriptedScorer
-from server.app import create_app
-from server.q_models.build import Models, build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.records import OfferRow, Row, TreeRow
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.server.app import create_app
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.game.generator import generate_game
+from qguide.training.trajectory import parse_action
 from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import models_of
-from training.data.runs import read_rows
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.game.generator import generate_game
-from training.trajectory import parse_action
 
 Kind = TypeVar("Kind", bound=Row)
 

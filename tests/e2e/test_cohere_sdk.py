@@ -6,8 +6,8 @@ import cohere
 import pytest
 from cohere.core.api_error import ApiError
 
-from server.app import create_app
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.app import create_app
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 TASK = "You see a desk. Your task is to: take the mug."

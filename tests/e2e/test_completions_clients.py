@@ -1,6 +1,6 @@
 """Clients whose default is /v1/completions, unmodified; see tests/support/foreign_clients.py."""
 
-from server.chat.fake_openai import FakeUpstream
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.foreign_clients import BEST, PYTHON, lines_of, needs_python, serving
 
 OPENAI_LIKE = """

@@ -23,14 +23,14 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.models.loading import embedded_path
-from server.chat.fake_openai import DEFAULT_REPLIES
+from qguide.qnet.models.loading import embedded_path
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES
+from qguide.training.environments.contract import Subject, check_environment
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.replay_check import choose_branching
+from qguide.training.environments.task_selection import build_selected_suite
 from tests.support.documents import blocks_of, pages, run_shell
 from tests.support.serving import ROOT, START_S, free_port, serving, serving_process
-from training.environments.contract import Subject, check_environment
-from training.environments.registry import environment_config
-from training.environments.replay_check import choose_branching
-from training.environments.task_selection import build_selected_suite
 
 THERE = "http://127.0.0.1:8000"
 OPENAI_SDK = "docs/connect/openai-sdk.md"

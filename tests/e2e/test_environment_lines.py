@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.pipelines.config import load_pipeline
 from qguide.pipelines.plan import build_plan
+from qguide.training.evaluation.records import DEFAULT_METHODS
 from tests.support.serving import ROOT
-from training.evaluation.records import DEFAULT_METHODS
 
 CONFIGS = ROOT / "training" / "configs"
 ENVIRONMENTS: dict[str, tuple[str, ...]] = {

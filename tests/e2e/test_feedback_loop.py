@@ -7,20 +7,20 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.device.device_thread import DeviceThread
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.manifest import Manifest
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from server.app import create_app
-from server.q_models.build import Models
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.server.app import create_app
+from qguide.server.q_models.build import Models
+from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.training.data.records import LabelRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.corridor import Corridor, CorridorEnvironment
+from qguide.training.trajectory import parse_action, react_reply
 from tests.support.tiny_models import policy_model, renderer
 from tests.unit.server.conftest import models_of
-from training.data.records import LabelRow
-from training.data.runs import read_rows
-from training.environments.corridor import Corridor, CorridorEnvironment
-from training.trajectory import parse_action, react_reply
 
 SYSTEM = {"role": "system", "content": "You walk through corridors."}
 ACTIONS = ("go left", "go right", "take key", "open door")

@@ -12,10 +12,10 @@ import pytest
 from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import SecretStr
 
-from server.app import create_app
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 BEST = DEFAULT_REPLIES[2]

@@ -12,15 +12,15 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.models.checkpoint import load_qnet, save_checkpoint
-from qnet.models.manifest import Manifest
-from server.app import create_app
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.server.app import create_app
+from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.training.data.records import LabelRow
+from qguide.training.data.runs import read_rows
+from qguide.training.optimization.packed_trees import ReadAt, pack_tree
+from qguide.training.q_training.validation import q_of_tree
 from tests.support.tiny_models import policy_model, renderer
-from training.data.records import LabelRow
-from training.data.runs import read_rows
-from training.optimization.packed_trees import ReadAt, pack_tree
-from training.q_training.validation import q_of_tree
 
 DOORS = ("red", "blue", "green")
 TASKS = 10

@@ -8,16 +8,16 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.manifest import Manifest
-from server.app import create_app
-from server.chat.fake_openai import FakeUpstream
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.training.data.records import LabelRow
+from qguide.training.data.runs import read_rows
 from tests.support.serving import serving_app
 from tests.support.tiny_models import policy_model, renderer
-from training.data.records import LabelRow
-from training.data.runs import read_rows
 
 PLACES = ("desk", "shelf", "bed", "sofa")
 REPLIES = [f"Action: {said}" for said in ("take mug", "open you", "see you", "go you")]

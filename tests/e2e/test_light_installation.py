@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from qnet.models.trunk_export import export_trunk
-from qnet.support.extras import MODELS, PACKAGES, REPORT, TRAIN
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.models.trunk_export import export_trunk
+from qguide.qnet.support.extras import MODELS, PACKAGES, REPORT, TRAIN
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.absent import command_without, run_without
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.serving import START_S, free_port, running, serving_app
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.server
 
 
 def test_the_server_is_imported_without_any_model_library() -> None:
-    done = run_without([*EXTRAS, "transformers", "tokenizers"], "import server.app, qguide.cli")
+    done = run_without(
+        [*EXTRAS, "transformers", "tokenizers"], "import qguide.server.app, qguide.cli"
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx
 
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.foreign_clients import BEST, NODE, lines_of, needs_node, serving
 
 SDK = """

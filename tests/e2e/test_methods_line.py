@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.pipelines.config import PipelineConfig, StageConfig, load_pipeline
 from qguide.pipelines.plan import Stage, build_plan
-from qnet.models.loading import embedded_path
+from qguide.qnet.models.loading import embedded_path
+from qguide.training.environments.alfworld.generate import generate_games
 from tests.support.serving import ROOT
-from training.environments.alfworld.generate import generate_games
 
 FOLDER = ROOT / "training" / "configs" / "alfworld" / "low"
 TRAIN_GAMES, VALID_GAMES = 8, 1

@@ -8,11 +8,11 @@ import httpx
 import openai
 import pytest
 
-from qnet.native import DialectName
-from server.app import create_app
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.native import DialectName
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 DIALECTS: Final = get_args(DialectName)

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from qguide.cli import app
+from qguide.training.evaluation.records import DEFAULT_METHODS
 from tests.support.corridors import write_solutions
-from training.evaluation.records import DEFAULT_METHODS
 
 SFT = """
 trajectories = ["{runs}/expert"]

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from server.app import create_app
-from server.chat.fake_openai import FakeUpstream
-from server.settings.settings import Settings
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.settings import Settings
 from tests.support.foreign_clients import serving
 from tests.support.serving import serving_app
 

@@ -33,12 +33,12 @@ from schemathesis.specs.openapi.checks import (
 )
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from server.access.keys import create_key
-from server.app import create_app
-from server.chat.fake_openai import FakeUpstream
-from server.routes.dependencies import TIMEOUT_HEADER
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.access.keys import create_key
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.routes.dependencies import TIMEOUT_HEADER
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 EVERYDAY_CASES = 120

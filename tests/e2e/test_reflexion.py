@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from server.chat.fake_openai import FakeUpstream
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.environments.corridor import Corridor, CorridorSuite
+from qguide.training.evaluation.reflexion import NOTES_HEADING, QUESTION
+from qguide.training.trajectory import react_reply
 from tests.support.serving import serving_app
-from training.environments.corridor import Corridor, CorridorSuite
-from training.evaluation.reflexion import NOTES_HEADING, QUESTION
-from training.trajectory import react_reply
 
 TASKS = 4
 NOTE = "Looking around was the mistake; walk to the door instead."

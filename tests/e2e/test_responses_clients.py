@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.game.generator import generate_game
 from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.documents import blocks_of
 from tests.support.foreign_clients import (
@@ -21,8 +23,6 @@ from tests.support.foreign_clients import (
     serving,
 )
 from tests.support.serving import ROOT
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.game.generator import generate_game
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +224,8 @@ ACT = """#!{python}
 import sys
 from pathlib import Path
 
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.game.generator import generate_game
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.game.generator import generate_game
 
 done = Path("actions.txt")
 before = done.read_text().splitlines() if done.exists() else []

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.chat.fake_openai import FakeUpstream
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.serving import serving, serving_app
 
 START_S = 180.0

@@ -12,9 +12,9 @@ import httpx
 import pytest
 from rich.console import Console
 
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.jobs.play import PlayConfig, run_play
 from tests.support.serving import ROOT, Serving, serving_process
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.jobs.play import PlayConfig, run_play
 
 END_S = 30
 

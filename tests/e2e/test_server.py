@@ -9,15 +9,15 @@ import httpx
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.jobs.play import PlayConfig, run_play
 from tests.support.serving import serving_process
 from tests.support.tiny_models import config_of, policy_model, renderer
-from training.environments.corridor import CorridorConfig
-from training.jobs.play import PlayConfig, run_play
 
 CORRIDOR = CorridorConfig(first_seed=3, count=1)
 

@@ -17,16 +17,16 @@ import pytest
 import torch
 import yaml
 
-from qnet.errors import HistoryTooLongError
-from qnet.models.checkpoint import load_policy
-from qnet.models.loading import embedded_path
-from qnet.types import Message, Sampling
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.types import Message, Sampling
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig, build_suite
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.rollouts.episode import Episode
+from qguide.training.trajectory import Step
 from tests.support.serving import ROOT, serving
-from training.environments.alfworld.bundle import AlfWorldConfig, build_suite
-from training.environments.registry import environment_config
-from training.environments.task_selection import build_selected_suite
-from training.rollouts.episode import Episode
-from training.trajectory import Step
 
 EXAMPLE = ROOT / "clients/python/examples/step_ppo"
 START_S = 180.0

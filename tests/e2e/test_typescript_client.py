@@ -21,12 +21,12 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from qguide_client import errors
 
-from server.access.keys import create_key
-from server.app import create_app
-from server.chat.fake_openai import FakeUpstream
-from server.errors.table import HTTP_CODES, TABLE
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.access.keys import create_key
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.errors.table import HTTP_CODES, TABLE
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import ROOT, serving_app
 from tools.client_types.typescript import SCHEMAS, typescript_schemas
 from tools.reference_pages.api import api_document

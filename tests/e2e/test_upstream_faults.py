@@ -19,8 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from server.chat.fake_openai import DEFAULT_REPLIES
-from server.upstreams.managed_process import ManagedProcess
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES
+from qguide.server.upstreams.managed_process import ManagedProcess
 from tests.support.serving import ROOT, free_port, serving_process
 
 END_S = 60.0

@@ -29,24 +29,24 @@ from typer.testing import CliRunner
 
 from benchmarks.measurement.records import Run
 from qguide.cli import app
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_qnet, save_checkpoint
-from qnet.models.loading import embedded_path
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import HeadKind
-from qnet.models.remote_classifier import load_remote_classifier
-from qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
-from qnet.scoring.remote_classifier import RemoteClassifyScorer
-from qnet.scoring.value_head import NaiveScorer
-from qnet.scoring.vllm import VllmScorer
-from qnet.scoring.vllm_client import ClassifyServer, VllmServer
-from qnet.types import History, Message, ScoreRequest
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import HeadKind
+from qguide.qnet.models.remote_classifier import load_remote_classifier
+from qguide.qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
+from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.scoring.vllm import VllmScorer
+from qguide.qnet.scoring.vllm_client import ClassifyServer, VllmServer
+from qguide.qnet.types import History, Message, ScoreRequest
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.evaluation.records import EpisodeRow
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from tests.support.serving import processes_with, serving
-from training.data.runs import read_rows
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.evaluation.records import EpisodeRow
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
 
 PYTHON = os.environ.get("QGUIDE_VLLM_PYTHON", "")
 START_S = 1800

@@ -7,11 +7,11 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 
-from qnet.openai_messages import text_of
-from qnet.types import History, Message, SampleRequest, Sampling
-from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.alfworld.game.observation import TASK_OPENING
-from training.trajectory import parse_action, react_reply
+from qguide.qnet.openai_messages import text_of
+from qguide.qnet.types import History, Message, SampleRequest, Sampling
+from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
+from qguide.training.environments.alfworld.game.observation import TASK_OPENING
+from qguide.training.trajectory import parse_action, react_reply
 
 OUTPUT = "Output:\n"
 """Text before the output of a command in the results of Codex's tool."""

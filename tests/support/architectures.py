@@ -8,13 +8,13 @@ from transformers import AutoModel, PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import LoadedQNet
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import History, Message, ScoreRequest
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import History, Message, ScoreRequest
 from tests.support.tiny_models import renderer
 
 MODEL_TYPES: Final = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))

@@ -6,8 +6,8 @@ from itertools import count
 from random import Random
 from typing import ClassVar
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 
 OPENING = "Room {room}. Your task is to: wait for 3 turns."
 
@@ -37,7 +37,7 @@ _noise: Iterator[int] = count()
 
 
 class Waiting:
-    """One episode: "look" and "wait"; see `training.environment.Environment`."""
+    """One episode: "look" and "wait"; see `qguide.training.environment.Environment`."""
 
     open_rooms: ClassVar[set[int]] = set()
 
@@ -80,7 +80,7 @@ class Waiting:
 
 
 class WaitingSuite:
-    """Rooms 1 and 2; see `training.environment.Suite`."""
+    """Rooms 1 and 2; see `qguide.training.environment.Suite`."""
 
     name = "waiting"
 

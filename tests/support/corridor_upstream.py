@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from qnet.types import Candidate, Message, SampleRequest
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.rollouts.hosted import HostedModel
+from qguide.training.trajectory import react_reply
 from tests.support.serving import serving_app
-from training.rollouts.hosted import HostedModel
-from training.trajectory import react_reply
 
 MODEL = "corridor-1"
 REPLIES = tuple(

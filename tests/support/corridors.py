@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from training.data.records import EXPERT, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, open_run
-from training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
-from training.trajectory import Step, path_history, react_reply
+from qguide.training.data.records import EXPERT, TrajectoryRow, rows_of
+from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
+from qguide.training.trajectory import Step, path_history, react_reply
 
 THOUGHT = "On."
 

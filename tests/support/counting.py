@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from copy import copy
 from random import Random
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
-from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
-from training.trajectory import ChatFormat
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
+from qguide.training.trajectory import ChatFormat
 
 NAME = "tests.support.counting:COUNTING"
 SYSTEM = "Say one number in angle brackets."
 
 
 class Counting:
-    """One episode; see `training.environment.Environment`."""
+    """One episode; see `qguide.training.environment.Environment`."""
 
     def __init__(self, goal: int) -> None:
         self._goal, self._said = goal, -1
@@ -48,7 +48,7 @@ class CountingConfig(EnvironmentConfig):
 
 
 class CountingSuite:
-    """See `training.environment.Suite`."""
+    """See `qguide.training.environment.Suite`."""
 
     name = "counting"
 

@@ -4,9 +4,9 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import DeviceWorker
-from qnet.errors import ScorerUnavailableError, UnscorableError
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.errors import ScorerUnavailableError, UnscorableError
 
 
 class Gated:

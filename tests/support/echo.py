@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from qnet.types import Message
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.records import LabelRow, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, open_run
-from training.jobs.sft import SftConfig
-from training.jobs.train_qnet import TrainQNetConfig
-from training.optimization.options import Optimization
-from training.small_models.architecture import Architecture
+from qguide.qnet.types import Message
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.records import LabelRow, TrajectoryRow, rows_of
+from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.jobs.sft import SftConfig
+from qguide.training.jobs.train_qnet import TrainQNetConfig
+from qguide.training.optimization.options import Optimization
+from qguide.training.small_models.architecture import Architecture
 
 TINY = Architecture(
     vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from server.app import create_app
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.serving import serving_app
 

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
 
 END_S = 60.0
 

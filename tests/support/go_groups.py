@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.runs import JsonlWriter, RunFolder
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.runs import JsonlWriter, RunFolder
 
 WORDS = ("desk", "shelf")
 

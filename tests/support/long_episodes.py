@@ -3,7 +3,7 @@
 from functools import partial
 
 from benchmarks.episodes import episodes as bench
-from server.episodes.service import Episodes
+from qguide.server.episodes.service import Episodes
 
 CANDIDATES = 8
 CANDIDATE_BYTES = 2_000

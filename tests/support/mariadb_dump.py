@@ -1,6 +1,6 @@
 """A small dump for MariaDB, and the one record of a result."""
 
-from training.environments.intercode_sql.database import QueryResult
+from qguide.training.environments.intercode_sql.database import QueryResult
 
 DUMP = """
 CREATE USER 'admin'@'%' IDENTIFIED BY 'admin'; GRANT ALL PRIVILEGES ON *.* TO 'admin'@'%';

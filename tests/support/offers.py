@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qnet.records import OfferRow
+from qguide.qnet.records import OfferRow
 
 GUIDED = "shop@v1"
 

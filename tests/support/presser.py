@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
-from qnet.types import Candidate, SampleRequest
-from training.trajectory import react_reply, text_reply
+from qguide.qnet.types import Candidate, SampleRequest
+from qguide.training.trajectory import react_reply, text_reply
 
 
 class Presser:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from qnet.device.fair_thread import FairThread
+from qguide.qnet.device.fair_thread import FairThread
 
 _PATIENCE_S = 30
 

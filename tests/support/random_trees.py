@@ -2,7 +2,7 @@
 
 import random
 
-from qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.token_trie import TokenTrie
 
 MOST_TOKENS_OF_A_BRANCH = 60
 VOCABULARY = 250

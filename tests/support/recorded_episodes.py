@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnet.records import TreeRow
-from training.data.runs import read_rows
-from training.jobs.import_episodes import ImportConfig, run_import
-from training.recordings.report import ImportReport
+from qguide.qnet.records import TreeRow
+from qguide.training.data.runs import read_rows
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
+from qguide.training.recordings.report import ImportReport
 
 SYSTEM = {"role": "system", "content": "You find things."}
 

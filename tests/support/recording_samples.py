@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qnet.types import Message, ToolCall
-from training.recordings.fields import Fields
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.recordings.fields import Fields
 
 TASK: Final = "Find the mug."
 ARGUMENTS: Final = {"at": "desk"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.upstreams.managed_process import ManagedProcess
+from qguide.server.upstreams.managed_process import ManagedProcess
 
 BINARY = (
     shutil.which("redis-server") or shutil.which(os.environ.get("QGUIDE_REDIS_SERVER", "")) or ""

@@ -2,15 +2,15 @@
 
 import asyncio
 
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import Message, ScoreRequest, ScoreResult
-from server.access.rate_limits import Caller, Limiter
-from server.context.request_context import Account
-from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.state import Episode, EpisodeChange
-from server.episodes.store import MemoryEpisodeStore
-from server.errors.types import OverLimitError
-from server.redis.client import RedisLink
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.server.access.rate_limits import Caller, Limiter
+from qguide.server.context.request_context import Account
+from qguide.server.episodes.redis_store import RedisEpisodeStore
+from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.store import MemoryEpisodeStore
+from qguide.server.errors.types import OverLimitError
+from qguide.server.redis.client import RedisLink
 
 ADA = Caller("ada", False, requests_per_minute=2, tokens_per_day=100)
 STATE = (Message("user", "a secret place"),)

@@ -19,15 +19,15 @@ from transformers import (
 )
 from transformers.models.auto import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
-from qnet.models.implicit_q import ImplicitQ
-from qnet.models.manifest import Manifest, ReadAt
-from qnet.models.match_features import HeadFeatures
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import HeadKind, QNetConfig
-from qnet.rendering.renderer import Renderer
-from qnet.types import Message
-from training.small_models.tokenizer import train_tokenizer
+from qguide.qnet.models.checkpoint import LoadedPolicy, LoadedQNet, save_checkpoint
+from qguide.qnet.models.implicit_q import ImplicitQ
+from qguide.qnet.models.manifest import Manifest, ReadAt
+from qguide.qnet.models.match_features import HeadFeatures
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import HeadKind, QNetConfig
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import Message
+from qguide.training.small_models.tokenizer import train_tokenizer
 
 WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "phi", "gpt2")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from training.optimization.launch import in_processes
-from training.optimization.options import Optimization
-from training.optimization.trainer import Loop, Loss, Training
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.trainer import Loop, Loss, Training
 
 STEPS = [[[i % 64, (i + 7) % 64], [(i + 3) % 64]] for i in range(40)]
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 
 import httpx
 
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qnet.types import Candidate, History, Message
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.types import Candidate, History, Message
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))
 

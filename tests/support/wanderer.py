@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
-from qnet.types import Candidate, Message, SampleRequest
-from training.trajectory import react_reply
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.trajectory import react_reply
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

@@ -8,8 +8,8 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Any
 
-from training.environment import EnvironmentBundle, StepResult, Task
-from training.environments.corridor import (
+from qguide.training.environment import EnvironmentBundle, StepResult, Task
+from qguide.training.environments.corridor import (
     Corridor,
     CorridorConfig,
     CorridorEnvironment,

@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from qnet.policies.scripted import ScriptedPolicy
-from training.jobs.explore import ExploreConfig, run_explore
-from training.workers.config import Workers
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.workers.config import Workers
 
 REPLIES = [f"Action: {a}" for a in ("go right", "take key", "go left", "open door", "look")]
 POLICY = ScriptedPolicy(REPLIES)
@@ -54,7 +54,7 @@ def worker_processes(actor: str = "HostActor") -> list[psutil.Process]:
             line = " ".join(child.cmdline())
         except psutil.Error:
             continue
-        if "training.workers.process_main" in line or actor in line:
+        if "qguide.training.workers.process_main" in line or actor in line:
             found.append(child)
     return found
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from server.chat.fake_openai import FakeUpstream
+    from qguide.server.chat.fake_openai import FakeUpstream
 
 
 @pytest.fixture(scope="module")
 def address() -> "Iterator[tuple[FakeUpstream, str]]":
     """A fake upstream that runs for a module, and its base URL."""
     # The server's packages are not where `make gpu-check` runs tests below this folder.
-    from server.chat.fake_openai import FakeUpstream
+    from qguide.server.chat.fake_openai import FakeUpstream
     from tests.support.serving import serving_app
 
     state = FakeUpstream()

@@ -1,4 +1,8 @@
-"""Layers: server → qnet ← training; only the commands know both; no import runs in a circle."""
+"""Layers: server → qnet ← training; only the commands know both; no import runs in a circle.
+
+The folders of these lie at the top of the repository and are imported below `qguide`, where the
+installation has them, too: a package named `server` or `training` would be in everybody's way.
+"""
 
 import ast
 import sys
@@ -17,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "qguide": {"qnet", "server", "training"},
     "benchmarks": {"qnet", "server", "training", "qguide"},
 }
+BELOW_QGUIDE = ("qnet", "server", "training")
 WITHOUT_TORCH = (
     "types.py",
     "errors.py",
@@ -28,7 +33,7 @@ WITHOUT_TORCH = (
     "decision/perturbation.py",
 )
 MOST_MODULES = 20
-REGISTRY = "training.environments.registry"
+REGISTRY = "qguide.training.environments.registry"
 SERVERS = {
     "fastapi",
     "starlette",
@@ -60,13 +65,20 @@ def imports_of(source: str) -> Iterator[str]:
                 yield "." * level
 
 
+def layer_of(name: str) -> str:
+    """Folder at the top of the repository that a dotted name lies in."""
+    first, _, rest = name.partition(".")
+    below = rest.partition(".")[0]
+    return below if first == "qguide" and below in BELOW_QGUIDE else first
+
+
 def forbidden_imports(package: str, source: str) -> list[str]:
-    """Imports against the direction of the layers, and relative imports, which hide it."""
+    """Imports against the direction of the layers, and names that only a checkout has."""
     others = set(MAY_IMPORT) - {package} - MAY_IMPORT[package]
     return [
         name
         for name in imports_of(source)
-        if name.startswith(".") or name.partition(".")[0] in others | {"tests"}
+        if name.partition(".")[0] in {"", "tests", *BELOW_QGUIDE} or layer_of(name) in others
     ]
 
 
@@ -85,10 +97,12 @@ def test_no_arrow_runs_the_wrong_way(package: str) -> None:
 @pytest.mark.parametrize(
     ("package", "source"),
     [
-        ("qnet", "import server.app"),
-        ("qnet", "def late():\n    from training.tasks import Task"),
-        ("server", "from training import records"),
-        ("training", "from server.schemas import ActRequest"),
+        ("qnet", "import qguide.server.app"),
+        ("qnet", "def late():\n    from qguide.training.tasks import Task"),
+        ("server", "from qguide.training import records"),
+        ("server", "from qguide import training"),
+        ("server", "from " + "qguide.server.app import create_app"),
+        ("training", "from qguide.server.schemas import ActRequest"),
         ("training", "from . import records"),
         ("qnet", "from tests.tiny_models import renderer"),
     ],
@@ -128,6 +142,7 @@ def _modules(package: str) -> list[Path]:
 
 def _dotted(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = ("qguide", *parts) if parts[0] in BELOW_QGUIDE else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -164,23 +179,32 @@ def order_of(graph: Mapping[str, Set[str]]) -> list[str]:
 def test_no_folder_arrow_runs_in_a_circle() -> None:
     graph = folder_graph()
     order = order_of(graph)
-    assert {"qnet", "qnet.engine", "server.routes", "training.jobs", "qguide.commands"} <= set(
-        order
-    )
+    assert {
+        "qguide.qnet",
+        "qguide.qnet.engine",
+        "qguide.server.routes",
+        "qguide.training.jobs",
+        "qguide.commands",
+    } <= set(order)
     for folder in order:
         print(folder, "→", " ".join(sorted(graph.get(folder, ()))) or "nothing of ours")  # noqa: T201
 
 
 def test_the_guard_sees_a_circle() -> None:
     with pytest.raises(CycleError):
-        order_of({"server.chat": {"server.messages"}, "server.messages": {"server.chat"}})
+        order_of(
+            {
+                "qguide.server.chat": {"qguide.server.messages"},
+                "qguide.server.messages": {"qguide.server.chat"},
+            }
+        )
 
 
 def test_the_guard_sees_what_the_registry_names() -> None:
     assert list(import_paths('E = {"shop": "training.shop.bundle:SHOP"}')) == [
         "training.shop.bundle"
     ]
-    assert "training.environments.alfworld" in folder_graph()["training.environments"]
+    assert "qguide.training.environments.alfworld" in folder_graph()["qguide.training.environments"]
 
 
 def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
@@ -209,9 +233,11 @@ def test_algorithms_do_no_input_or_output() -> None:
 
 
 def test_algorithms_know_no_environment_and_no_job() -> None:
-    allowed = ("training.algorithms.", "training.trajectory")
+    allowed = ("qguide.training.algorithms.", "qguide.training.trajectory")
     for path in (ROOT / "training" / "algorithms").glob("*.py"):
-        ours = [name for name in imports_of(path.read_text()) if name.startswith("training.")]
+        ours = [
+            name for name in imports_of(path.read_text()) if name.startswith("qguide.training.")
+        ]
         assert [name for name in ours if not name.startswith(allowed)] == [], path.name
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from training.rollouts.models import EMBEDDED, model_folder, weights_sha256
+from qguide.training.rollouts.models import EMBEDDED, model_folder, weights_sha256
 
 RESULTS = Path(__file__).parents[2] / "results"
 

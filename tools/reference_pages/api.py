@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from server.app import create_app
-from server.settings.settings import Settings
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (

@@ -5,8 +5,8 @@ from typing import Final
 
 from qguide_client import errors as client
 
-from server.errors.openai import OPENAI_CODES
-from server.errors.table import HTTP_CODES, TABLE
+from qguide.server.errors.openai import OPENAI_CODES
+from qguide.server.errors.table import HTTP_CODES, TABLE
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (

@@ -7,11 +7,11 @@ from pydantic import BaseModel
 
 from qguide.jobs.table import JOBS
 from qguide.pipelines.config import PipelineConfig
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.adapters.config import AdaptedConfig
+from qguide.training.environments.registry import ENVIRONMENTS, find_environment
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
-from training.environment import EnvironmentConfig
-from training.environments.adapters.config import AdaptedConfig
-from training.environments.registry import ENVIRONMENTS, find_environment
 
 _INTRODUCTION: Final = (
     "The fields of each job's TOML file; `--set field=value` overrides one. The fields of the "

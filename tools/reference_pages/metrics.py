@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from server.observability.metrics import Metrics
+from qguide.server.observability.metrics import Metrics
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (

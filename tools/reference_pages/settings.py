@@ -4,11 +4,11 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from qnet.judging.settings import JudgeSettings
-from server.settings.outcome_rules import OutcomeRule
-from server.settings.remote_models import Classifier, Upstream, VllmTrunk
-from server.settings.settings import Settings
-from server.settings.thresholds import ThresholdSettings
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.server.settings.outcome_rules import OutcomeRule
+from qguide.server.settings.remote_models import Classifier, Upstream, VllmTrunk
+from qguide.server.settings.settings import Settings
+from qguide.server.settings.thresholds import ThresholdSettings
 from tools.reference_pages.fields import default, limits, meanings
 from tools.reference_pages.markdown import code, page, table
 

@@ -7,9 +7,9 @@ value per node id. The root has no action and so no label.
 
 from collections.abc import Mapping
 
-from qnet.errors import EmptyTreeError
-from qnet.records import ROOT_ID
-from training.algorithms.tree import Tree
+from qguide.qnet.errors import EmptyTreeError
+from qguide.qnet.records import ROOT_ID
+from qguide.training.algorithms.tree import Tree
 
 
 def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) -> dict[int, float]:

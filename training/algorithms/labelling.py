@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from training.algorithms.bellman import (
+from qguide.training.algorithms.bellman import (
     average_outcome,
     bellman_backup,
     branch_outcome,
     normalize,
     outcome_advantage,
 )
-from training.algorithms.tree import Node, Tree
+from qguide.training.algorithms.tree import Node, Tree
 
 BackedUpTarget = Literal["q", "avg", "reward", "progress"]
 """Targets that are computed from a tree's rewards alone."""

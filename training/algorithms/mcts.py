@@ -4,7 +4,7 @@
     V(s) <- (V(s) * (N(s) - 1) + r) / N(s)                              (equation 5)
     Q(s_t, a_t) = V(s_{t+1})                                            (equation 6)
 
-Drawing, stepping and rolling out are the caller's; see `training.exploration.mcts`.
+Drawing, stepping and rolling out are the caller's; see `qguide.training.exploration.mcts`.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from math import inf, log, sqrt
 from types import MappingProxyType
 
-from qnet.records import ROOT_ID
-from training.algorithms.tree import Tree
+from qguide.qnet.records import ROOT_ID
+from qguide.training.algorithms.tree import Tree
 
 
 @dataclass(frozen=True, slots=True)

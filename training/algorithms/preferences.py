@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from training.algorithms.tree import Tree
+from qguide.training.algorithms.tree import Tree
 
 
 class Preference(NamedTuple):

@@ -10,7 +10,7 @@ value by chance may never be reached again.
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from training.algorithms.preferences import Preference
+from qguide.training.algorithms.preferences import Preference
 
 StopRule = Literal["rising", "never"]
 """Stop at the first reward that has not fallen (RRO), or only at the limit (fixed size)."""

@@ -13,10 +13,10 @@ any value, and a trajectory gives GAE (Schulman et al., 2016). V is 0 after a le
 
 from collections.abc import Mapping
 
-from qnet.errors import ConfigError
-from qnet.records import ROOT_ID
-from training.algorithms.bellman import require_nodes
-from training.algorithms.tree import Tree
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import ROOT_ID
+from qguide.training.algorithms.bellman import require_nodes
+from qguide.training.algorithms.tree import Tree
 
 
 def lambda_returns(

@@ -8,9 +8,9 @@ before their children, and older siblings before younger ones.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from qnet.records import ROOT_ID
-from qnet.types import History, Message
-from training.trajectory import Step, observation_message, reply_key, step_messages
+from qguide.qnet.records import ROOT_ID
+from qguide.qnet.types import History, Message
+from qguide.training.trajectory import Step, observation_message, reply_key, step_messages
 
 EXPERT = "expert"
 """The `source` of an expert's nodes and trajectories; other sources are names of policies."""

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from qnet.errors import ConfigError
-from qnet.support.addresses import HIDDEN, without_secrets
-from training.environment import EnvironmentConfig
-from training.environments.registry import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.addresses import HIDDEN, without_secrets
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.registry import (
     DEFAULT_ENVIRONMENT,
     environment_config,
     find_environment,

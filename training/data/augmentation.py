@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import Message
+from qguide.qnet.types import Message
 
 Episode = Sequence[Message]
 Augmenter = Callable[[Episode, random.Random], Episode]

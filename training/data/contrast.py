@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import Field, FiniteFloat, NonNegativeInt
 
-from qnet.records import NonEmpty, Reward, TaskRow
-from training.data.preferences import PreferenceRow
-from training.trajectory import Step
+from qguide.qnet.records import NonEmpty, Reward, TaskRow
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.trajectory import Step
 
 
 class ContrastRow(TaskRow):

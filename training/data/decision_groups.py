@@ -13,9 +13,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.records import MessageRow, NonEmpty, Reward, Row, TaskRow, messages_of, rows_of
-from qnet.types import History, Message
-from training.trajectory import Step, path_history, reply_key, step_messages, text_reply
+from qguide.qnet.records import MessageRow, NonEmpty, Reward, Row, TaskRow, messages_of, rows_of
+from qguide.qnet.types import History, Message
+from qguide.training.trajectory import Step, path_history, reply_key, step_messages, text_reply
 
 ContinuationBy = Literal["expert", "policy", "guided"]
 """The agent that plays on after a candidate: the environment's expert, the policy alone, or the

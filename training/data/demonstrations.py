@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from qnet.action_key import message_key
-from qnet.errors import RecordError
-from qnet.types import Message
-from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import RunFolder, read_rows
+from qguide.qnet.action_key import message_key
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message
+from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.runs import RunFolder, read_rows
 
 
 class Demonstration(NamedTuple):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.data.records import TrajectoryRow
-from training.data.runs import read_rows, rows_path
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import read_rows, rows_path
 
 
 def best_trajectories(folders: Sequence[Path]) -> dict[str, TrajectoryRow]:

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import History
-from training.algorithms.step_values import (
+from qguide.qnet.types import History
+from qguide.training.algorithms.step_values import (
     Ending,
     ValueScale,
     discounted_value,
     linear_value,
     steps_left,
 )
-from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
 
 
 class GroupLabels(BaseModel):

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
-from qnet.errors import ConfigError
-from qnet.records import ROOT_ID, JudgedRow, TreeRow, messages_of
-from qnet.types import Message
-from training.algorithms.tree import Tree, merge_branch
-from training.data.records import tree_from_row
-from training.trajectory import Step
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import ROOT_ID, JudgedRow, TreeRow, messages_of
+from qguide.qnet.types import Message
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.data.records import tree_from_row
+from qguide.training.trajectory import Step
 
 
 def require_one_judge(rows: Sequence[TreeRow], judge: str) -> str:

@@ -9,9 +9,9 @@ import json
 from collections.abc import Collection
 from typing import Final
 
-from qnet.records import TreeRow, messages_of
-from qnet.types import History
-from training.trajectory import observation_message
+from qguide.qnet.records import TreeRow, messages_of
+from qguide.qnet.types import History
+from qguide.training.trajectory import observation_message
 
 _HASH_CHARACTERS: Final = 12
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from training.data.runs import read_rows, rows_path
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.runs import read_rows, rows_path
 
 Paraphrases = Mapping[str, tuple[str, ...]]
 """By a task's id, its description in other words."""

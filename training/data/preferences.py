@@ -10,11 +10,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.action_key import message_key
-from qnet.records import TaskRow
-from qnet.types import History
-from training.data.records import MessageRow, messages_of, rows_of
-from training.trajectory import Step, step_messages
+from qguide.qnet.action_key import message_key
+from qguide.qnet.records import TaskRow
+from qguide.qnet.types import History
+from qguide.training.data.records import MessageRow, messages_of, rows_of
+from qguide.training.trajectory import Step, step_messages
 
 Level = Literal["step", "suffix", "trajectory"]
 """One action against another, everything from a step to the end of an episode, or all of it."""

@@ -3,8 +3,9 @@
     collect, import ─▶ TrajectoryRow ─▶ sft
     explore, import ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
 
-`TreeRow` is in `qnet.records`, because the server writes it too. A row that does not match its
-type is refused, never repaired. The version is raised whenever an older reader would misread a row.
+`TreeRow` is in `qguide.qnet.records`, because the server writes it too. A row that does not match
+its type is refused, never repaired. The version is raised whenever an older reader would misread a
+row.
 """
 
 from collections.abc import Sequence
@@ -13,16 +14,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qnet.errors import RecordError
-from qnet.records import DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
-from qnet.records import MessageRow as MessageRow
-from qnet.records import messages_of as messages_of
-from qnet.records import rows_of as rows_of
-from qnet.types import History, Message
-from training.algorithms.labelling import Target
-from training.algorithms.tree import EXPERT as EXPERT
-from training.algorithms.tree import Node, Tree, tree_of
-from training.trajectory import Drawn, Step, observation_message, observation_text, text_reply
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
+from qguide.qnet.records import MessageRow as MessageRow
+from qguide.qnet.records import messages_of as messages_of
+from qguide.qnet.records import rows_of as rows_of
+from qguide.qnet.types import History, Message
+from qguide.training.algorithms.labelling import Target
+from qguide.training.algorithms.tree import EXPERT as EXPERT
+from qguide.training.algorithms.tree import Node, Tree, tree_of
+from qguide.training.trajectory import (
+    Drawn,
+    Step,
+    observation_message,
+    observation_text,
+    text_reply,
+)
 
 
 class TrajectoryRow(TaskRow):

@@ -24,7 +24,7 @@ from typing import Final, Self, TypeVar
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
-from qnet.errors import ConfigError, RecordError
+from qguide.qnet.errors import ConfigError, RecordError
 
 Row = TypeVar("Row", bound=BaseModel)
 

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qnet.errors import ConfigError, RecordError
-from qnet.records import TreeRow
-from training.algorithms.labelling import TreeTarget, label_tree
-from training.algorithms.tree import Tree, merge_trees
-from training.data.judged_trees import judged_tree, require_one_judge
-from training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
-from training.data.records import SearchRow, tree_from_row
-from training.data.runs import read_rows, rows_path
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import TreeRow
+from qguide.training.algorithms.labelling import TreeTarget, label_tree
+from qguide.training.algorithms.tree import Tree, merge_trees
+from qguide.training.data.judged_trees import judged_tree, require_one_judge
+from qguide.training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
+from qguide.training.data.records import SearchRow, tree_from_row
+from qguide.training.data.runs import read_rows, rows_path
 
 
 @dataclass(frozen=True, slots=True)

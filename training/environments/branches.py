@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import ToolCall
-from training.environment import Environment, SnapshotEnvironment, StepResult, take
-from training.trajectory import Action
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import Environment, SnapshotEnvironment, StepResult, take
+from qguide.training.trajectory import Action
 
 _Path = tuple[Action, ...]
 
@@ -64,7 +64,7 @@ class SnapshotBranches:
 
 
 class _Branch:
-    """One episode; see `training.environment.ToolEnvironment`."""
+    """One episode; see `qguide.training.environment.ToolEnvironment`."""
 
     def __init__(self, branches: SnapshotBranches) -> None:
         self._branches = branches

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from qnet.errors import EnvironmentFailureError, QGuideError
-from qnet.support.operator_code import raised_text
-from training.environment import (
+from qguide.qnet.errors import EnvironmentFailureError, QGuideError
+from qguide.qnet.support.operator_code import raised_text
+from qguide.training.environment import (
     Environment,
     EnvironmentBundle,
     EnvironmentConfig,
@@ -21,14 +21,14 @@ from training.environment import (
     Task,
     take,
 )
-from training.environments.registry import environment_config
-from training.environments.replay_check import (
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.replay_check import (
     MEANINGLESS,
     MEANINGLESS_CALL,
     difference_of_replays,
 )
-from training.environments.task_selection import SelectedSuite
-from training.trajectory import Action, text_reply
+from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.trajectory import Action, text_reply
 
 MOST_EXPERT_STEPS = 60
 

@@ -11,9 +11,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 
 TASK_OPENING = "Your task is to:"
 NOTHING_HAPPENS = "Nothing happens."
@@ -61,7 +61,7 @@ class Corridor:
 
 
 class CorridorEnvironment:
-    """One episode; see `training.environment.Environment`."""
+    """One episode; see `qguide.training.environment.Environment`."""
 
     def __init__(self, corridor: Corridor) -> None:
         """Prepare the episode; `reset` starts it."""
@@ -126,7 +126,7 @@ class CorridorEnvironment:
 
 
 class CorridorSuite:
-    """Corridors of consecutive seeds; see `training.environment.Suite`."""
+    """Corridors of consecutive seeds; see `qguide.training.environment.Suite`."""
 
     name = "fake"
 

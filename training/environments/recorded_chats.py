@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qnet.errors import ConfigError
-from training.environments.registry import ENVIRONMENTS, environment_config, find_environment
-from training.trajectory import ChatFormat
+from qguide.qnet.errors import ConfigError
+from qguide.training.environments.registry import ENVIRONMENTS, environment_config, find_environment
+from qguide.training.trajectory import ChatFormat
 
 
 def chat_of_rows(path: Path, environment: str) -> ChatFormat:

@@ -12,24 +12,24 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from qnet.errors import ConfigError
-from qnet.support.operator_code import import_operator_module
-from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig, Suite
-from training.environments.adapters.build import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.operator_code import import_operator_module
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Suite
+from qguide.training.environments.adapters.build import (
     bundle_of_address,
     bundle_of_factory,
     is_address,
 )
 
 ENVIRONMENTS = {
-    "alfworld": "training.environments.alfworld.bundle:ALFWORLD",
-    "fake": "training.environments.corridor:CORRIDOR",
-    "hotpotqa": "training.environments.hotpotqa.bundle:HOTPOTQA",
-    "intercode-sql": "training.environments.intercode_sql.bundle:INTERCODE_SQL",
-    "intercode-sql-tools": "training.environments.intercode_sql.bundle:INTERCODE_SQL_TOOLS",
-    "sciworld": "training.environments.sciworld.bundle:SCIWORLD",
-    "webshop": "training.environments.webshop.bundle:WEBSHOP",
+    "alfworld": "qguide.training.environments.alfworld.bundle:ALFWORLD",
+    "fake": "qguide.training.environments.corridor:CORRIDOR",
+    "hotpotqa": "qguide.training.environments.hotpotqa.bundle:HOTPOTQA",
+    "intercode-sql": "qguide.training.environments.intercode_sql.bundle:INTERCODE_SQL",
+    "intercode-sql-tools": "qguide.training.environments.intercode_sql.bundle:INTERCODE_SQL_TOOLS",
+    "sciworld": "qguide.training.environments.sciworld.bundle:SCIWORLD",
+    "webshop": "qguide.training.environments.webshop.bundle:WEBSHOP",
 }
 """Import path of each name; a bundle and its engine are imported when a job names it."""
 

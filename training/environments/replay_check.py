@@ -10,16 +10,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from qnet.types import ToolCall
-from training.environment import (
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import (
     Branching,
     Environment,
     SnapshotEnvironment,
     StepResult,
     take,
 )
-from training.environments.task_selection import SelectedSuite
-from training.trajectory import Action
+from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.trajectory import Action
 
 MEANINGLESS: Final = "juggle the moon"
 MEANINGLESS_CALL: Final = ToolCall("juggle", '{"what": "moon"}')

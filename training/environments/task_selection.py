@@ -15,8 +15,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from qnet.errors import ConfigError
-from training.environment import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import (
     Environment,
     EnvironmentBundle,
     EnvironmentConfig,
@@ -24,7 +24,7 @@ from training.environment import (
     Suite,
     Task,
 )
-from training.environments.registry import build_suite, find_environment
+from qguide.training.environments.registry import build_suite, find_environment
 
 
 @dataclass(slots=True)

@@ -6,16 +6,16 @@ The Q model sees the chat alone: neither a reward nor that an episode has ended 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
-from training.environment import Environment
-from training.evaluation.methods import Play
-from training.evaluation.search import Searched, Verification
-from training.evaluation.tried_replies import replay, try_reply
-from training.rollouts.episode import AgentStep, Episode, derived_seed
-from training.rollouts.rollout import RolloutTask, SampleRequests
-from training.rollouts.valuing import value_request
-from training.trajectory import ChatFormat, Step, reply_key, text_reply
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
+from qguide.training.environment import Environment
+from qguide.training.evaluation.methods import Play
+from qguide.training.evaluation.search import Searched, Verification
+from qguide.training.evaluation.tried_replies import replay, try_reply
+from qguide.training.rollouts.episode import AgentStep, Episode, derived_seed
+from qguide.training.rollouts.rollout import RolloutTask, SampleRequests
+from qguide.training.rollouts.valuing import value_request
+from qguide.training.trajectory import ChatFormat, Step, reply_key, text_reply
 
 
 @dataclass(frozen=True, slots=True)

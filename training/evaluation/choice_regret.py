@@ -11,10 +11,10 @@ from statistics import fmean
 import numpy as np
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
 
-from training.algorithms.choice_quality import ScoredChoice, choice_quality
-from training.algorithms.step_values import Ending, steps_left
-from training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
-from training.evaluation.statistics import bootstrap_interval
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.algorithms.step_values import Ending, steps_left
+from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+from qguide.training.evaluation.statistics import bootstrap_interval
 
 RESAMPLES = 2_000
 

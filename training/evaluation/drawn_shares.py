@@ -8,11 +8,11 @@ from collections import Counter
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import Candidate, SampleRequest, Sampling
-from training.data.decision_groups import DecisionGroupsRow
-from training.rollouts.episode import derived_seed
-from training.rollouts.rollout import RolloutTask, SampleRequests
-from training.trajectory import reply_key
+from qguide.qnet.types import Candidate, SampleRequest, Sampling
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.rollout import RolloutTask, SampleRequests
+from qguide.training.trajectory import reply_key
 
 
 class PolicyDraws(BaseModel):

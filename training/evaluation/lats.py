@@ -9,19 +9,19 @@ The search steps the environment with every candidate and sees every outcome, wh
 
 from collections.abc import Callable
 
-from qnet.errors import HistoryTooLongError
-from qnet.records import ROOT_ID
-from qnet.types import Candidate, SampleRequest, ScoreResult
-from training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
-from training.algorithms.tree import Tree, merge_branch
-from training.environment import Environment
-from training.evaluation.methods import Play
-from training.evaluation.search import Searched
-from training.evaluation.tried_replies import replay, try_reply
-from training.rollouts.episode import AgentStep, Episode, seeded
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.valuing import value_request
-from training.trajectory import ChatFormat, Step, reply_key
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.records import ROOT_ID
+from qguide.qnet.types import Candidate, SampleRequest, ScoreResult
+from qguide.training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.environment import Environment
+from qguide.training.evaluation.methods import Play
+from qguide.training.evaluation.search import Searched
+from qguide.training.evaluation.tried_replies import replay, try_reply
+from qguide.training.rollouts.episode import AgentStep, Episode, seeded
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.valuing import value_request
+from qguide.training.trajectory import ChatFormat, Step, reply_key
 
 EXPLORATION = 1.0
 """The weight of exploration in UCT, which is the paper's."""

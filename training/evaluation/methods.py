@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from qnet.decision.decide import Guidance
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import DEFAULT_TAU, TieBreak
-from qnet.errors import ConfigError
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from training.rollouts.episode import (
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import DEFAULT_TAU, TieBreak
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,
     derived_seed,
@@ -27,8 +27,8 @@ from training.rollouts.episode import (
     guided_agent,
     seeded,
 )
-from training.rollouts.rollout import ModelRequest
-from training.trajectory import reply_key
+from qguide.training.rollouts.rollout import ModelRequest
+from qguide.training.trajectory import reply_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,8 @@ def _logprob(candidate: Candidate) -> float:
 def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0) -> Agent:
     """The distinct candidate of highest Q (QLASS, algorithm 4).
 
-    The server's own code makes the decision (`qnet.decision.decide`); a step whose candidates are
-    all the same needs no Q and is not scored.
+    The server's own code makes the decision (`qguide.qnet.decision.decide`); a step whose
+    candidates are all the same needs no Q and is not scored.
 
     Args:
         play: options of an episode.

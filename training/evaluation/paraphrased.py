@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qnet.decision.perturbation import TaskPlace, draw_texts, find_task
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, History, SampleRequest, TaskMarker
-from training.rollouts.episode import Agent, AgentStep, derived_seed
-from training.rollouts.rollout import ModelRequest, SampleRequests, answered_by
+from qguide.qnet.decision.perturbation import TaskPlace, draw_texts, find_task
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, History, SampleRequest, TaskMarker
+from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed
+from qguide.training.rollouts.rollout import ModelRequest, SampleRequests, answered_by
 
 Redraw = Callable[[SampleRequest, TaskPlace, int], Sequence[SampleRequest]]
 """From (request, place of the task, candidates of this step so far) to the requests instead."""

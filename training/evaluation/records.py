@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
 
-from training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import Usage
 
 MethodName = Literal[
     "greedy",

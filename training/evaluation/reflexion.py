@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, History, Message, SampleRequest
-from training.evaluation.methods import Play, greedy
-from training.evaluation.search import Searched
-from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
-from training.rollouts.rollout import ModelRequest, RolloutTask
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, History, Message, SampleRequest
+from qguide.training.evaluation.methods import Play, greedy
+from qguide.training.evaluation.search import Searched
+from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
+from qguide.training.rollouts.rollout import ModelRequest, RolloutTask
 
 NOTES_HEADING: Final = "Notes from your earlier attempts at this task, which all failed:"
 QUESTION: Final = (

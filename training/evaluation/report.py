@@ -8,8 +8,8 @@ from zlib import crc32
 from rich.console import Console
 from rich.table import Table
 
-from training.evaluation.records import EpisodeRow, MethodSummary, Results
-from training.evaluation.results import Key, best_of_n_curve
+from qguide.training.evaluation.records import EpisodeRow, MethodSummary, Results
+from qguide.training.evaluation.results import Key, best_of_n_curve
 
 _COLOURS = {
     "greedy": "#6b7280",

@@ -11,8 +11,8 @@ from statistics import fmean
 
 import numpy as np
 
-from training.data.decision_groups import CandidateRow, DecisionGroupsRow
-from training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
+from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow
+from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 
 Q_METHODS = ("q", "majority-then-q", "q-weighted-majority")
 """Methods that read Q: alone, to break ties of the majority, and as the weight of each vote."""

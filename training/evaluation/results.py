@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.evaluation.records import (
+from qguide.training.evaluation.records import (
     DETERMINISTIC,
     METHODS,
     PEEKING,
@@ -16,8 +16,12 @@ from training.evaluation.records import (
     MethodRow,
     MethodSummary,
 )
-from training.evaluation.statistics import bootstrap_interval, sign_flip_p_value, wilson_interval
-from training.rollouts.episode import derived_seed
+from qguide.training.evaluation.statistics import (
+    bootstrap_interval,
+    sign_flip_p_value,
+    wilson_interval,
+)
+from qguide.training.rollouts.episode import derived_seed
 
 NOTES = {
     "ci95 of rows": "Wilson score interval of success_rate over tasks",

@@ -6,10 +6,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError, RecordError
-from training.data.runs import read_rows, regular
-from training.evaluation.records import EpisodeRow, Results
-from training.evaluation.results import Key, latest
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.data.runs import read_rows, regular
+from qguide.training.evaluation.records import EpisodeRow, Results
+from qguide.training.evaluation.results import Key, latest
 
 EPISODES: Final = "episodes.jsonl"
 RESULTS: Final = "results.json"

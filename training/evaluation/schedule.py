@@ -9,11 +9,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from qnet.errors import EnvironmentFailureError, QGuideError
-from training.environment import Environment, EnvironmentBundle, Task
-from training.evaluation.beam_search import BeamSearch
-from training.evaluation.lats import TreeSearch
-from training.evaluation.methods import (
+from qguide.qnet.errors import EnvironmentFailureError, QGuideError
+from qguide.training.environment import Environment, EnvironmentBundle, Task
+from qguide.training.evaluation.beam_search import BeamSearch
+from qguide.training.evaluation.lats import TreeSearch
+from qguide.training.evaluation.methods import (
     Play,
     adaptive,
     greedy,
@@ -26,8 +26,8 @@ from training.evaluation.methods import (
     sample,
     self_consistency,
 )
-from training.evaluation.paraphrased import under_paraphrase, with_paraphrases
-from training.evaluation.records import (
+from qguide.training.evaluation.paraphrased import under_paraphrase, with_paraphrases
+from qguide.training.evaluation.records import (
     DETERMINISTIC,
     MANY_TRAJECTORIES,
     METHODS,
@@ -37,16 +37,16 @@ from training.evaluation.records import (
     MethodName,
     TrajectoryCost,
 )
-from training.evaluation.reflexion import Reflecting, Reflexion
-from training.evaluation.search import (
+from qguide.training.evaluation.reflexion import Reflecting, Reflexion
+from qguide.training.evaluation.search import (
     Budget,
     Searched,
     Verification,
     trajectory_seed,
     verifier_best_of_n,
 )
-from training.rollouts.episode import Agent, Episode, first_reply, play_episode, seeded
-from training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.episode import Agent, Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import ScoreResult
-from training.evaluation.methods import Play
-from training.rollouts.episode import Agent, Episode, first_reply, seeded
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.valuing import value_request
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import ScoreResult
+from qguide.training.evaluation.methods import Play
+from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.valuing import value_request
 
 TrajectoryValue = Literal["last", "mean", "min"]
 """Value of a trajectory: that of its last state, or the mean or minimum over all its states."""

@@ -21,17 +21,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from qnet.errors import ConfigError
-from training.algorithms.step_reward_accuracy import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.algorithms.step_reward_accuracy import (
     RewardAccuracy,
     RolledOut,
     StepMean,
     mean_by_step,
     reward_accuracy,
 )
-from training.data.decision_groups import CandidateRow, DecisionGroupsRow
-from training.data.runs import EXPLORED, read_rows, rows_path
-from training.evaluation.statistics import Interval, clustered_mean_interval
+from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow
+from qguide.training.data.runs import EXPLORED, read_rows, rows_path
+from qguide.training.evaluation.statistics import Interval, clustered_mean_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import History, Message
-from training.environment import Environment
-from training.rollouts.episode import Episode, play_episode
-from training.rollouts.rollout import RolloutTask
-from training.trajectory import ChatFormat, Step
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import History, Message
+from qguide.training.environment import Environment
+from qguide.training.rollouts.episode import Episode, play_episode
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.trajectory import ChatFormat, Step
 
 
 def replay(

@@ -4,9 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qnet.errors import ConfigError
-from qnet.types import Scorer, ScoreRequest, ScoreResult, ranks, reads_observation
-from training.evaluation.records import GUIDED, VALUING
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, ranks, reads_observation
+from qguide.training.evaluation.records import GUIDED, VALUING
 
 COMPARING: Final = frozenset({"adaptive"}) | VALUING
 """Methods that compare Q of different states."""

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import Sampling, ScoreResult
-from training.algorithms.contrast import Comparison
-from training.environment import Environment
-from training.exploration.replays import new_steps
-from training.exploration.step_rewards import StepRewards, step_reward
-from training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.valuing import value_request
-from training.trajectory import REACT, ChatFormat, Step
+from qguide.qnet.types import Sampling, ScoreResult
+from qguide.training.algorithms.contrast import Comparison
+from qguide.training.environment import Environment
+from qguide.training.exploration.replays import new_steps
+from qguide.training.exploration.step_rewards import StepRewards, step_reward
+from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.valuing import value_request
+from qguide.training.trajectory import REACT, ChatFormat, Step
 
 
 class Contrast(BaseModel):

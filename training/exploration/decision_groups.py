@@ -14,10 +14,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qnet.decision.prior import prior_of
-from qnet.decision.selection import select
-from qnet.errors import EnvironmentFailureError, HistoryTooLongError
-from qnet.types import (
+from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.decision.selection import select
+from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.types import (
     Candidate,
     History,
     SampleRequest,
@@ -25,12 +25,12 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from training.environment import Environment, Expert
-from training.exploration.replays import new_steps
-from training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
-from training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
-from training.trajectory import REACT, ChatFormat, Step, reply_key, text_reply
+from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from qguide.training.environment import Environment, Expert
+from qguide.training.exploration.replays import new_steps
+from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
+from qguide.training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
+from qguide.training.trajectory import REACT, ChatFormat, Step, reply_key, text_reply
 
 GoOn = Literal["random", "first", "guided"]
 
@@ -103,8 +103,8 @@ class Decisions(BaseModel):
     def sample_requests(self, history: History, *seed_parts: object) -> SampleRequests:
         """All draws of one state, each with a seed of its own.
 
-        The first entry's seed equals that of `training.evaluation.methods`, so an evaluation with
-        the same seed and history chooses among the same candidates.
+        The first entry's seed equals that of `qguide.training.evaluation.methods`, so an
+        evaluation with the same seed and history chooses among the same candidates.
         """
         return SampleRequests(
             tuple(

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import Message, Sampling
-from training.environment import Environment
-from training.rollouts.episode import Episode, first_reply, play_episode
-from training.rollouts.rollout import RolloutTask
-from training.trajectory import REACT, ChatFormat, Step
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import Message, Sampling
+from qguide.training.environment import Environment
+from qguide.training.rollouts.episode import Episode, first_reply, play_episode
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.trajectory import REACT, ChatFormat, Step
 
 
 def first_observation(make: Callable[[], Environment]) -> str:

@@ -12,16 +12,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, SampleRequest, Sampling
-from training.algorithms.rising import StopRule, draws_another, extreme_pair
-from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from training.environment import Environment
-from training.exploration.replays import first_observation, next_step
-from training.exploration.step_rewards import StepReward, StepRewards, step_reward
-from training.rollouts.episode import derived_seed
-from training.rollouts.rollout import EnvironmentCall, RolloutTask
-from training.trajectory import REACT, ChatFormat, Step, reply_key
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, SampleRequest, Sampling
+from qguide.training.algorithms.rising import StopRule, draws_another, extreme_pair
+from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from qguide.training.environment import Environment
+from qguide.training.exploration.replays import first_observation, next_step
+from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
+from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.training.trajectory import REACT, ChatFormat, Step, reply_key
 
 
 class Rising(BaseModel):

@@ -12,13 +12,13 @@ from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.types import Sampling
-from training.environment import Environment
-from training.exploration.replays import new_steps
-from training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.together import play_together
-from training.trajectory import REACT, ChatFormat, Step
+from qguide.qnet.types import Sampling
+from qguide.training.environment import Environment
+from qguide.training.exploration.replays import new_steps
+from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.together import play_together
+from qguide.training.trajectory import REACT, ChatFormat, Step
 
 
 class StepRewards(BaseModel):

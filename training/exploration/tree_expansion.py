@@ -15,15 +15,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import HistoryTooLongError
-from qnet.records import ROOT_ID
-from qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
-from training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
-from training.environment import Environment
-from training.exploration.replays import first_observation, new_steps
-from training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
-from training.rollouts.rollout import EnvironmentCall, RolloutTask
-from training.trajectory import REACT, ChatFormat, Drawn, Step, drawn_of
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.records import ROOT_ID
+from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
+from qguide.training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
+from qguide.training.environment import Environment
+from qguide.training.exploration.replays import first_observation, new_steps
+from qguide.training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.training.trajectory import REACT, ChatFormat, Drawn, Step, drawn_of
 
 
 class Exploration(BaseModel):

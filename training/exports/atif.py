@@ -10,9 +10,9 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from qnet.records import Row
-from qnet.types import Message, ToolCall
-from training.data.records import TrajectoryRow, messages_of
+from qguide.qnet.records import Row
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.data.records import TrajectoryRow, messages_of
 
 VERSION: Final = "ATIF-v1.6"
 RAW: Final = "raw_arguments"

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from qnet.errors import ConfigError
-from qnet.support.extras import install
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.extras import install
 
 _ROWS_PER_GROUP = 1000
 

@@ -6,13 +6,13 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from qnet.openai_messages import plain_message
-from qnet.records import MessageRow, Row
-from qnet.types import Message
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels, candidate_label, decisions_of
-from training.data.preferences import PreferenceRow
-from training.data.records import LabelRow, TrajectoryRow, messages_of
+from qguide.qnet.openai_messages import plain_message
+from qguide.qnet.records import MessageRow, Row
+from qguide.qnet.types import Message
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import LabelRow, TrajectoryRow, messages_of
 
 _SEPARATOR = "\n\n"
 

@@ -5,10 +5,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.guidance_report.calibration import success_bound, weighted_auc
-from training.guidance_report.columns import Column, Columns
-from training.guidance_report.comparison import spread_of
-from training.guidance_report.schema import Agreement, StepRange
+from qguide.training.guidance_report.calibration import success_bound, weighted_auc
+from qguide.training.guidance_report.columns import Column, Columns
+from qguide.training.guidance_report.comparison import spread_of
+from qguide.training.guidance_report.schema import Agreement, StepRange
 
 DEPTHS: Final = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, 20), (21, 40), (41, None))
 """Ranges of depths, first and last; the last one has no end."""

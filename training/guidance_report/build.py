@@ -7,28 +7,28 @@ from typing import Final
 
 import numpy as np
 
-from qnet.errors import RecordError
-from qnet.records import OfferRow
-from training.guidance_report.agreement import agreement_of, step_ranges
-from training.guidance_report.calibration import reliability_of, success_bound
-from training.guidance_report.columns import CONTROL, Columns, read_columns
-from training.guidance_report.comparison import (
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.agreement import agreement_of, step_ranges
+from qguide.training.guidance_report.calibration import reliability_of, success_bound
+from qguide.training.guidance_report.columns import CONTROL, Columns, read_columns
+from qguide.training.guidance_report.comparison import (
     arms_of,
     comparisons_of,
     require_arm,
     shadowed_of,
 )
-from training.guidance_report.offers import environment_labels, offer_files, read_episodes
-from training.guidance_report.other_taus import OtherTaus
-from training.guidance_report.rare_values import ArgumentValues
-from training.guidance_report.schema import (
+from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
+from qguide.training.guidance_report.other_taus import OtherTaus
+from qguide.training.guidance_report.rare_values import ArgumentValues
+from qguide.training.guidance_report.schema import (
     Comparison,
     Environment,
     GuidanceReport,
     Reliability,
 )
-from training.guidance_report.threshold_actions import actions_of
-from training.guidance_report.verdict import verdict_of
+from qguide.training.guidance_report.threshold_actions import actions_of
+from qguide.training.guidance_report.verdict import verdict_of
 
 _SHOWN_BAD_ROWS: Final = 20
 _BOTH: Final = (

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from training.evaluation.statistics import Interval, clustered_mean_interval
-from training.guidance_report.columns import Column, Columns
-from training.guidance_report.schema import Bin, Reliability
+from qguide.training.evaluation.statistics import Interval, clustered_mean_interval
+from qguide.training.guidance_report.columns import Column, Columns
+from qguide.training.guidance_report.schema import Bin, Reliability
 
 _BINS: Final = 10
 _RESAMPLES: Final = 500

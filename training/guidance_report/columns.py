@@ -9,8 +9,8 @@ from typing import Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.records import OfferRow, ThresholdActionRow
-from qnet.types import ActionOutcome, ThresholdAction
+from qguide.qnet.records import OfferRow, ThresholdActionRow
+from qguide.qnet.types import ActionOutcome, ThresholdAction
 
 CONTROL: Final = "one candidate"
 """Arm of episodes in which one candidate was drawn at every step, and its Q was not even read."""

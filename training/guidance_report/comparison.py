@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.errors import ConfigError
-from training.evaluation.statistics import clustered_difference, clustered_mean_interval
-from training.guidance_report.columns import CONTROL, Column, Columns
-from training.guidance_report.schema import Arm, Comparison, Finding, Shadowed, Spread
+from qguide.qnet.errors import ConfigError
+from qguide.training.evaluation.statistics import clustered_difference, clustered_mean_interval
+from qguide.training.guidance_report.columns import CONTROL, Column, Columns
+from qguide.training.guidance_report.schema import Arm, Comparison, Finding, Shadowed, Spread
 
 FEWEST_TASKS: Final = 10
 """An arm with fewer tasks has no interval: resampling so few says too little."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from training.guidance_report.numbers import signed_text
-from training.guidance_report.plots import arms_plot, reliability_plot
-from training.guidance_report.schema import Arm, Comparison, GuidanceReport, Reliability
-from training.guidance_report.tables import (
+from qguide.training.guidance_report.numbers import signed_text
+from qguide.training.guidance_report.plots import arms_plot, reliability_plot
+from qguide.training.guidance_report.schema import Arm, Comparison, GuidanceReport, Reliability
+from qguide.training.guidance_report.tables import (
     ReportTable,
     arms_table,
     detail_tables,

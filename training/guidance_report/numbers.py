@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from training.guidance_report.schema import Interval
+from qguide.training.guidance_report.schema import Interval
 
 NOTHING: Final = "–"
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from qnet.errors import RecordError
-from qnet.records import OfferRow
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import OfferRow
 
 OFFERS: Final = "offers-*.jsonl"
 TREES: Final = "trees-*.jsonl"

@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from qnet.action_key import effects_of, message_key
-from qnet.decision.prior import log_votes
-from qnet.records import OfferRow
-from qnet.types import Message
-from training.evaluation.statistics import bootstrap_interval
-from training.guidance_report.comparison import FEWEST_TASKS
-from training.guidance_report.schema import TauEstimate
+from qguide.qnet.action_key import effects_of, message_key
+from qguide.qnet.decision.prior import log_votes
+from qguide.qnet.records import OfferRow
+from qguide.qnet.types import Message
+from qguide.training.evaluation.statistics import bootstrap_interval
+from qguide.training.guidance_report.comparison import FEWEST_TASKS
+from qguide.training.guidance_report.schema import TauEstimate
 
 TAUS: Final = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, inf)
 """Temperatures that are tried; the last is the vote alone."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from training.guidance_report.schema import Arm, Reliability
+from qguide.training.guidance_report.schema import Arm, Reliability
 
 _WIDTH: Final = 460
 _HEIGHT: Final = 300

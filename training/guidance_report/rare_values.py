@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from qnet.action_key import ACTION_PREFIX, message_key
-from qnet.records import OfferRow
-from qnet.types import Message
-from training.guidance_report.columns import Column
-from training.guidance_report.schema import RareValue
+from qguide.qnet.action_key import ACTION_PREFIX, message_key
+from qguide.qnet.records import OfferRow
+from qguide.qnet.types import Message
+from qguide.training.guidance_report.columns import Column
+from qguide.training.guidance_report.schema import RareValue
 
 RARE: Final = 10
 """A value that fewer episodes tried is rare."""

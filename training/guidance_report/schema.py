@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from qnet.types import ThresholdAction
+from qguide.qnet.types import ThresholdAction
 
 Interval = tuple[float, float]
 Finding = Literal["helps", "harms", "unclear", "too_few"]

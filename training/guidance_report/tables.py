@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from training.guidance_report.numbers import (
+from qguide.training.guidance_report.numbers import (
     count_text,
     interval_text,
     number_text,
     share_text,
     signed_text,
 )
-from training.guidance_report.schema import (
+from qguide.training.guidance_report.schema import (
     ActionFigures,
     Agreement,
     Arm,

@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from training.guidance_report.schema import GuidanceReport
-from training.guidance_report.tables import (
+from qguide.training.guidance_report.schema import GuidanceReport
+from qguide.training.guidance_report.tables import (
     ReportTable,
     arms_table,
     detail_tables,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from training.guidance_report.agreement import mean_of
-from training.guidance_report.columns import ACTIONS, OUTCOMES, Columns
-from training.guidance_report.schema import ActionFigures
+from qguide.training.guidance_report.agreement import mean_of
+from qguide.training.guidance_report.columns import ACTIONS, OUTCOMES, Columns
+from qguide.training.guidance_report.schema import ActionFigures
 
 
 def actions_of(columns: Columns) -> tuple[ActionFigures, ...]:

@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from training.guidance_report.agreement import mean_of
-from training.guidance_report.columns import CONTROL, Columns
-from training.guidance_report.comparison import Mask, arms_of, comparisons_of
-from training.guidance_report.schema import Comparison, TauEstimate
+from qguide.training.guidance_report.agreement import mean_of
+from qguide.training.guidance_report.columns import CONTROL, Columns
+from qguide.training.guidance_report.comparison import Mask, arms_of, comparisons_of
+from qguide.training.guidance_report.schema import Comparison, TauEstimate
 
 NONE: Final = "none"
 VOTES: Final = "votes"

@@ -19,18 +19,29 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qnet.errors import ConfigError, QGuideError
-from qnet.types import History, Message, Scorer, ScoreRequest, ranks, reads_observation
-from training.data.decision_groups import DecisionGroupsRow, DecisionRow
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once, rows_path
-from training.environment import ReadPair
-from training.environments.recorded_chats import chat_of_rows
-from training.environments.registry import find_environment
-from training.evaluation.choice_regret import ScoredEpisodeRow, choice_figures, scored_episode
-from training.evaluation.drawn_shares import PolicyDraws, drawn_shares
-from training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
-from training.rollouts.episode import derived_seed
-from training.rollouts.hosted import (
+from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ranks, reads_observation
+from qguide.training.data.decision_groups import DecisionGroupsRow, DecisionRow
+from qguide.training.data.runs import (
+    JsonlWriter,
+    RunFolder,
+    open_run,
+    read_rows,
+    rows_at_once,
+    rows_path,
+)
+from qguide.training.environment import ReadPair
+from qguide.training.environments.recorded_chats import chat_of_rows
+from qguide.training.environments.registry import find_environment
+from qguide.training.evaluation.choice_regret import (
+    ScoredEpisodeRow,
+    choice_figures,
+    scored_episode,
+)
+from qguide.training.evaluation.drawn_shares import PolicyDraws, drawn_shares
+from qguide.training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
+from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
     HostedPolicy,
     Upstreams,
@@ -38,19 +49,19 @@ from training.rollouts.hosted import (
     is_hosted,
     require_upstream,
 )
-from training.rollouts.hosted_run import HostedRun
-from training.rollouts.judges import usage_of
-from training.rollouts.models import (
+from qguide.training.rollouts.hosted_run import HostedRun
+from qguide.training.rollouts.judges import usage_of
+from qguide.training.rollouts.models import (
     Inference,
     build_logprob_scorer,
     build_scorer,
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.prompting import prompted
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.usage import Usage
-from training.trajectory import ChatFormat
+from qguide.training.rollouts.prompting import prompted
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.usage import Usage
+from qguide.training.trajectory import ChatFormat
 
 EPISODES_AT_ONCE = 32
 DRAWN = "drawn.jsonl"

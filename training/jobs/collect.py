@@ -25,12 +25,12 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.records import EXPERT, TrajectoryRow, drawn_of_steps, rows_of
-from training.data.runs import JsonlWriter, finished_task_ids
-from training.environment import ExpertBuilder, GoldSuite, Task
-from training.evaluation.methods import Play, q_guided
-from training.rollouts.episode import (
+from qguide.qnet.types import BatchPolicy, Sampling, Scorer
+from qguide.training.data.records import EXPERT, TrajectoryRow, drawn_of_steps, rows_of
+from qguide.training.data.runs import JsonlWriter, finished_task_ids
+from qguide.training.environment import ExpertBuilder, GoldSuite, Task
+from qguide.training.evaluation.methods import Play, q_guided
+from qguide.training.rollouts.episode import (
     Agent,
     Episode,
     derived_seed,
@@ -38,16 +38,16 @@ from training.rollouts.episode import (
     play_episode,
     seeded,
 )
-from training.rollouts.expert_agents import corrected_agent, expert_agent, replaying_agent
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy
-from training.rollouts.models import (
+from qguide.training.rollouts.expert_agents import corrected_agent, expert_agent, replaying_agent
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import HostedPolicy
+from qguide.training.rollouts.models import (
     build_scorer,
     expert_builder,
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
 
 
 class CollectConfig(RolloutConfig):

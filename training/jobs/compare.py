@@ -15,10 +15,16 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from qnet.errors import ConfigError
-from training.evaluation.records import Comparison, EpisodeRow, MethodName, MethodSummary, Results
-from training.evaluation.results import Key, Played, compare_pair
-from training.evaluation.run_files import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.evaluation.records import (
+    Comparison,
+    EpisodeRow,
+    MethodName,
+    MethodSummary,
+    Results,
+)
+from qguide.training.evaluation.results import Key, Played, compare_pair
+from qguide.training.evaluation.run_files import (
     condition,
     read_episodes,
     read_results,

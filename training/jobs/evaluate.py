@@ -20,14 +20,14 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
-from qnet.decision.prior import PriorBy
-from qnet.decision.selection import DEFAULT_TAU, TieBreak
-from qnet.errors import EnvironmentFailureError
-from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.paraphrases import Paraphrases, read_paraphrases
-from training.data.runs import sha256_of_rows
-from training.evaluation.methods import Play
-from training.evaluation.records import (
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import DEFAULT_TAU, TieBreak
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import BatchPolicy, Sampling, Scorer
+from qguide.training.data.paraphrases import Paraphrases, read_paraphrases
+from qguide.training.data.runs import sha256_of_rows
+from qguide.training.evaluation.methods import Play
+from qguide.training.evaluation.records import (
     DEFAULT_METHODS,
     GUIDED,
     PARAPHRASED,
@@ -37,23 +37,23 @@ from training.evaluation.records import (
     MethodName,
     Results,
 )
-from training.evaluation.reflexion import Reflexion
-from training.evaluation.report import plot_success, print_results
-from training.evaluation.results import (
+from qguide.training.evaluation.reflexion import Reflexion
+from qguide.training.evaluation.report import plot_success, print_results
+from qguide.training.evaluation.results import (
     NOTES,
     compare,
     kinds_of,
     method_rows,
     summarise,
 )
-from training.evaluation.run_files import EPISODES, read_episodes, write_results
-from training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
-from training.evaluation.search import TrajectoryValue, Verification
-from training.evaluation.value_models import ValueModels
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy, is_hosted
-from training.rollouts.judges import usage_of
-from training.rollouts.models import (
+from qguide.training.evaluation.run_files import EPISODES, read_episodes, write_results
+from qguide.training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
+from qguide.training.evaluation.search import TrajectoryValue, Verification
+from qguide.training.evaluation.value_models import ValueModels
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import HostedPolicy, is_hosted
+from qguide.training.rollouts.judges import usage_of
+from qguide.training.rollouts.models import (
     EMBEDDED,
     build_scorer,
     fitted_prior_of,
@@ -63,8 +63,8 @@ from training.rollouts.models import (
     sha256_of_q_model,
     weights_sha256,
 )
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.usage import Usage
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.usage import Usage
 
 PLOT = "success_vs_tokens.png"
 PACKAGES = ("qguide", "torch", "transformers", "numpy")

@@ -13,26 +13,26 @@ from typing import Literal, Self
 from pydantic import model_validator
 from rich.console import Console
 
-from qnet.errors import ConfigError
-from qnet.records import TreeRow
-from qnet.types import BatchPolicy
-from training.algorithms.labelling import sibling_groups
-from training.algorithms.tree import branching_fraction
-from training.data.expert_trajectories import best_trajectories
-from training.data.records import SearchRow, node_row
-from training.exploration.mcts import Mcts, SearchedTree, search_task
-from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
-from training.rollouts.figures import RunFigures
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy
-from training.rollouts.models import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import BatchPolicy
+from qguide.training.algorithms.labelling import sibling_groups
+from qguide.training.algorithms.tree import branching_fraction
+from qguide.training.data.expert_trajectories import best_trajectories
+from qguide.training.data.records import SearchRow, node_row
+from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
+from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
+from qguide.training.rollouts.figures import RunFigures
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import HostedPolicy
+from qguide.training.rollouts.models import (
     EMBEDDED,
     build_scorer,
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.policies import JobPolicy, guide_actions, with_rollouts
-from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.policies import JobPolicy, guide_actions, with_rollouts
+from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
 MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
 """The figures of a tree that are averaged over trees; the others are summed."""

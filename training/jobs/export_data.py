@@ -21,16 +21,16 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 from rich.progress import track
 
-from qnet.errors import ConfigError, RecordError
-from qnet.records import Row
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.preferences import PreferenceRow
-from training.data.records import LabelRow, SearchRow, TrajectoryRow
-from training.data.runs import JsonlWriter, read_rows, rows_path
-from training.exports.atif import AtifRow, atif_row
-from training.exports.parquet import write_parquet
-from training.exports.trl import (
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import Row
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import LabelRow, SearchRow, TrajectoryRow
+from qguide.training.data.runs import JsonlWriter, read_rows, rows_path
+from qguide.training.exports.atif import AtifRow, atif_row
+from qguide.training.exports.parquet import write_parquet
+from qguide.training.exports.trl import (
     ConversationPair,
     ConversationRow,
     StepwiseRow,

@@ -15,29 +15,29 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.types import BatchPolicy, Sampling, Scorer
-from training.data.decision_groups import ContinuationBy, DecisionGroupsRow
-from training.environment import EnvironmentBundle, Expert, Task
-from training.evaluation.methods import Play, q_guided
-from training.exploration.decision_groups import (
+from qguide.qnet.types import BatchPolicy, Sampling, Scorer
+from qguide.training.data.decision_groups import ContinuationBy, DecisionGroupsRow
+from qguide.training.environment import EnvironmentBundle, Expert, Task
+from qguide.training.evaluation.methods import Play, q_guided
+from qguide.training.exploration.decision_groups import (
     Continuing,
     Decisions,
     PlayedDecisions,
     expert_continuing,
     play_decisions,
 )
-from training.rollouts.episode import Agent, derived_seed, first_reply, seeded
-from training.rollouts.figures import RunFigures
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy
-from training.rollouts.models import (
+from qguide.training.rollouts.episode import Agent, derived_seed, first_reply, seeded
+from qguide.training.rollouts.figures import RunFigures
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import HostedPolicy
+from qguide.training.rollouts.models import (
     EMBEDDED,
     build_scorer,
     expert_builder,
     sha256_of_policy,
     sha256_of_q_model,
 )
-from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
 
 class Continuation(BaseModel):

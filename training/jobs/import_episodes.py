@@ -22,17 +22,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from qnet.errors import ConfigError, RecordError
-from qnet.records import MAX_REWARD
-from training.data.records import TrajectoryRow
-from training.data.runs import JsonlWriter, RunFolder, open_run
-from training.recordings.episode import BadRecord, RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.formats.read import read_episodes, recording_of
-from training.recordings.json_window import OnBytes
-from training.recordings.outcomes import read_outcomes
-from training.recordings.report import ImportReport, Tally
-from training.recordings.task_tree import build_task_trees
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import MAX_REWARD
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.outcomes import read_outcomes
+from qguide.training.recordings.report import ImportReport, Tally
+from qguide.training.recordings.task_tree import build_task_trees
 
 TRAJECTORIES = "trajectories"
 TREES = "trees"

@@ -24,13 +24,13 @@ from typing import Any
 from pydantic import Field
 from rich.console import Console
 
-from qnet.errors import ConfigError
-from qnet.types import BatchPolicy, History, Scorer, reads_observation
-from training.data.contrast import ContrastRow, sha256_of_steps
-from training.data.expert_trajectories import best_trajectories
-from training.data.preferences import PreferenceRow, preference_row, scored_messages
-from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import BatchPolicy, History, Scorer, reads_observation
+from qguide.training.data.contrast import ContrastRow, sha256_of_steps
+from qguide.training.data.expert_trajectories import best_trajectories
+from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
+from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.runs import (
     EXPLORED,
     RunFolder,
     finished_task_ids,
@@ -38,15 +38,20 @@ from training.data.runs import (
     regular,
     rows_at_once,
 )
-from training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
-from training.exploration.step_rewards import StepRewards
-from training.rollouts.figures import RunFigures
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
-from training.rollouts.models import EMBEDDED, build_scorer, sha256_of_policy, sha256_of_q_model
-from training.rollouts.policies import with_rollouts
-from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
-from training.trajectory import Step, path_history
+from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
+from qguide.training.exploration.step_rewards import StepRewards
+from qguide.training.rollouts.figures import RunFigures
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
+from qguide.training.rollouts.models import (
+    EMBEDDED,
+    build_scorer,
+    sha256_of_policy,
+    sha256_of_q_model,
+)
+from qguide.training.rollouts.policies import with_rollouts
+from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.trajectory import Step, path_history
 
 
 class IprConfig(RolloutConfig):

@@ -16,22 +16,22 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.progress import track
 
-from qnet.records import MAX_REWARD, TreeRow
-from qnet.types import Message, Scorer
-from training.algorithms.labelling import Target, labelled_paths, sibling_groups
-from training.algorithms.temporal_difference import gae_advantages, lambda_returns
-from training.algorithms.tree import Tree, branching_fraction
-from training.data.records import LabelRow, after_leaf_fields, rows_of
-from training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
-from training.data.task_trees import TaskTree, read_task_trees
-from training.rollouts.models import (
+from qguide.qnet.records import MAX_REWARD, TreeRow
+from qguide.qnet.types import Message, Scorer
+from qguide.training.algorithms.labelling import Target, labelled_paths, sibling_groups
+from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
+from qguide.training.algorithms.tree import Tree, branching_fraction
+from qguide.training.data.records import LabelRow, after_leaf_fields, rows_of
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
+from qguide.training.data.task_trees import TaskTree, read_task_trees
+from qguide.training.rollouts.models import (
     INFERENCE_MAY_CHANGE,
     Inference,
     build_scorer,
     sha256_of_q_model,
 )
-from training.rollouts.node_values import node_values
-from training.trajectory import step_messages
+from qguide.training.rollouts.node_values import node_values
+from qguide.training.trajectory import step_messages
 
 MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"}) | INFERENCE_MAY_CHANGE
 HISTOGRAM_BINS = 10

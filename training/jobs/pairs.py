@@ -20,18 +20,25 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qnet.errors import ConfigError
-from qnet.records import MAX_REWARD, ROOT_ID, TreeRow
-from qnet.types import History, Message
-from training.algorithms.labelling import TreeTarget
-from training.algorithms.preferences import best_path_pairs, value_pairs
-from training.algorithms.tree import Node
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels, candidate_label, decisions_of
-from training.data.preferences import PreferenceRow, preference_row, scored_messages
-from training.data.records import EXPERT, TrajectoryRow, messages_of
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once, rows_path
-from training.data.task_trees import TaskTree, read_task_trees
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
+from qguide.qnet.types import History, Message
+from qguide.training.algorithms.labelling import TreeTarget
+from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
+from qguide.training.algorithms.tree import Node
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
+from qguide.training.data.records import EXPERT, TrajectoryRow, messages_of
+from qguide.training.data.runs import (
+    JsonlWriter,
+    RunFolder,
+    open_run,
+    read_rows,
+    rows_at_once,
+    rows_path,
+)
+from qguide.training.data.task_trees import TaskTree, read_task_trees
 
 _LEAST_MARGIN = 1e-9
 

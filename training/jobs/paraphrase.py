@@ -12,16 +12,16 @@ from functools import partial
 from pydantic import Field
 from rich.console import Console
 
-from qnet.decision.perturbation import MAX_TASK_CHARACTERS, PROMPT, find_task
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import BatchPolicy, Candidate, Message, SampleRequest, Sampling
-from training.data.paraphrases import ParaphraseRow
-from training.exploration.replays import first_observation
-from training.rollouts.episode import derived_seed
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy
-from training.rollouts.models import sha256_of_policy
-from training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.qnet.decision.perturbation import MAX_TASK_CHARACTERS, PROMPT, find_task
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.types import BatchPolicy, Candidate, Message, SampleRequest, Sampling
+from qguide.training.data.paraphrases import ParaphraseRow
+from qguide.training.exploration.replays import first_observation
+from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import HostedPolicy
+from qguide.training.rollouts.models import sha256_of_policy
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
 
 
 class ParaphraseConfig(RolloutConfig):

@@ -15,10 +15,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.types import History, Message
-from training.environment import EnvironmentConfig
-from training.environments.task_selection import build_selected_suite
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.types import History, Message
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.task_selection import build_selected_suite
 
 BAR_WIDTH = 20
 

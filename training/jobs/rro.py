@@ -18,19 +18,19 @@ from statistics import fmean
 
 from rich.console import Console
 
-from qnet.types import BatchPolicy
-from training.algorithms.rising import THIRDS, extreme_pair, rising_shares
-from training.data.decision_groups import ContinuationRow, DecisionGroupsRow
-from training.data.preferences import PairSource, PreferenceRow, preference_row
-from training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
-from training.exploration.rising import Rising, RisingTrajectory, explore_rising
-from training.exploration.step_rewards import StepRewards
-from training.rollouts.figures import RunFigures
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.hosted import HostedPolicy
-from training.rollouts.models import EMBEDDED, sha256_of_policy
-from training.rollouts.policies import with_rollouts
-from training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.qnet.types import BatchPolicy
+from qguide.training.algorithms.rising import THIRDS, extreme_pair, rising_shares
+from qguide.training.data.decision_groups import ContinuationRow, DecisionGroupsRow
+from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
+from qguide.training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
+from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
+from qguide.training.exploration.step_rewards import StepRewards
+from qguide.training.rollouts.figures import RunFigures
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.hosted import HostedPolicy
+from qguide.training.rollouts.models import EMBEDDED, sha256_of_policy
+from qguide.training.rollouts.policies import with_rollouts
+from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
 
 
 class RroConfig(RolloutConfig):

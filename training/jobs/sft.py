@@ -26,31 +26,31 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.hub import hub_name, model_folder
-from qnet.models.manifest import Manifest
-from qnet.models.text_model import load_causal_lm
-from qnet.rendering.renderer import Renderer
-from qnet.types import Message
-from training.data.augmentation import Augmentation, build_augmenter
-from training.data.demonstrations import Demonstration, read_demonstrations
-from training.data.runs import RunFolder, open_run, sha256_of_rows
-from training.environments.registry import task_markers_of
-from training.optimization.adapters import merged_lora
-from training.optimization.launch import in_processes
-from training.optimization.options import Optimization
-from training.optimization.padded_batches import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.text_model import load_causal_lm
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import Message
+from qguide.training.data.augmentation import Augmentation, build_augmenter
+from qguide.training.data.demonstrations import Demonstration, read_demonstrations
+from qguide.training.data.runs import RunFolder, open_run, sha256_of_rows
+from qguide.training.environments.registry import task_markers_of
+from qguide.training.optimization.adapters import merged_lora
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.padded_batches import (
     Sequence1D,
     pad_column,
     pad_ids,
     padded_tokens,
     plan_steps,
 )
-from training.optimization.trainer import Loop, Loss, Training
-from training.rollouts.models import weights_sha256
-from training.small_models.architecture import Architecture, build_llama
-from training.small_models.tokenizer import train_tokenizer
+from qguide.training.optimization.trainer import Loop, Loss, Training
+from qguide.training.rollouts.models import weights_sha256
+from qguide.training.small_models.architecture import Architecture, build_llama
+from qguide.training.small_models.tokenizer import train_tokenizer
 
 
 class SftConfig(BaseModel):

@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from training.evaluation.records import METHODS, MethodName, MethodSummary, Results
-from training.evaluation.report import colour_of
-from training.evaluation.run_files import read_results, require_comparable
+from qguide.training.evaluation.records import METHODS, MethodName, MethodSummary, Results
+from qguide.training.evaluation.report import colour_of
+from qguide.training.evaluation.run_files import read_results, require_comparable
 
 MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel", "workers"})
 

@@ -17,35 +17,35 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qnet.engine.tree_attention import use_block_masks
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.hub import hub_name, model_folder
-from qnet.models.implicit_q import ImplicitQ
-from qnet.models.loading import load_renderer
-from qnet.models.manifest import Manifest, sha256_of
-from qnet.rendering.renderer import Renderer
-from training.data.runs import RunFolder, open_run, sha256_of_rows
-from training.environments.registry import task_markers_of
-from training.licence.domain import fit_domain, salt_of
-from training.optimization.adapters import merged_lora
-from training.optimization.best_weights import BestWeights, Criterion
-from training.optimization.frozen_weights import hold_frozen
-from training.optimization.launch import in_processes
-from training.optimization.options import DpoOptimization
-from training.optimization.trainer import Loop, Loss, Training
-from training.policy_training.examples import (
+from qguide.qnet.engine.tree_attention import use_block_masks
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.implicit_q import ImplicitQ
+from qguide.qnet.models.loading import load_renderer
+from qguide.qnet.models.manifest import Manifest, sha256_of
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.training.data.runs import RunFolder, open_run, sha256_of_rows
+from qguide.training.environments.registry import task_markers_of
+from qguide.training.licence.domain import fit_domain, salt_of
+from qguide.training.optimization.adapters import merged_lora
+from qguide.training.optimization.best_weights import BestWeights, Criterion
+from qguide.training.optimization.frozen_weights import hold_frozen
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import DpoOptimization
+from qguide.training.optimization.trainer import Loop, Loss, Training
+from qguide.training.policy_training.examples import (
     PackedExamples,
     PairExamples,
     read_pair_examples,
     states_of_pairs,
 )
-from training.policy_training.logprobs import kept_logprobs, reply_logprobs
-from training.policy_training.objective import DpoObjective, PairWeights, pairs_loss
-from training.policy_training.packed_steps import plan_epochs, prepare_for_packing
-from training.policy_training.validation import Referenced, scored_choices, validate
-from training.q_training.judgement import Judgement, judge
-from training.rollouts.models import weights_sha256
+from qguide.training.policy_training.logprobs import kept_logprobs, reply_logprobs
+from qguide.training.policy_training.objective import DpoObjective, PairWeights, pairs_loss
+from qguide.training.policy_training.packed_steps import plan_epochs, prepare_for_packing
+from qguide.training.policy_training.validation import Referenced, scored_choices, validate
+from qguide.training.q_training.judgement import Judgement, judge
+from qguide.training.rollouts.models import weights_sha256
 
 
 class TrainDpoConfig(PairExamples, DpoObjective):

@@ -18,34 +18,34 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from qnet.engine.tree_attention import use_block_masks
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_policy, save_checkpoint
-from qnet.models.hub import hub_name, model_folder
-from qnet.models.manifest import Manifest
-from qnet.rendering.renderer import Renderer
-from training.data.runs import RunFolder, open_run, sha256_of_rows
-from training.environments.registry import task_markers_of
-from training.optimization.adapters import merged_lora
-from training.optimization.best_weights import BestWeights, Criterion
-from training.optimization.frozen_weights import hold_frozen
-from training.optimization.launch import in_processes
-from training.optimization.options import PolicyOptimization
-from training.optimization.packed_replies import PackedReplies
-from training.optimization.trainer import Loop, Loss, Training
-from training.policy_training.group_examples import (
+from qguide.qnet.engine.tree_attention import use_block_masks
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import load_policy, save_checkpoint
+from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.training.data.runs import RunFolder, open_run, sha256_of_rows
+from qguide.training.environments.registry import task_markers_of
+from qguide.training.optimization.adapters import merged_lora
+from qguide.training.optimization.best_weights import BestWeights, Criterion
+from qguide.training.optimization.frozen_weights import hold_frozen
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import PolicyOptimization
+from qguide.training.optimization.packed_replies import PackedReplies
+from qguide.training.optimization.trainer import Loop, Loss, Training
+from qguide.training.policy_training.group_examples import (
     GroupExamples,
     PackedGroups,
     read_group_examples,
 )
-from training.policy_training.group_objective import (
+from qguide.training.policy_training.group_objective import (
     GroupObjective,
     groups_loss,
     validate_choices,
 )
-from training.policy_training.logprobs import kept_logprobs, reply_logprobs
-from training.policy_training.packed_steps import plan_epochs, prepare_for_packing
-from training.rollouts.models import weights_sha256
+from qguide.training.policy_training.logprobs import kept_logprobs, reply_logprobs
+from qguide.training.policy_training.packed_steps import plan_epochs, prepare_for_packing
+from qguide.training.rollouts.models import weights_sha256
 
 
 class TrainPolicyConfig(GroupExamples, GroupObjective):

@@ -19,31 +19,31 @@ from typing import Self
 import torch
 from pydantic import Field, model_validator
 
-from qnet.engine.tree_attention import use_block_masks
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.hub import hub_name, model_folder
-from qnet.models.loading import load_renderer
-from qnet.models.manifest import Manifest, sha256_of
-from qnet.models.match_features import HeadFeatures
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
-from training.data.records import LabelRow
-from training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
-from training.licence.domain import fit_domain, salt_of
-from training.optimization.adapters import merged_lora
-from training.optimization.best_weights import BestWeights, Criterion
-from training.optimization.launch import in_processes
-from training.optimization.options import QNetOptimization
-from training.optimization.packed_trees import PackedTree
-from training.optimization.padded_batches import plan_steps
-from training.optimization.trainer import Loop, Training
-from training.q_training.examples import Examples, Packing, Rows, read_examples, states_of
-from training.q_training.judgement import Judgement, judge
-from training.q_training.losses import loss_of, output_embeddings, require_range
-from training.q_training.objective import Objective
-from training.q_training.validation import require_packable, scored_choices, validate
-from training.rollouts.models import weights_sha256
+from qguide.qnet.engine.tree_attention import use_block_masks
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.loading import load_renderer
+from qguide.qnet.models.manifest import Manifest, sha256_of
+from qguide.qnet.models.match_features import HeadFeatures
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
+from qguide.training.data.records import LabelRow
+from qguide.training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from qguide.training.licence.domain import fit_domain, salt_of
+from qguide.training.optimization.adapters import merged_lora
+from qguide.training.optimization.best_weights import BestWeights, Criterion
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import QNetOptimization
+from qguide.training.optimization.packed_trees import PackedTree
+from qguide.training.optimization.padded_batches import plan_steps
+from qguide.training.optimization.trainer import Loop, Training
+from qguide.training.q_training.examples import Examples, Packing, Rows, read_examples, states_of
+from qguide.training.q_training.judgement import Judgement, judge
+from qguide.training.q_training.losses import loss_of, output_embeddings, require_range
+from qguide.training.q_training.objective import Objective
+from qguide.training.q_training.validation import require_packable, scored_choices, validate
+from qguide.training.rollouts.models import weights_sha256
 
 EpochSteps = list[list[list[int]]]
 """Training steps of one epoch: indices of trees, by micro-batch."""
@@ -58,7 +58,7 @@ class TrainQNetConfig(Examples, Objective):
             can write the Q model as a Hugging Face sequence classifier with one label.
         head_width: width of the hidden layers of an "mlp".
         head_features: "match-1" lets the value head read where a candidate's tokens occurred
-            before (`qnet.models.match_features`); "none" is the paper's head.
+            before (`qguide.qnet.models.match_features`); "none" is the paper's head.
         head_bins: 0 regresses Q, as in the paper. Otherwise Q is the mean of a distribution over
             so many bins, trained by classification (HL-Gauss; 51 is a start).
         head_range: lowest and highest edge of the bins.

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.features.hashing import Hasher
-from qnet.features.state_action import candidate_features, state_features, state_of
-from training.learning.episodes import Episode, folds_of
-from training.learning.ridge import Design, Floats, design, ridge
+from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.features.state_action import candidate_features, state_features, state_of
+from qguide.training.learning.episodes import Episode, folds_of
+from qguide.training.learning.ridge import Design, Floats, design, ridge
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from qnet.types import History, Message
-from training.data.records import TrajectoryRow, drawn_from_rows, messages_of
-from training.trajectory import Drawn
+from qguide.qnet.types import History, Message
+from qguide.training.data.records import TrajectoryRow, drawn_from_rows, messages_of
+from qguide.training.trajectory import Drawn
 
 
 @dataclass(frozen=True, slots=True)

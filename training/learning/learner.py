@@ -13,21 +13,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qnet.features.hashing import Hasher
-from qnet.models.feature_q import FeatureQ, feature_q_of
-from training.learning.advantage import Fit, Options, Steps, fit, steps_of
-from training.learning.episodes import Episode, folds_of
-from training.learning.preferences import (
+from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.models.feature_q import FeatureQ, feature_q_of
+from qguide.training.learning.advantage import Fit, Options, Steps, fit, steps_of
+from qguide.training.learning.episodes import Episode, folds_of
+from qguide.training.learning.preferences import (
     Weights,
     choices_of,
     fitted_weights,
     greedy_preference,
     votes_preference,
 )
-from training.learning.recorded import recorded_decisions
-from training.learning.ridge import Floats
-from training.licence.credit import Credit, credit_of
-from training.licence.evidence import Evidence, HeldBackDecision, evidence_of
+from qguide.training.learning.recorded import recorded_decisions
+from qguide.training.learning.ridge import Floats
+from qguide.training.licence.credit import Credit, credit_of
+from qguide.training.licence.evidence import Evidence, HeldBackDecision, evidence_of
 
 _SEED: Final = 0
 _OTHER_ACTIONS: Final = 2

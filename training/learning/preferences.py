@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from qnet.action_key import message_key
-from qnet.decision.prior import prior_of
-from qnet.types import Message
-from training.learning.episodes import Episode
-from training.learning.ridge import Floats
-from training.trajectory import Drawn
+from qguide.qnet.action_key import message_key
+from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.types import Message
+from qguide.training.learning.episodes import Episode
+from qguide.training.learning.ridge import Floats
+from qguide.training.trajectory import Drawn
 
 MOST_TAU: Final = 1_000.0
 """Temperature of a Q model that adds nothing to the votes."""

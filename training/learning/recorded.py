@@ -9,12 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from qnet.action_key import message_key
-from qnet.decision.prior import prior_of
-from qnet.types import History, Message
-from training.learning.episodes import Episode
-from training.licence.evidence import HeldBackDecision
-from training.trajectory import Drawn
+from qguide.qnet.action_key import message_key
+from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.types import History, Message
+from qguide.training.learning.episodes import Episode
+from qguide.training.licence.evidence import HeldBackDecision
+from qguide.training.trajectory import Drawn
 
 QValues = Callable[[History, tuple[Message, ...]], Sequence[float]]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 
-from qnet.features.hashing import Sparse
+from qguide.qnet.features.hashing import Sparse
 
 Floats = NDArray[np.float64]
 _TOLERANCE = 1e-3

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from qnet.errors import ConfigError, RecordError
-from qnet.types import History
-from training.data.records import TrajectoryRow
-from training.data.runs import RunFolder, read_rows
-from training.learning.episodes import Episode, episodes_of
-from training.recordings.episode import BadRecord
-from training.recordings.fields import Fields
-from training.recordings.formats.read import read_episodes, recording_of
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.types import History
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.learning.episodes import Episode, episodes_of
+from qguide.training.recordings.episode import BadRecord
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import read_episodes, recording_of
 
 
 def read_learnable(

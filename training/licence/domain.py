@@ -1,4 +1,4 @@
-"""Fit of a Q model's domain to the states that it is trained on; see `qnet.features.domain`.
+"""Fit of a Q model's domain to the states that it is trained on; see `qguide.qnet.features.domain`.
 
 The limits are those that 99.5 % of held-back states keep, with a margin, for each of the two
 shares: each fifth of the tasks is measured by the words of the other four.
@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from qnet.features.domain import DOMAIN, Domain, Hash, state_hashes, union
-from qnet.models.manifest import MANIFEST, Manifest, sha256_of
-from qnet.types import History
+from qguide.qnet.features.domain import DOMAIN, Domain, Hash, state_hashes, union
+from qguide.qnet.models.manifest import MANIFEST, Manifest, sha256_of
+from qguide.qnet.types import History
 
 _KEPT: Final = 0.995
 """Share of held-back states within each limit; both are kept by 99 %."""

@@ -19,13 +19,13 @@ from typing import Final
 
 import numpy as np
 
-from training.algorithms.posterior_temperature import (
+from qguide.training.algorithms.posterior_temperature import (
     FEWEST_DECISIONS,
     TauFit,
     ValuedDecision,
     fit_tau,
 )
-from training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
+from qguide.training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
 
 RESAMPLES: Final = 2_000
 OWN: Final = ("draw", "votes", "greedy")

@@ -4,11 +4,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from qnet.features.domain import Domain
-from qnet.models.licence import Interval, Licence
-from qnet.models.manifest import Manifest, PriorSection
-from training.licence.domain import Outside
-from training.licence.evidence import OWN
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.licence import Interval, Licence
+from qguide.qnet.models.manifest import Manifest, PriorSection
+from qguide.training.licence.domain import Outside
+from qguide.training.licence.evidence import OWN
 
 
 def show_licence(licence: Licence | None, console: Console) -> None:

@@ -1,8 +1,8 @@
 """Verdict on a Q model in the words of its manifest."""
 
-from qnet.models.licence import Licence, LicenceFigures, LicenceLead
-from training.licence.credit import Credit
-from training.licence.evidence import ChooserFigures, Evidence
+from qguide.qnet.models.licence import Licence, LicenceFigures, LicenceLead
+from qguide.training.licence.credit import Credit
+from qguide.training.licence.evidence import ChooserFigures, Evidence
 
 _PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply"}
 

@@ -18,9 +18,9 @@ from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
 
-from qnet.errors import ConfigError
-from training.optimization.launch import TIMEOUT
-from training.optimization.options import Optimization
+from qguide.qnet.errors import ConfigError
+from qguide.training.optimization.launch import TIMEOUT
+from qguide.training.optimization.options import Optimization
 
 Result = TypeVar("Result")
 

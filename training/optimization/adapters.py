@@ -10,10 +10,10 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from qnet.errors import ConfigError
-from qnet.models.manifest import MergedLora
-from qnet.models.qnet import QNet
-from training.optimization.options import Lora
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.manifest import MergedLora
+from qguide.qnet.models.qnet import QNet
+from qguide.training.optimization.options import Lora
 
 Model = TypeVar("Model", bound=nn.Module)
 

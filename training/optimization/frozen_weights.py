@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from qnet.errors import ConfigError
-from training.optimization.options import Optimization
+from qguide.qnet.errors import ConfigError
+from qguide.training.optimization.options import Optimization
 
 
 def hold_frozen(model: nn.Module, optimization: Optimization) -> None:

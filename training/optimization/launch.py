@@ -22,8 +22,8 @@ import torch
 from accelerate.utils import patch_environment
 from torch import distributed
 
-from qnet.errors import ConfigError, QGuideError
-from training.optimization.options import Optimization
+from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.training.optimization.options import Optimization
 
 Result = TypeVar("Result")
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from training.optimization.all_reduce import all_reduce_sum
-from training.optimization.partition import partition
+from qguide.training.optimization.all_reduce import all_reduce_sum
+from qguide.training.optimization.partition import partition
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import nn
 
-from training.optimization.muon import Muon
-from training.optimization.options import Optimization
+from qguide.training.optimization.muon import Muon
+from qguide.training.optimization.options import Optimization
 
 
 def cosine_with_warmup(step: int, *, steps: int, warmup_ratio: float) -> float:

@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from qnet.models.match_features import match_features, observed_features, turns_of
-from qnet.rendering.renderer import RenderedEpisode, Renderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import DecisionState, GroupLabels, candidate_label, decisions_of
-from training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
+from qguide.qnet.models.match_features import match_features, observed_features, turns_of
+from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import (
+    DecisionState,
+    GroupLabels,
+    candidate_label,
+    decisions_of,
+)
+from qguide.training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
 
 
 def pack_groups(

@@ -8,13 +8,13 @@ alone.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from qnet.engine.token_trie import TokenTrie
-from qnet.rendering.renderer import Renderer
-from qnet.types import History, Message
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels, candidate_label, decisions_of
-from training.data.preferences import Level, PreferenceRow
-from training.data.records import messages_of
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import History, Message
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from qguide.training.data.preferences import Level, PreferenceRow
+from qguide.training.data.records import messages_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qnet.engine.token_trie import TokenTrie
-from qnet.errors import RecordError
-from qnet.models.match_features import (
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.errors import RecordError
+from qguide.qnet.models.match_features import (
     MATCH_FEATURES,
     match_features,
     observed_features,
     turns_of,
 )
-from qnet.rendering.renderer import RenderedEpisode, Renderer
-from qnet.types import Message
-from training.algorithms.regression import LossOn, regression_columns
-from training.data.records import LabelRow, after_leaf_fields, messages_of
+from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
+from qguide.qnet.types import Message
+from qguide.training.algorithms.regression import LossOn, regression_columns
+from qguide.training.data.records import LabelRow, after_leaf_fields, messages_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,21 +24,25 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import FSDPModule
 
-from training.optimization.accelerator import (
+from qguide.training.optimization.accelerator import (
     ModelHost,
     build_accelerator,
     enable_gradient_checkpointing,
 )
-from training.optimization.adapters import merged, with_adapters
-from training.optimization.all_reduce import all_reduce_sum, copy_weights_of_main, sum_gradients
-from training.optimization.best_weights import BestWeights
-from training.optimization.frozen_weights import hold_frozen
-from training.optimization.metrics import TrainingMetrics
-from training.optimization.optimizers import build_optimizers, cosine_with_warmup
-from training.optimization.options import Optimization
-from training.optimization.partition import assign
-from training.optimization.training_state import TrainingState
-from training.optimization.weight_average import WeightAverage
+from qguide.training.optimization.adapters import merged, with_adapters
+from qguide.training.optimization.all_reduce import (
+    all_reduce_sum,
+    copy_weights_of_main,
+    sum_gradients,
+)
+from qguide.training.optimization.best_weights import BestWeights
+from qguide.training.optimization.frozen_weights import hold_frozen
+from qguide.training.optimization.metrics import TrainingMetrics
+from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.partition import assign
+from qguide.training.optimization.training_state import TrainingState
+from qguide.training.optimization.weight_average import WeightAverage
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")

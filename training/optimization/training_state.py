@@ -17,8 +17,8 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from safetensors.torch import load_file, save_file
 
-from qnet.errors import ConfigError
-from training.optimization.weight_average import WeightAverage
+from qguide.qnet.errors import ConfigError
+from qguide.training.optimization.weight_average import WeightAverage
 
 PREFIX: Final = "state-"
 _PARTIAL: Final = ".partial"

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from qnet.rendering.renderer import Renderer
-from qnet.types import History
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.preferences import PreferenceRow
-from training.data.runs import RunFolder, read_rows
-from training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import History
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
 
 
 class PairExamples(BaseModel):

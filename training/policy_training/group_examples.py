@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from qnet.rendering.renderer import Renderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.runs import RunFolder, read_rows
-from training.optimization.packed_replies import PackedReplies, pack_candidates
-from training.policy_training.examples import refuse_overlap
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.optimization.packed_replies import PackedReplies, pack_candidates
+from qguide.training.policy_training.examples import refuse_overlap
 
 
 class GroupExamples(BaseModel):

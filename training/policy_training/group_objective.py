@@ -7,11 +7,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from training.algorithms.choice_quality import ScoredChoice, choice_quality
-from training.algorithms.group_relative import Normalization, advantages, clipped_loss, divergence
-from training.optimization.packed_replies import PackedReplies
-from training.optimization.trainer import Loss
-from training.policy_training.logprobs import reply_logprobs
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.algorithms.group_relative import (
+    Normalization,
+    advantages,
+    clipped_loss,
+    divergence,
+)
+from qguide.training.optimization.packed_replies import PackedReplies
+from qguide.training.optimization.trainer import Loss
+from qguide.training.policy_training.logprobs import reply_logprobs
 
 
 class GroupObjective(BaseModel):

@@ -9,11 +9,11 @@ from rich.progress import track
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qnet.engine.full_sequences import in_float32
-from qnet.engine.tree_masks import tree_inputs
-from qnet.models.implicit_q import token_logprobs
-from training.optimization.packed_replies import PackedReplies, ReplyPath
-from training.q_training.validation import require_same, two_branches
+from qguide.qnet.engine.full_sequences import in_float32
+from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.models.implicit_q import token_logprobs
+from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
+from qguide.training.q_training.validation import require_same, two_branches
 
 
 def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:

@@ -9,11 +9,11 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
-from qnet.models.implicit_q import PAPER_BETA
-from training.algorithms.dpo import dpo_loss, implicit_q
-from training.data.preferences import Level
-from training.optimization.packed_replies import PackedPair, PackedReplies
-from training.optimization.trainer import Loss
+from qguide.qnet.models.implicit_q import PAPER_BETA
+from qguide.training.algorithms.dpo import dpo_loss, implicit_q
+from qguide.training.data.preferences import Level
+from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
+from qguide.training.optimization.trainer import Loss
 
 Mixture = Literal["pairs", "levels"]
 """One mean over all pairs, or the sum of each level's own mean."""

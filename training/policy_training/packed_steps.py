@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from qnet.engine.tree_attention import use_block_masks
-from training.optimization.options import Optimization
-from training.optimization.packed_replies import PackedReplies
-from training.optimization.padded_batches import plan_steps
-from training.policy_training.logprobs import require_packable
+from qguide.qnet.engine.tree_attention import use_block_masks
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.packed_replies import PackedReplies
+from qguide.training.optimization.padded_batches import plan_steps
+from qguide.training.policy_training.logprobs import require_packable
 
 
 def disable_dropout(model: nn.Module) -> None:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from training.algorithms.choice_quality import ScoredChoice, choice_quality
-from training.algorithms.dpo import implicit_q
-from training.optimization.packed_replies import PackedReplies
-from training.policy_training.logprobs import reply_logprobs
-from training.policy_training.objective import q_of_pairs
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.algorithms.dpo import implicit_q
+from qguide.training.optimization.packed_replies import PackedReplies
+from qguide.training.policy_training.logprobs import reply_logprobs
+from qguide.training.policy_training.objective import q_of_pairs
 
 
 @dataclass(frozen=True, slots=True)

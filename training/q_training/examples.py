@@ -9,17 +9,17 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from qnet.rendering.renderer import Renderer
-from qnet.types import History, Message
-from training.algorithms.regression import LossOn
-from training.data.augmentation import Augmentation, Augmenter, build_augmenter
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.records import LabelRow, after_leaf_fields, messages_of, rows_of
-from training.data.runs import RunFolder, read_rows
-from training.optimization.packed_groups import pack_groups
-from training.optimization.packed_trees import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import History, Message
+from qguide.training.algorithms.regression import LossOn
+from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.records import LabelRow, after_leaf_fields, messages_of, rows_of
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.optimization.packed_groups import pack_groups
+from qguide.training.optimization.packed_trees import (
     Framing,
     PackedTree,
     ReadAt,

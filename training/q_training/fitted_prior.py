@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from qnet.decision.prior import log_likelihoods, log_votes
-from qnet.models.manifest import PriorSection, TauOutcome
-from training.algorithms.choice_quality import ScoredChoice
-from training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
+from qguide.qnet.decision.prior import log_likelihoods, log_votes
+from qguide.qnet.models.manifest import PriorSection, TauOutcome
+from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
 
 
 def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:

@@ -7,12 +7,12 @@ temperatures are cross-fitted over halves of the tasks, so that none is judged b
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qnet.models.licence import Licence
-from qnet.models.manifest import PriorSection
-from training.algorithms.choice_quality import ScoredChoice
-from training.licence.evidence import HeldBackDecision, evidence_of
-from training.licence.verdict import licence_of
-from training.q_training.fitted_prior import fitted_prior, log_prior_of
+from qguide.qnet.models.licence import Licence
+from qguide.qnet.models.manifest import PriorSection
+from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.licence.evidence import HeldBackDecision, evidence_of
+from qguide.training.licence.verdict import licence_of
+from qguide.training.q_training.fitted_prior import fitted_prior, log_prior_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from qnet.errors import ConfigError
-from qnet.models.qnet import QNet
-from qnet.models.text_model import load_causal_lm
-from training.optimization.packed_trees import PackedTree
-from training.optimization.trainer import Loss
-from training.q_training.objective import Objective, hl_gauss_error, tree_loss, world_loss
-from training.q_training.validation import features_of_tree, hidden_of_tree
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.text_model import load_causal_lm
+from qguide.training.optimization.packed_trees import PackedTree
+from qguide.training.optimization.trainer import Loss
+from qguide.training.q_training.objective import Objective, hl_gauss_error, tree_loss, world_loss
+from qguide.training.q_training.validation import features_of_tree, hidden_of_tree
 
 VocabularyLogits = Callable[[Tensor], Tensor]
 """From hidden states (N, D) to the logits of the next token (N, V)."""

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
-from training.optimization.packed_trees import PackedTree, Pair
-from training.optimization.trainer import Loss
+from qguide.training.optimization.packed_trees import PackedTree, Pair
+from qguide.training.optimization.trainer import Loss
 
 RankingLoss = Literal["order", "root", "regret"]
 _POWER: dict[RankingLoss, float] = {"order": 0.0, "root": 0.5, "regret": 1.0}

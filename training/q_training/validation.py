@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from qnet.engine.full_sequences import in_float32
-from qnet.engine.tree_masks import tree_inputs
-from qnet.errors import ConfigError
-from qnet.models.qnet import QNet
-from training.algorithms.choice_quality import ScoredChoice, choice_quality
-from training.optimization.packed_trees import PackedTree, Place
-from training.q_training.objective import label_gaps, margins
+from qguide.qnet.engine.full_sequences import in_float32
+from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.qnet import QNet
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.optimization.packed_trees import PackedTree, Place
+from qguide.training.q_training.objective import label_gaps, margins
 
 _PACKING_TOLERANCE = 1e-4
 

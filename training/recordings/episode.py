@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import RecordError
-from qnet.records import DrawnRow
-from qnet.types import History, Message
-from training.data.records import TrajectoryRow, rows_of
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import DrawnRow
+from qguide.qnet.types import History, Message
+from qguide.training.data.records import TrajectoryRow, rows_of
 
 UNNAMED: Final = "recorded"
 """The `source` of an episode whose recording does not name the agent."""

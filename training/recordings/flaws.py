@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from qnet.errors import RecordError
+from qguide.qnet.errors import RecordError
 
 OTHER_SHAPE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Raised by a translation that meets a record of another shape than its format's."""

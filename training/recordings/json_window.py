@@ -6,7 +6,7 @@ from collections.abc import Callable
 from json import JSONDecoder
 from typing import BinaryIO, Final, NoReturn
 
-from qnet.errors import RecordError
+from qguide.qnet.errors import RecordError
 
 MOST_BYTES: Final = 64 * 1024**2
 """Most bytes of one value."""

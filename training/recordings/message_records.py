@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from training.recordings.episode import RecordedEpisode, build_episode
-from training.recordings.fields import Fields
-from training.recordings.places import first_at, value_at
-from training.recordings.stated import stated_reward, stated_task
-from training.recordings.turns import Turns, read_turns
+from qguide.training.recordings.episode import RecordedEpisode, build_episode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.places import first_at, value_at
+from qguide.training.recordings.stated import stated_reward, stated_task
+from qguide.training.recordings.turns import Turns, read_turns
 
 _INSTRUCTIONS = ("system", "instructions")
 """Fields of a request's body that say what a chat's first message says."""

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from qnet.errors import RecordError
-from qnet.types import Message
-from training.recordings.otel_values import (
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message
+from qguide.training.recordings.otel_values import (
     any_value,
     attributes_of,
     instructions_of,
     messages_of,
     structured,
 )
-from training.recordings.turns import to_message
+from qguide.training.recordings.turns import to_message
 
 INPUT: Final = "gen_ai.input.messages"
 OUTPUT: Final = "gen_ai.output.messages"

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from qnet.errors import RecordError
-from qnet.types import Message, Role, ToolCall
-from training.recordings.json_stream import parse_text
-from training.recordings.turns import read_turns
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message, Role, ToolCall
+from qguide.training.recordings.json_stream import parse_text
+from qguide.training.recordings.turns import read_turns
 
 _SCALARS: Final = ("stringValue", "boolValue", "doubleValue")
 _ROLES: Final[tuple[Role, ...]] = ("system", "developer", "user", "assistant", "tool")

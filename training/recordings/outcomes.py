@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import ConfigError, RecordError
-from training.recordings.json_stream import read_values
-from training.recordings.places import first_at
-from training.recordings.stated import to_reward
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.recordings.json_stream import read_values
+from qguide.training.recordings.places import first_at
+from qguide.training.recordings.stated import to_reward
 
 _SOLVED: Final = ("resolved_ids", "resolved", "solved_ids", "solved", "passed")
 _FAILED: Final = (

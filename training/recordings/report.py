@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from training.recordings.episode import BadRecord, RecordedEpisode
-from training.recordings.task_tree import TaskTree, TreeFigures
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.task_tree import TaskTree, TreeFigures
 
 MOST_SHOWN: Final = 20
 """Bad records that are named; the others are counted."""

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 
 from pydantic import ValidationError
 
-from qnet.errors import RecordError
-from qnet.records import TreeRow
-from qnet.types import Message
-from training.algorithms.tree import Node, Tree
-from training.data.records import drawn_of_steps, tree_from_row
-from training.recordings.episode import RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.flaws import flaw_of
-from training.recordings.stated import stated_task
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import Message
+from qguide.training.algorithms.tree import Node, Tree
+from qguide.training.data.records import drawn_of_steps, tree_from_row
+from qguide.training.recordings.episode import RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.flaws import flaw_of
+from qguide.training.recordings.stated import stated_task
 
 
 def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[RecordedEpisode]:

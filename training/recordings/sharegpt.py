@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qnet.errors import RecordError
-from qnet.types import Message, Role, ToolCall
-from training.recordings.episode import RecordedEpisode, build_episode
-from training.recordings.fields import Fields
-from training.recordings.json_stream import parse_text
-from training.recordings.places import value_at
-from training.recordings.stated import stated_reward, stated_task
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message, Role, ToolCall
+from qguide.training.recordings.episode import RecordedEpisode, build_episode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.json_stream import parse_text
+from qguide.training.recordings.places import value_at
+from qguide.training.recordings.stated import stated_reward, stated_task
 
 _TASK_FIELDS: Final = ("item_id", "task_id", "id")
 _CALL: Final = "function_call"

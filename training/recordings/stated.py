@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from qnet.errors import RecordError
-from qnet.records import MAX_REWARD
-from training.recordings.fields import Fields
-from training.recordings.places import value_at
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import MAX_REWARD
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.places import value_at
 
 _MOST_ID_CHARACTERS: Final = 1024
 _JOIN: Final = "+"

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import fmean
 
-from qnet.records import TreeRow
-from qnet.types import History
-from training.algorithms.bellman import bellman_backup
-from training.algorithms.tree import Tree, merge_branch
-from training.data.openings import opening_hash, split_task_id
-from training.data.records import (
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import History
+from qguide.training.algorithms.bellman import bellman_backup
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.data.openings import opening_hash, split_task_id
+from qguide.training.data.records import (
     TrajectoryRow,
     drawn_from_rows,
     messages_of,
     node_row,
     rows_of,
 )
-from training.trajectory import Step, observation_message, observation_text
+from qguide.training.trajectory import Step, observation_message, observation_text
 
 _LEAST_DIFFERENCE = 1e-9
 

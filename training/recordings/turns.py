@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from qnet import anthropic_blocks, responses_items
-from qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
-from qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
-from qnet.types import Message, Role
-from training.recordings.flaws import flaw_of
-from training.recordings.json_stream import parse_text
+from qguide.qnet import anthropic_blocks, responses_items
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
+from qguide.qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
+from qguide.qnet.types import Message, Role
+from qguide.training.recordings.flaws import flaw_of
+from qguide.training.recordings.json_stream import parse_text
 
 THOUGHTS: Final = "thoughts, which a chat's next request does not repeat"
 """Parts of messages that were left out, for the report."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from qnet.types import Scorer
-from training.rollouts.hosted import PlainUrl, read_key
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Scorer
+from qguide.training.rollouts.hosted import PlainUrl, read_key
 
 CLASSIFY: Final = "classify:"
 """Beginning of the name of such a Q model; the server's name of the classifier follows."""
@@ -46,9 +46,9 @@ def build_classify_scorer(name: str, servers: Mapping[str, ServedClassifier]) ->
         CheckpointError: the tokenizer's folder is no classifier's.
         ConfigError: there is no such entry, its key is not set, or the server is unsuitable.
     """
-    from qnet.models.remote_classifier import load_remote_classifier
-    from qnet.scoring.remote_classifier import RemoteClassifyScorer
-    from qnet.scoring.vllm_client import ClassifyServer
+    from qguide.qnet.models.remote_classifier import load_remote_classifier
+    from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
+    from qguide.qnet.scoring.vllm_client import ClassifyServer
 
     model = name.removeprefix(CLASSIFY)
     if model not in servers:

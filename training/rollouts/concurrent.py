@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Generic, TypeVar
 
-from qnet.errors import ConfigError, QGuideError, UpstreamLostError
-from qnet.policies.session import in_session
-from qnet.support.concurrency import all_of
-from qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
-from training.rollouts.hosted import Draw, HostedPolicy, Tally
-from training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
-from training.rollouts.rollout import (
+from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError
+from qguide.qnet.policies.session import in_session
+from qguide.qnet.support.concurrency import all_of
+from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
+from qguide.training.rollouts.hosted import Draw, HostedPolicy, Tally
+from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
+from qguide.training.rollouts.rollout import (
     Answer,
     EnvironmentCall,
     RolloutRequest,
@@ -33,7 +33,7 @@ from training.rollouts.rollout import (
     gathered,
     resume,
 )
-from training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import Usage
 
 T = TypeVar("T")
 R = TypeVar("R", SampleRequest, ScoreRequest)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from qnet.decision.decide import Guidance, decide
-from qnet.decision.decision import Decision
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
-from training.environment import Environment, StepResult, take
-from training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
-from training.trajectory import (
+from qguide.qnet.decision.decide import Guidance, decide
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
+from qguide.training.environment import Environment, StepResult, take
+from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
+from qguide.training.trajectory import (
     REACT,
     ChatFormat,
     Drawn,

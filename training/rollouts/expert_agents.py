@@ -5,11 +5,11 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from qnet.types import Candidate, History, SampleRequest, Sampling
-from training.environment import Expert
-from training.rollouts.episode import Agent, AgentStep, derived_seed
-from training.rollouts.rollout import ModelRequest
-from training.trajectory import text_reply
+from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
+from qguide.training.environment import Expert
+from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed
+from qguide.training.rollouts.rollout import ModelRequest
+from qguide.training.trajectory import text_reply
 
 
 def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:

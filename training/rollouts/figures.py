@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Set
 from time import monotonic
 
-from training.rollouts.harness import Rollouts
-from training.rollouts.rollout import Timings
+from qguide.training.rollouts.harness import Rollouts
+from qguide.training.rollouts.rollout import Timings
 
 
 class RunFigures:

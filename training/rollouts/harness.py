@@ -21,16 +21,16 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
-from qnet.types import BatchPolicy, Scorer
-from training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
-from training.environment import Branching, Environment, EnvironmentBundle, Task
-from training.environments.branches import SnapshotBranches
-from training.environments.registry import AnyEnvironment, default_environment
-from training.environments.replay_check import BranchingChoice, choose_branching
-from training.environments.task_selection import SelectedSuite, build_selected_suite
-from training.progress import ProgressBar
-from training.rollouts.hosted import (
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
+from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
+from qguide.training.environment import Branching, Environment, EnvironmentBundle, Task
+from qguide.training.environments.branches import SnapshotBranches
+from qguide.training.environments.registry import AnyEnvironment, default_environment
+from qguide.training.environments.replay_check import BranchingChoice, choose_branching
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.progress import ProgressBar
+from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
     HostedPolicy,
     Upstreams,
@@ -38,18 +38,18 @@ from training.rollouts.hosted import (
     is_hosted,
     require_upstream,
 )
-from training.rollouts.hosted_run import HostedRun
-from training.rollouts.lockstep import run_rollouts
-from training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
-from training.rollouts.policies import HostedPolicies, JobPolicy
-from training.rollouts.prompting import prompted
-from training.rollouts.remote_policy import RemotePolicy
-from training.rollouts.rollout import RolloutTask
-from training.rollouts.usage import Usage
-from training.trajectory import ChatFormat
-from training.workers.base import DeadlyRequestError, WorkerLostError
-from training.workers.config import Workers
-from training.workers.suite import move_to_workers
+from qguide.training.rollouts.hosted_run import HostedRun
+from qguide.training.rollouts.lockstep import run_rollouts
+from qguide.training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
+from qguide.training.rollouts.policies import HostedPolicies, JobPolicy
+from qguide.training.rollouts.prompting import prompted
+from qguide.training.rollouts.remote_policy import RemotePolicy
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.usage import Usage
+from qguide.training.trajectory import ChatFormat
+from qguide.training.workers.base import DeadlyRequestError, WorkerLostError
+from qguide.training.workers.config import Workers
+from qguide.training.workers.suite import move_to_workers
 
 MAY_CHANGE = (
     frozenset({"output", "parallel", "workers"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE

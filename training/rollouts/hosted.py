@@ -28,16 +28,16 @@ from pydantic import (
     ValidationError,
 )
 
-from qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
-from qnet.policies.dialects.build import build_dialect
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qnet.policies.session import current_session, in_session
-from qnet.policies.token_budget import TokenBudget, tokens_of
-from qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
-from qnet.policies.usage_ledger import collect_usage
-from qnet.support.addresses import without_secrets
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from training.rollouts.usage import Prices, Usage
+from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
+from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.policies.session import current_session, in_session
+from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
+from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
+from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.support.addresses import without_secrets
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.training.rollouts.usage import Prices, Usage
 
 PREFIX: Final = "upstream:"
 _ADDRESS: Final = re.compile(r"https?://[^#\s]+#\S+")

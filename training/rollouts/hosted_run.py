@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from qnet.errors import QGuideError, UpstreamLostError
-from qnet.types import Scorer
-from training.data.runs import JsonlWriter, RunFolder
-from training.rollouts.concurrent import run_concurrently
-from training.rollouts.policies import HostedPolicies
-from training.rollouts.rollout import RolloutTask, Timings
-from training.rollouts.usage import Usage, recorded_usage
+from qguide.qnet.errors import QGuideError, UpstreamLostError
+from qguide.qnet.types import Scorer
+from qguide.training.data.runs import JsonlWriter, RunFolder
+from qguide.training.rollouts.concurrent import run_concurrently
+from qguide.training.rollouts.policies import HostedPolicies
+from qguide.training.rollouts.rollout import RolloutTask, Timings
+from qguide.training.rollouts.usage import Usage, recorded_usage
 
 T = TypeVar("T")
 

@@ -6,19 +6,19 @@ from typing import Final
 
 from pydantic import Field
 
-from qnet.errors import ConfigError
-from qnet.judging.blocking import BlockingJudge
-from qnet.judging.judge import Judge
-from qnet.judging.prompt import read_prompt
-from qnet.judging.settings import JudgeSettings
-from qnet.policies.dialects.build import build_dialect
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.policies.upstream_settings import UpstreamSettings
-from qnet.scoring.rules import RuledScorer
-from qnet.types import Candidate, History, Sampling
-from qnet.usage import TokenUsage
-from training.rollouts.hosted import PlainUrl, patient_limits, read_key
-from training.rollouts.usage import Prices, Usage
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.judging.blocking import BlockingJudge
+from qguide.qnet.judging.judge import Judge
+from qguide.qnet.judging.prompt import read_prompt
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_settings import UpstreamSettings
+from qguide.qnet.scoring.rules import RuledScorer
+from qguide.qnet.types import Candidate, History, Sampling
+from qguide.qnet.usage import TokenUsage
+from qguide.training.rollouts.hosted import PlainUrl, patient_limits, read_key
+from qguide.training.rollouts.usage import Prices, Usage
 
 JUDGE: Final = "judge:"
 """Beginning of the name of such a Q model; the name of its table follows."""

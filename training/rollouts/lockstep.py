@@ -10,9 +10,16 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Generic, TypeVar
 
-from qnet.errors import ConfigError, QGuideError
-from qnet.types import BatchPolicy, Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
-from training.rollouts.rollout import (
+from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.types import (
+    BatchPolicy,
+    Candidate,
+    SampleRequest,
+    Scorer,
+    ScoreRequest,
+    ScoreResult,
+)
+from qguide.training.rollouts.rollout import (
     Answer,
     EnvironmentCall,
     ModelRequest,

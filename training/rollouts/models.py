@@ -6,19 +6,19 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from qnet.models.feature_q import is_feature_q, load_feature_q
-from qnet.models.manifest import Manifest, PriorSection, read_manifest
-from qnet.scoring.feature_q import FeatureScorer
-from qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
-from qnet.types import BatchPolicy, Scorer
-from training.environment import EnvironmentConfig, ExpertBuilder
-from training.environments.registry import find_environment
-from training.rollouts.classifiers import CLASSIFY, ServedClassifier, build_classify_scorer
-from training.rollouts.classifiers import MAY_CHANGE as CLASSIFIERS_MAY_CHANGE
-from training.rollouts.hosted import is_hosted
-from training.rollouts.judges import JUDGE, ServedJudge, build_judge_scorer, prompt_sha256
-from training.rollouts.judges import MAY_CHANGE as JUDGES_MAY_CHANGE
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.feature_q import is_feature_q, load_feature_q
+from qguide.qnet.models.manifest import Manifest, PriorSection, read_manifest
+from qguide.qnet.scoring.feature_q import FeatureScorer
+from qguide.qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
+from qguide.qnet.types import BatchPolicy, Scorer
+from qguide.training.environment import EnvironmentConfig, ExpertBuilder
+from qguide.training.environments.registry import find_environment
+from qguide.training.rollouts.classifiers import CLASSIFY, ServedClassifier, build_classify_scorer
+from qguide.training.rollouts.classifiers import MAY_CHANGE as CLASSIFIERS_MAY_CHANGE
+from qguide.training.rollouts.hosted import is_hosted
+from qguide.training.rollouts.judges import JUDGE, ServedJudge, build_judge_scorer, prompt_sha256
+from qguide.training.rollouts.judges import MAY_CHANGE as JUDGES_MAY_CHANGE
 
 EMBEDDED = "embedded"
 EXPERT = "expert"
@@ -82,8 +82,8 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
 
     import torch
 
-    from qnet.models.checkpoint import load_policy
-    from qnet.policies.local import LocalPolicy
+    from qguide.qnet.models.checkpoint import load_policy
+    from qguide.qnet.policies.local import LocalPolicy
 
     if inference.threads:
         torch.set_num_threads(inference.threads)
@@ -129,7 +129,7 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
         name: "embedded" for the Q model that ships with QGuide, a checkpoint's folder (a QNet, an
             implicit Q, an ensemble or features), that of any sequence classifier with one label,
             `classify:NAME` for one of `inference.classifiers`, `judge:NAME` for one of
-            `inference.judges`, or rules, alone or before another: see `qnet.scoring.rules`.
+            `inference.judges`, or rules, alone or before another: see `qguide.qnet.scoring.rules`.
         inference: how it runs.
 
     Raises:
@@ -151,9 +151,9 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
 
     import torch
 
-    from qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
-    from qnet.models.checkpoint import load_q_model
-    from qnet.scoring.build import build_serving_scorer
+    from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
+    from qguide.qnet.models.checkpoint import load_q_model
+    from qguide.qnet.scoring.build import build_serving_scorer
 
     if inference.threads:
         torch.set_num_threads(inference.threads)
@@ -179,8 +179,8 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
     """
     import torch
 
-    from qnet.models.checkpoint import load_policy
-    from qnet.scoring.logprobs import SharedPrefixLogprobScorer
+    from qguide.qnet.models.checkpoint import load_policy
+    from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 
     if inference.threads:
         torch.set_num_threads(inference.threads)
@@ -191,8 +191,8 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
 
 def model_folder(name: str, kind: Literal["policy", "qnet"]) -> Path:
     """Folder of the model of that name."""
-    from qnet.models import hub
-    from qnet.models.loading import embedded_path
+    from qguide.qnet.models import hub
+    from qguide.qnet.models.loading import embedded_path
 
     return embedded_path(kind) if name == EMBEDDED else hub.model_folder(name)
 
@@ -247,8 +247,8 @@ def _manifest_of(name: str) -> Manifest | None:
 
 def weights_sha256(folder: Path) -> str:
     """One hash over the weights of a model, by its folder or hub name; "" if there are none."""
-    from qnet.models.hub import model_folder as folder_of
-    from qnet.models.manifest import sha256_of
+    from qguide.qnet.models.hub import model_folder as folder_of
+    from qguide.qnet.models.manifest import sha256_of
 
     found = sorted(folder_of(folder).rglob("*.safetensors"))
     hashes = [f"{path.name} {sha256_of(path)}" for path in found]

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from qnet.errors import ConfigError
-from qnet.records import ROOT_ID, TreeRow
-from qnet.types import Message, Scorer, ScoreRequest, ranks, reads_observation
-from training.algorithms.tree import Tree
-from training.rollouts.valuing import value_request
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import ROOT_ID, TreeRow
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ranks, reads_observation
+from qguide.training.algorithms.tree import Tree
+from qguide.training.rollouts.valuing import value_request
 
 _STATES_AT_ONCE = 32
 

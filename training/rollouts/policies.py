@@ -4,11 +4,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qnet.decision.decide import Guidance, decide
-from qnet.decision.decision import Decision
-from qnet.types import BatchPolicy, Candidate, SampleRequest
-from training.rollouts.hosted import HostedPolicy
-from training.rollouts.rollout import RolloutRequest, RolloutTask, answered_by
+from qguide.qnet.decision.decide import Guidance, decide
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
+from qguide.training.rollouts.hosted import HostedPolicy
+from qguide.training.rollouts.rollout import RolloutRequest, RolloutTask, answered_by
 
 T = TypeVar("T")
 

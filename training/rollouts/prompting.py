@@ -8,14 +8,14 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qnet.types import SampleRequest, ScoreRequest
-from training.rollouts.rollout import (
+from qguide.qnet.types import SampleRequest, ScoreRequest
+from qguide.training.rollouts.rollout import (
     RolloutRequest,
     RolloutTask,
     SampleRequests,
     answered_by,
 )
-from training.trajectory import ChatFormat
+from qguide.training.trajectory import ChatFormat
 
 T = TypeVar("T")
 

@@ -8,15 +8,15 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from qnet.errors import ConfigError, QGuideError
-from qnet.types import BatchPolicy, Candidate, SampleRequest
-from training.environment import EnvironmentConfig
-from training.environments.registry import environment_config
-from training.rollouts.models import Inference, build_policy
-from training.workers.base import START_S, WorkerLostError
-from training.workers.config import Workers
-from training.workers.host import EnvironmentSpec, enter, spec_of
-from training.workers.pool import MAX_WORKER_LOSSES
+from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.registry import environment_config
+from qguide.training.rollouts.models import Inference, build_policy
+from qguide.training.workers.base import START_S, WorkerLostError
+from qguide.training.workers.config import Workers
+from qguide.training.workers.host import EnvironmentSpec, enter, spec_of
+from qguide.training.workers.pool import MAX_WORKER_LOSSES
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
-from qnet.errors import QGuideError
-from qnet.types import SampleRequest, ScoreRequest
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.types import SampleRequest, ScoreRequest
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypeVar
 
-from qnet.errors import HistoryTooLongError, QGuideError
-from qnet.types import Candidate, SampleRequest
-from training.rollouts.rollout import Answer, RolloutTask, SampleRequests, resume
+from qguide.qnet.errors import HistoryTooLongError, QGuideError
+from qguide.qnet.types import Candidate, SampleRequest
+from qguide.training.rollouts.rollout import Answer, RolloutTask, SampleRequests, resume
 
 T = TypeVar("T")
 

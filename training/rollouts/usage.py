@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
-from qnet.usage import TokenUsage, total_of
-from training.data.runs import regular
+from qguide.qnet.usage import TokenUsage, total_of
+from qguide.training.data.runs import regular
 
 _MILLION = 1_000_000
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from qnet.types import History, ScoreRequest
-from training.trajectory import Step, step_messages
+from qguide.qnet.types import History, ScoreRequest
+from qguide.training.trajectory import Step, step_messages
 
 
 def value_request(history: History, steps: Sequence[Step], *, observes: bool) -> ScoreRequest:

@@ -8,8 +8,9 @@ initialisations give it a head start:
   word's and its number's vectors, so that names of one kind are close together from the start.
 - Some heads start by attending to tokens equal to their own and copying them: W_Q = W_K and
   W_O = W_V^T with orthogonal rows (after Trockman and Kolter's mimetic initialization, 2023).
-- Some heads start as induction heads (Olsson et al., 2022), see `training.small_models.induction`:
-  a name of many tokens, such as a product's number, is copied on from where it was begun.
+- Some heads start as induction heads (Olsson et al., 2022), see
+  `qguide.training.small_models.induction`: a name of many tokens, such as a product's number, is
+  copied on from where it was begun.
 """
 
 import re
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from training.small_models.induction import OFFSETS, initialise_induction
+from qguide.training.small_models.induction import OFFSETS, initialise_induction
 
 COPIED = 0.2
 """Scale of a copying head's W_V and W_O, small compared to the residual stream to which it adds."""

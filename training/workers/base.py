@@ -5,7 +5,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 
 
 class WorkerLostError(EnvironmentFailureError):

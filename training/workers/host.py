@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.environment import (
+from qguide.training.environment import (
     Environment,
     EnvironmentConfig,
     GoldSuite,
@@ -17,8 +17,8 @@ from training.environment import (
     ToolEnvironment,
     take,
 )
-from training.environments.registry import build_suite, environment_config
-from training.trajectory import Action
+from qguide.training.environments.registry import build_suite, environment_config
+from qguide.training.trajectory import Action
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import itertools
 import threading
 from typing import Any
 
-from training.workers.base import (
+from qguide.training.workers.base import (
     DeadlyRequestError,
     Executor,
     Request,

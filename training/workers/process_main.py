@@ -1,12 +1,12 @@
-"""The process of one worker (`python -m training.workers.process_main FD`)."""
+"""The process of one worker (`python -m qguide.training.workers.process_main FD`)."""
 
 import contextlib
 import sys
 from multiprocessing.connection import Connection
 
-from qnet.errors import QGuideError
-from training.workers.base import Reply, Request, pickled_reply_to
-from training.workers.host import EnvironmentHost, EnvironmentSpec
+from qguide.qnet.errors import QGuideError
+from qguide.training.workers.base import Reply, Request, pickled_reply_to
+from qguide.training.workers.host import EnvironmentHost, EnvironmentSpec
 
 
 def serve(connection: Connection) -> None:

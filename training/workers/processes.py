@@ -10,7 +10,7 @@ import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
-from training.workers.base import (
+from qguide.training.workers.base import (
     READY,
     START_S,
     Reply,
@@ -19,7 +19,7 @@ from training.workers.base import (
     WorkerLostError,
     load_reply,
 )
-from training.workers.host import EnvironmentSpec
+from qguide.training.workers.host import EnvironmentSpec
 
 _END_S: Final = 10.0
 
@@ -40,7 +40,12 @@ class ProcessWorker:
         self._ready: Reply | None = None
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "training.workers.process_main", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-m",
+                    "qguide.training.workers.process_main",
+                    str(theirs.fileno()),
+                ],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qnet.errors import ConfigError
-from qnet.support.extras import install
-from training.workers.base import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.extras import install
+from qguide.training.workers.base import (
     READY,
     START_S,
     Reply,
@@ -23,8 +23,8 @@ from training.workers.base import (
     load_reply,
     pickled_reply_to,
 )
-from training.workers.config import Workers
-from training.workers.host import EnvironmentHost, EnvironmentSpec
+from qguide.training.workers.config import Workers
+from qguide.training.workers.host import EnvironmentHost, EnvironmentSpec
 
 
 class HostActor:

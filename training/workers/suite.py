@@ -8,25 +8,25 @@ begun again: their task fails with `WorkerLostError`, and the job plays it again
 from collections.abc import Sequence
 from typing import Any
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import ToolCall
-from training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
-from training.trajectory import Action
-from training.workers.base import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
+from qguide.training.trajectory import Action
+from qguide.training.workers.base import (
     DeadlyRequestError,
     Executor,
     WorkerClosedError,
     WorkerLostError,
 )
-from training.workers.config import Workers
-from training.workers.host import Abilities, spec_of
-from training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
-from training.workers.processes import ProcessExecutor
-from training.workers.ray_actors import RayExecutor
+from qguide.training.workers.config import Workers
+from qguide.training.workers.host import Abilities, spec_of
+from qguide.training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
+from qguide.training.workers.processes import ProcessExecutor
+from qguide.training.workers.ray_actors import RayExecutor
 
 
 class RemoteEpisode:
-    """See `training.environment.Environment`."""
+    """See `qguide.training.environment.Environment`."""
 
     def __init__(self, pool: WorkerPool, task_id: str, *, replays: bool) -> None:
         """Prepare the episode; `reset` takes a worker.
@@ -120,7 +120,7 @@ class RemoteEpisode:
 
 
 class _Tools(RemoteEpisode):
-    """See `training.environment.ToolEnvironment`."""
+    """See `qguide.training.environment.ToolEnvironment`."""
 
     def call(self, call: ToolCall) -> StepResult:
         """Call one tool."""
@@ -128,7 +128,7 @@ class _Tools(RemoteEpisode):
 
 
 class _Snapshots(RemoteEpisode):
-    """See `training.environment.SnapshotEnvironment`."""
+    """See `qguide.training.environment.SnapshotEnvironment`."""
 
     def snapshot(self) -> object:
         """The present state."""
@@ -153,7 +153,7 @@ _EPISODES = {
 
 
 class RemoteSuite:
-    """See `training.environment.Suite`."""
+    """See `qguide.training.environment.Suite`."""
 
     def __init__(self, suite: Suite, pool: WorkerPool, *, replays: bool) -> None:
         """Start the first worker.
@@ -182,7 +182,7 @@ class RemoteSuite:
 
 
 class RemoteGoldSuite(RemoteSuite):
-    """See `training.environment.GoldSuite`."""
+    """See `qguide.training.environment.GoldSuite`."""
 
     def gold_replies(self, task: Task) -> Sequence[str]:
         """Replies that solve `task`."""

@@ -17,8 +17,8 @@ Answer = Callable[[httpx.Request], httpx.Response]
 @pytest.fixture(scope="session")
 def url() -> Iterator[str]:
     """The server's address."""
-    from server.app import create_app
-    from server.settings.settings import SCRIPTED, Settings
+    from qguide.server.app import create_app
+    from qguide.server.settings.settings import SCRIPTED, Settings
     from tests.support.serving import serving_app
 
     settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=8)

@@ -131,10 +131,10 @@ def test_the_server_answers_whole_and_in_pieces(client: QGuide) -> None:
 
 
 def test_calls_of_functions_and_of_custom_tools_are_read() -> None:
-    from server.app import create_app
-    from server.chat.fake_openai import FakeUpstream
-    from server.settings.remote_models import Upstream
-    from server.settings.settings import SCRIPTED, Settings
+    from qguide.server.app import create_app
+    from qguide.server.chat.fake_openai import FakeUpstream
+    from qguide.server.settings.remote_models import Upstream
+    from qguide.server.settings.settings import SCRIPTED, Settings
     from tests.support.serving import serving_app
 
     tools = [

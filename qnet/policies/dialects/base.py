@@ -11,11 +11,11 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from qnet.errors import UnsupportedParameterError
-from qnet.native import DialectName
-from qnet.support.json_depth import exceeds_max_depth
-from qnet.types import Candidate, History, Message, Sampling
-from qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.errors import UnsupportedParameterError
+from qguide.qnet.native import DialectName
+from qguide.qnet.support.json_depth import exceeds_max_depth
+from qguide.qnet.types import Candidate, History, Message, Sampling
+from qguide.qnet.usage import NOTHING, TokenUsage
 
 CONTEXT_CODE = "context_length_exceeded"
 LENGTH = "length"

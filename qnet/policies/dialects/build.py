@@ -1,10 +1,10 @@
 """Builds the dialect in which an upstream is asked."""
 
-from qnet.native import DialectName
-from qnet.policies.dialects.base import Dialect
-from qnet.policies.dialects.chat import ChatDialect, MaxTokensName
-from qnet.policies.dialects.messages import MessagesDialect
-from qnet.policies.dialects.responses import ResponsesDialect
+from qguide.qnet.native import DialectName
+from qguide.qnet.policies.dialects.base import Dialect
+from qguide.qnet.policies.dialects.chat import ChatDialect, MaxTokensName
+from qguide.qnet.policies.dialects.messages import MessagesDialect
+from qguide.qnet.policies.dialects.responses import ResponsesDialect
 
 
 def build_dialect(name: DialectName, max_tokens_name: MaxTokensName = "max_tokens") -> Dialect:

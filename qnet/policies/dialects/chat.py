@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ValidationError
 
-from qnet.native import DialectName
-from qnet.openai_messages import (
+from qguide.qnet.native import DialectName
+from qguide.qnet.openai_messages import (
     CustomCall,
     Function,
     FunctionCall,
@@ -16,7 +16,7 @@ from qnet.openai_messages import (
     text_of,
     wire_message,
 )
-from qnet.policies.dialects.base import (
+from qguide.qnet.policies.dialects.base import (
     LENGTH,
     Completion,
     Count,
@@ -27,8 +27,8 @@ from qnet.policies.dialects.base import (
     object_in,
     read_as,
 )
-from qnet.types import Candidate, History, Message, Sampling
-from qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.types import Candidate, History, Message, Sampling
+from qguide.qnet.usage import NOTHING, TokenUsage
 
 _NOT_PASSED_ON = frozenset(("id", "object", "created", "model"))
 """Fields of an answer that QGuide's own answer sets itself."""

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Final
 
 from pydantic import Field
 
-from qnet.anthropic_blocks import INVALID_JSON, THINKING, arguments_of
-from qnet.errors import InvalidRequestError
-from qnet.native import DialectName, NativeAnswer
-from qnet.openai_messages import Shape, plain_message, text_of, wire_message
-from qnet.policies.dialects.base import (
+from qguide.qnet.anthropic_blocks import INVALID_JSON, THINKING, arguments_of
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.native import DialectName, NativeAnswer
+from qguide.qnet.openai_messages import Shape, plain_message, text_of, wire_message
+from qguide.qnet.policies.dialects.base import (
     CHATS_ALONE,
     LENGTH,
     Completion,
@@ -22,8 +22,8 @@ from qnet.policies.dialects.base import (
     passed_on,
     read_as,
 )
-from qnet.types import Candidate, History, Message, Sampling, ToolCall
-from qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
+from qguide.qnet.usage import NOTHING, TokenUsage
 
 VERSION: Final = "2023-06-01"
 MAX_TOKENS: Final = 4096

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from qnet.errors import InvalidRequestError
-from qnet.native import DialectName, NativeAnswer
-from qnet.openai_messages import plain_message, text_of, wire_message
-from qnet.policies.dialects.base import (
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.native import DialectName, NativeAnswer
+from qguide.qnet.openai_messages import plain_message, text_of, wire_message
+from qguide.qnet.policies.dialects.base import (
     CHATS_ALONE,
     LENGTH,
     Completion,
@@ -21,8 +21,8 @@ from qnet.policies.dialects.base import (
     passed_on,
     read_as,
 )
-from qnet.types import Candidate, History, Message, Sampling, ToolCall
-from qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
+from qguide.qnet.usage import NOTHING, TokenUsage
 
 Json = dict[str, Any]
 

@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from training.environment import EnvironmentConfig
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.corridor import CorridorConfig
-from training.environments.hotpotqa.bundle import HotPotQaConfig
-from training.environments.intercode_sql.bundle import InterCodeSqlConfig, InterCodeSqlToolsConfig
-from training.environments.sciworld.bundle import SciWorldConfig
-from training.environments.webshop.bundle import WebShopConfig
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.environments.hotpotqa.bundle import HotPotQaConfig
+from qguide.training.environments.intercode_sql.bundle import (
+    InterCodeSqlConfig,
+    InterCodeSqlToolsConfig,
+)
+from qguide.training.environments.sciworld.bundle import SciWorldConfig
+from qguide.training.environments.webshop.bundle import WebShopConfig
 
 Subject = EnvironmentConfig | Callable[[pytest.FixtureRequest], EnvironmentConfig]
 """Two tasks of an implementation, or a function that finds them or skips the test."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.contract import CHECKS, Check, NotCheckedError, Subject
+from qguide.training.environments.registry import ENVIRONMENTS, find_environment
+from qguide.training.environments.task_selection import build_selected_suite
 from tests.contract.environments.subjects import SUBJECTS
-from training.environment import EnvironmentConfig
-from training.environments.contract import CHECKS, Check, NotCheckedError, Subject
-from training.environments.registry import ENVIRONMENTS, find_environment
-from training.environments.task_selection import build_selected_suite
 
 
 @pytest.fixture(scope="module", params=SUBJECTS)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.episodes.state import Episode, EpisodeChange, Mark, Outcome
-from server.episodes.store import EpisodeStore, MemoryEpisodeStore
+from qguide.server.episodes.state import Episode, EpisodeChange, Mark, Outcome
+from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 
 STORES: dict[str, Callable[[], EpisodeStore]] = {
     "memory": lambda: MemoryEpisodeStore(max_bytes=10**6, ttl_s=3600),

@@ -6,15 +6,15 @@ from functools import partial
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.types import Sampling
-from server.app import create_app
-from server.settings.settings import Settings
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.task_selection import build_selected_suite
-from training.evaluation.methods import Play, adaptive, q_guided
-from training.rollouts.episode import Agent, Episode, derived_seed, play_episode
-from training.rollouts.lockstep import run_together
-from training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
+from qguide.qnet.types import Sampling
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.evaluation.methods import Play, adaptive, q_guided
+from qguide.training.rollouts.episode import Agent, Episode, derived_seed, play_episode
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
 
 SEED = 3
 PLAY = Play(candidates=5, sampling=Sampling(temperature=1.8), greedy_candidate=True, max_steps=12)

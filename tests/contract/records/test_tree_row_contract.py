@@ -5,20 +5,20 @@ from functools import partial
 
 import pytest
 
-from qnet.records import TreeRow
-from qnet.types import Message
-from server.episodes.records import tree_row as served_row
-from server.episodes.state import Offer, Outcome
-from server.episodes.transcript import Transcript
-from training.algorithms.labelling import label_tree
-from training.algorithms.tree import Tree, merge_branch
-from training.data.records import tree_from_row
-from training.environment import Task
-from training.environments.corridor import CORRIDOR, CorridorSuite
-from training.exploration.tree_expansion import ExploredTree
-from training.jobs.explore import tree_row as explored_row
-from training.rollouts.harness import PlayableTask
-from training.trajectory import Step
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import Message
+from qguide.server.episodes.records import tree_row as served_row
+from qguide.server.episodes.state import Offer, Outcome
+from qguide.server.episodes.transcript import Transcript
+from qguide.training.algorithms.labelling import label_tree
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.data.records import tree_from_row
+from qguide.training.environment import Task
+from qguide.training.environments.corridor import CORRIDOR, CorridorSuite
+from qguide.training.exploration.tree_expansion import ExploredTree
+from qguide.training.jobs.explore import tree_row as explored_row
+from qguide.training.rollouts.harness import PlayableTask
+from qguide.training.trajectory import Step
 
 TASK = "Find the mug."
 STEPS = (

@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
-from qnet.models.checkpoint import LoadedQNet
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from qnet.rendering.renderer import Renderer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import History, Message, ScoreRequest, ToolCall
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import History, Message, ScoreRequest, ToolCall
+from qguide.training.data.demonstrations import Demonstration
+from qguide.training.data.records import LabelRow, rows_of
+from qguide.training.jobs.sft import sft_sequence
+from qguide.training.optimization.packed_trees import pack_tree
 from tests.support.chat_templates import (
     OWN_TEMPLATES,
     tokenizer_of,
@@ -19,10 +23,6 @@ from tests.support.chat_templates import (
     trl_training_templates,
 )
 from tests.support.tiny_models import config_of
-from training.data.demonstrations import Demonstration
-from training.data.records import LabelRow, rows_of
-from training.jobs.sft import sft_sequence
-from training.optimization.packed_trees import pack_tree
 
 FAMILIES = trl_templates() | OWN_TEMPLATES
 TWINS = trl_training_templates()

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from qnet.types import History, Message, ScoreRequest
+from qguide.qnet.types import History, Message, ScoreRequest
 
 INSTRUCTION = Message("user", "go to desk take mug from shelf open Action : you see " * 2)
 FRAGMENTS = ("go", " to", " desk", "de", "sk", " ")

@@ -8,14 +8,14 @@ from typing import Any, Literal, get_args
 import pytest
 import torch
 
-from qnet.engine.packed_model import DEFAULT_CACHE_BYTES
-from qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
-from qnet.models.ensemble import save_ensemble
-from qnet.models.match_features import HeadFeatures
-from qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
-from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import Message, Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES
+from qguide.qnet.models.checkpoint import LoadedImplicitQ, load_q_model, load_qnet
+from qguide.qnet.models.ensemble import save_ensemble
+from qguide.qnet.models.match_features import HeadFeatures
+from qguide.qnet.scoring.build import build_naive_scorer, build_shared_prefix_scorer
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from tests.support.tiny_models import (
     distinct_beginnings,
     renderer,

@@ -8,17 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import GPTNeoConfig, Lfm2Config, Llama4TextConfig, PretrainedConfig
 
-from qnet.engine import attention
-from qnet.engine import prefix_cache as kvstore
-from qnet.engine.context_length import context_length
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import LoadedQNet
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from qnet.scoring import score_plan as prefix
-from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.types import ScoreRequest
+from qguide.qnet.engine import attention
+from qguide.qnet.engine import prefix_cache as kvstore
+from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.scoring import score_plan as prefix
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.types import ScoreRequest
 from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
 from tests.support.devices import needs_cuda

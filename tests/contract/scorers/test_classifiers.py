@@ -15,12 +15,12 @@ from transformers import (
     BertForSequenceClassification,
 )
 
-from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
-from qnet.models.checkpoint import load_q_model, load_qnet
-from qnet.models.model_export import export_model
-from qnet.scoring.build import build_serving_scorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import History, Message, ScoreRequest
+from qguide.qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
+from qguide.qnet.models.checkpoint import load_q_model, load_qnet
+from qguide.qnet.models.model_export import export_model
+from qguide.qnet.scoring.build import build_serving_scorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import History, Message, ScoreRequest
 from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import close_to, tried
 from tests.support.chat_templates import OWN_TEMPLATES, tokenizer_of, trl_templates

@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from qnet.engine.full_sequences import (
+from qguide.qnet.engine.full_sequences import (
     Continuations,
     FullSequenceModel,
     Way,
     _copied_bytes,
     in_float32,
 )
-from qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
-from qnet.models.implicit_q import ImplicitQ, ImplicitQConfig
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from qnet.scoring.full_sequences import FullSequenceScorer, _ValueReader
-from qnet.scoring.implicit_q import NaiveImplicitScorer
-from qnet.scoring.value_head import NaiveScorer
-from qnet.support.slices import finish
-from qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
+from qguide.qnet.models.implicit_q import ImplicitQ, ImplicitQConfig
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.scoring.full_sequences import FullSequenceScorer, _ValueReader
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.support.slices import finish
+from qguide.qnet.types import ScoreRequest, ScoreResult
 from tests.support.architecture_lists import (
     HISTORY_ONCE,
     NOT_BUILT,
@@ -139,7 +139,7 @@ def test_a_model_that_does_not_fit_in_float32_is_not_taken_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk.to(torch.bfloat16)
-    monkeypatch.setattr("qnet.engine.full_sequences._free_bytes", lambda device: 1000)
+    monkeypatch.setattr("qguide.qnet.engine.full_sequences._free_bytes", lambda device: 1000)
     with pytest.raises(MemoryError, match=r"bytes more, and 1,000 are free"), in_float32(trunk):
         pass
     assert FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM).way == "alone"
@@ -189,13 +189,13 @@ def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyP
     assert rows == [1, 8, 1, 8]
     with torch.inference_mode():
         state = trunk(input_ids=torch.tensor([long])).past_key_values
-    monkeypatch.setattr("qnet.engine.full_sequences._COPIES_BYTES", 3 * _copied_bytes(state))
+    monkeypatch.setattr("qguide.qnet.engine.full_sequences._COPIES_BYTES", 3 * _copied_bytes(state))
     rows.clear()
     found = finish(runs.run(requests, Counter()))
     assert rows == [1, 8, 1, 3, 3, 2]
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(torch.stack(one), torch.stack(other), atol=1e-5)
-    monkeypatch.setattr("qnet.engine.full_sequences._COPIES_BYTES", 1)
+    monkeypatch.setattr("qguide.qnet.engine.full_sequences._COPIES_BYTES", 1)
     rows.clear()
     finish(runs.run(requests, Counter()))
     assert rows == [1] * 18, "a history that is longer than all room runs, too"

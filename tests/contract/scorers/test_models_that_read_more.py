@@ -8,12 +8,12 @@ import torch
 from transformers import AutoModelForMultimodalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import load_policy, load_qnet, save_checkpoint
-from qnet.models.manifest import Manifest
-from qnet.models.qnet import QNet
-from qnet.models.text_model import load_causal_lm
-from qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import load_policy, load_qnet, save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.text_model import load_causal_lm
+from qguide.qnet.scoring.value_head import NaiveScorer
 from tests.support.architecture_lists import READS_MORE
 from tests.support.architectures import enliven, steps, tiny_shape
 from tests.support.tiny_models import renderer

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError
-from qnet.models.checkpoint import load_qnet
-from qnet.models.remote_classifier import load_remote_classifier
-from qnet.models.remote_trunk import load_remote_trunk
-from qnet.models.trunk_export import export_trunk
-from qnet.scoring.remote_classifier import RemoteClassifyScorer
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.scoring.vllm import VllmScorer
-from qnet.scoring.vllm_client import ClassifyServer, VllmServer
-from qnet.types import History, Message, Scorer, ScoreRequest
+from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qguide.qnet.models.checkpoint import load_qnet
+from qguide.qnet.models.remote_classifier import load_remote_classifier
+from qguide.qnet.models.remote_trunk import load_remote_trunk
+from qguide.qnet.models.trunk_export import export_trunk
+from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.scoring.vllm import VllmScorer
+from qguide.qnet.scoring.vllm_client import ClassifyServer, VllmServer
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest
 from tests.contract.scorers.batches import INSTRUCTION
 from tests.contract.scorers.subjects import (
     KINDS,

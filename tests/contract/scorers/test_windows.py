@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from qnet.engine.packed_model import PackedModel
-from qnet.engine.tree_masks import tree_inputs
-from qnet.errors import CheckpointError
-from qnet.policies.local import LocalPolicy
-from qnet.scoring.build import build_serving_scorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import Message, SampleRequest, Sampling, ScoreRequest
+from qguide.qnet.engine.packed_model import PackedModel
+from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.scoring.build import build_serving_scorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest
+from qguide.training.optimization.packed_trees import PackedTree
 from tests.support.architectures import (
     WINDOW,
     WINDOWED,
@@ -18,7 +19,6 @@ from tests.support.architectures import (
     tiny_pair,
 )
 from tests.support.tiny_models import policy_model, renderer
-from training.optimization.packed_trees import PackedTree
 
 
 @pytest.mark.parametrize("model_type", WINDOWED)

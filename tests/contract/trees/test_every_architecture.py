@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
+from qguide.training.q_training.validation import require_packable, two_branches
 from tests.support.architecture_lists import NOT_BUILT, PACKED_TREES, PADDED
 from tests.support.architectures import MODEL_TYPES, enliven, tiny_config, tiny_pair
-from training.q_training.validation import require_packable, two_branches
 
 BUILT = [name for name in MODEL_TYPES if name not in NOT_BUILT]
 pytestmark = pytest.mark.filterwarnings("ignore")

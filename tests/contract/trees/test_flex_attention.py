@@ -6,15 +6,15 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from qnet.engine.token_trie import TokenTrie
-from qnet.engine.tree_attention import (
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.tree_attention import (
     attend_by_blocks,
     takes_block_masks,
     tree_attention,
     use_block_masks,
 )
-from qnet.engine.tree_masks import TreeMask, tree_inputs
-from qnet.models.qnet import QNet
+from qguide.qnet.engine.tree_masks import TreeMask, tree_inputs
+from qguide.qnet.models.qnet import QNet
 from tests.support.architectures import tiny_config, tiny_pair
 from tests.support.devices import needs_cuda
 from tests.support.random_trees import random_tree

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     HistoryTooLongError,
     UnsupportedParameterError,
     UpstreamBusyError,
@@ -15,11 +15,11 @@ from qnet.errors import (
     UpstreamRefusedError,
     UpstreamTimeoutError,
 )
-from qnet.native import DialectName
-from qnet.policies.dialects.build import build_dialect
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.types import History, Message, Sampling, ToolCall
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.qnet.native import DialectName
+from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.types import History, Message, Sampling, ToolCall
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.serving import serving_app
 from tests.support.upstream_policy import HISTORY, QUICK, TOOL, said
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from server.app import create_app
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.server.app import create_app
 from tests.support.gated_scorer import END_S, GatedScorer
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, models_of

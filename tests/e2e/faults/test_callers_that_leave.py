@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_thread import DeviceThread
 from tests.support.gated_scorer import (
     CHAT,
     END_S,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import httpx
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from server.access.keys import create_key
-from server.app import create_app
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.server.access.keys import create_key
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
 from tests.support.gated_scorer import (
     END_S,
     SCORE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from qnet.device.device_thread import DeviceThread
-from server.access.keys import create_key
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.server.access.keys import create_key
 from tests.support.gated_scorer import (
     END_S,
     SCORE,

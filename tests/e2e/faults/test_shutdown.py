@@ -13,9 +13,9 @@ from typing import TypeVar
 import httpx
 import psutil
 
-from server.app import create_app
-from server.chat.fake_openai import FakeUpstream
-from server.settings.remote_models import Upstream
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.remote_models import Upstream
 from tests.support.gated_scorer import (
     CHAT,
     END_S,

@@ -19,12 +19,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from server.app import create_app
-from server.q_models.build import Models
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.server.app import create_app
+from qguide.server.q_models.build import Models
+from qguide.server.settings.settings import Settings
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, models_of
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from qguide.commands.playground_games import build_games
-from server.app import create_app
-from server.settings.settings import Settings
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
 from tests.e2e.playground.conftest import Page
 from tests.support.serving import serving_app
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from selenium.webdriver.common.keys import Keys
 
-from qnet.errors import ScorerUnavailableError
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import ScoreRequest, ScoreResult
-from server.access.keys import create_key
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.server.access.keys import create_key
 from tests.e2e.playground.conftest import Page, served
 from tests.unit.server.conftest import FAKES
 

@@ -8,15 +8,15 @@ from typing import Any
 from pydantic import BaseModel
 from selenium.webdriver.support.ui import Select
 
-from qnet.records import MessageRow, NodeRow
-from tests.e2e.playground.conftest import EVIL, Page
-from training.data.decision_groups import (
+from qguide.qnet.records import MessageRow, NodeRow
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from training.data.records import LabelRow, SearchRow
+from qguide.training.data.records import LabelRow, SearchRow
+from tests.e2e.playground.conftest import EVIL, Page
 
 TASK = {"task_id": "game-7", "kind": "heat", "environment": "fake"}
 FIRST = "A room. Your task is to: find the mug."

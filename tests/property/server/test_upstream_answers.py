@@ -10,27 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from qnet.decision.decision import Decision, StepUsage
-from qnet.native import DialectName
-from qnet.policies.dialects.build import build_dialect
-from qnet.types import Candidate, spent_on
-from server.anthropic.answers import AnthropicMessage, MessageEvent
-from server.anthropic.schemas import MessagesRequest
-from server.anthropic.streaming import MessageWriter
-from server.anthropic.translation import message_of, read_message
-from server.chat.answers import ChatChunk, ChatCompletion
-from server.chat.schemas import GuidanceOptions
-from server.chat.streaming import ChunkWriter
-from server.chat.translation import completion_of
-from server.completions.schemas import TextCompletion
-from server.completions.streaming import TextWriter
-from server.completions.translation import text_completion_of
-from server.guidance.native import native_answer
-from server.guidance.step_types import GuidedStepResult
-from server.responses.answers import ResponseEvent, ResponseObject
-from server.responses.output import finished, opened
-from server.responses.schemas import ResponsesRequest
-from server.responses.streaming import ResponseWriter
+from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.native import DialectName
+from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.types import Candidate, spent_on
+from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
+from qguide.server.anthropic.schemas import MessagesRequest
+from qguide.server.anthropic.streaming import MessageWriter
+from qguide.server.anthropic.translation import message_of, read_message
+from qguide.server.chat.answers import ChatChunk, ChatCompletion
+from qguide.server.chat.schemas import GuidanceOptions
+from qguide.server.chat.streaming import ChunkWriter
+from qguide.server.chat.translation import completion_of
+from qguide.server.completions.schemas import TextCompletion
+from qguide.server.completions.streaming import TextWriter
+from qguide.server.completions.translation import text_completion_of
+from qguide.server.guidance.native import native_answer
+from qguide.server.guidance.step_types import GuidedStepResult
+from qguide.server.responses.answers import ResponseEvent, ResponseObject
+from qguide.server.responses.output import finished, opened
+from qguide.server.responses.schemas import ResponsesRequest
+from qguide.server.responses.streaming import ResponseWriter
 
 Json = dict[str, Any]
 Place = tuple[str | int, ...]

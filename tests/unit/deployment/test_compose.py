@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from server.settings.settings import Settings
-from training.jobs.explore import ExploreConfig
-from training.rollouts.hosted import find_upstream
+from qguide.server.settings.settings import Settings
+from qguide.training.jobs.explore import ExploreConfig
+from qguide.training.rollouts.hosted import find_upstream
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "docker"

@@ -12,10 +12,10 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from server.access.keys import create_key
-from server.app import create_app
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.access.keys import create_key
+from qguide.server.app import create_app
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 
 DOCKER = Path(__file__).parents[3] / "docker"
 SERVICES = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from server.app import create_app
-from server.settings.settings import Settings
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
 from tests.support.helm_chart import (
     CASES,
     CHART,

@@ -1,6 +1,7 @@
 """The wheels, built of what the image copies: nothing that is needed at run time is left out."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qnet.support.extras import PACKAGES
+from qguide.qnet.support.extras import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
@@ -46,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zipfile.ZipFile]
     tree = tmp_path_factory.mktemp("tree")
     for name in copied():
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tree / name, ignore=IGNORED)
+            shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=IGNORED)
         else:
             shutil.copy(ROOT / name, tree / name)
     with zipfile.ZipFile(build_wheel(tree, tmp_path_factory.mktemp("wheel"))) as opened:
@@ -71,29 +72,54 @@ def files_of(package: str, beneath: Path) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("package", ["qnet", "server", "training", "qguide"])
+@pytest.mark.parametrize("package", ["qnet", "server", "training"])
 def test_the_wheel_holds_every_file_of_the_packages(package: str, wheel: zipfile.ZipFile) -> None:
     held = {entry.filename: entry.file_size for entry in wheel.infolist()}
-    assert files_of(package, ROOT).items() <= held.items()
+    expected = {f"qguide/{name}": size for name, size in files_of(package, ROOT).items()}
+    assert expected.items() <= held.items()
+
+
+def test_the_wheel_holds_every_file_of_the_commands(wheel: zipfile.ZipFile) -> None:
+    held = {entry.filename: entry.file_size for entry in wheel.infolist()}
+    assert files_of("qguide", ROOT).items() <= held.items()
+
+
+def test_own_folders_of_the_same_names_are_not_taken_for_ours(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """Somebody's `training` and `server` in the current directory, which Python searches first."""
+    wheel.extractall(tmp_path / "installed")
+    for name in ("qnet", "server", "training"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+        module = tmp_path / "project" / name / "__init__.py"
+        module.write_text("raise RuntimeError('this is not QGuide's')")
+    options = ("output=runs/played", "environment.count=2", "workers.executor=processes")
+    command = [sys.executable, "-m", "qguide", "collect"]
+    done = subprocess.run(
+        [*command, *(word for option in options for word in ("--set", option))],
+        cwd=tmp_path / "project",
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed")},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "project" / "runs" / "played" / "rows.jsonl").stat().st_size > 0
 
 
 def test_the_wheel_brings_the_embedded_models_and_the_command(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     for model in ("policy", "qnet"):
         for file in ("model.safetensors", "manifest.json", "chat_template.jinja"):
-            assert f"qnet/embedded/{model}/{file}" in names
+            assert f"qguide/qnet/embedded/{model}/{file}" in names
     (entry_points,) = (name for name in names if name.endswith("entry_points.txt"))
     assert b"qguide = qguide.cli:app" in wheel.read(entry_points)
 
 
 def test_the_wheel_holds_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.partition("/")[0] for name in wheel.namelist()}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "qnet",
-        "server",
-        "training",
-        "qguide",
-    }
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"qguide"}
 
 
 def test_the_client_needs_httpx_and_pydantic_alone(client_wheel: zipfile.ZipFile) -> None:

@@ -14,15 +14,15 @@ import typer
 from qguide.cli import app
 from qguide.jobs.options import fields_of
 from qguide.jobs.table import JOBS
-from qnet.errors import ConfigError
-from server.messages import answers, schemas
-from server.settings.settings import Settings
+from qguide.qnet.errors import ConfigError
+from qguide.server.messages import answers, schemas
+from qguide.server.settings.settings import Settings
+from qguide.training.configs.job_files import load_config
 from tests.support.documents import Block, Command, blocks_of, commands_of, pages
 from tests.support.serving import ROOT
 from tools.reference_pages.build import build_files
 from tools.reference_pages.metrics import metrics_page
 from tools.reference_pages.summary import with_summary
-from training.configs.job_files import load_config
 
 MOST_README_LINES = 200
 LANGUAGES = {"sh", "python", "json", "toml", "ts", "text"}
@@ -126,7 +126,7 @@ def test_json_is_what_it_is_said_to_be(block: Block) -> None:
             body = getattr(answers, block.said, None) or getattr(schemas, block.said)
             body.model_validate_json(block.text)
         case "row":
-            records = importlib.import_module("training.data.records")
+            records = importlib.import_module("qguide.training.data.records")
             getattr(records, block.said).model_validate_json(block.text)
         case "setting":
             Settings.model_validate({block.said: json.loads(block.text)})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qnet.decision.selection import distinct
-from qnet.types import Message, ToolCall
+from qguide.qnet.decision.selection import distinct
+from qguide.qnet.types import Message, ToolCall
 
 
 def call(arguments: str, *, name: str = "move", call_id: str = "") -> Message:

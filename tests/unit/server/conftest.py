@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.local import LocalPolicy
-from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.sliced_scorer import CachingScorer
-from qnet.types import Policy, TaskMarker
-from server.app import create_app
-from server.chat.fake_openai import FakeUpstream
-from server.observability.exposition import Exposition
-from server.observability.metrics import Metrics
-from server.q_models.build import Models, build_models
-from server.q_models.policies import ServedPolicy
-from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import Policy, TaskMarker
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.observability.exposition import Exposition
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import CONTEXT, policy_model, q_model
 
 FAKES = Settings(
@@ -49,7 +49,7 @@ def models_of(policy: Policy, scorer: CachingScorer, thread: DeviceThread) -> Mo
 @pytest.fixture(autouse=True)
 def _fresh_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every scrape sees what was counted before it; a server keeps its page for a second."""
-    monkeypatch.setattr("server.app.Exposition", partial(Exposition, kept_s=0.0))
+    monkeypatch.setattr("qguide.server.app.Exposition", partial(Exposition, kept_s=0.0))
 
 
 @pytest.fixture

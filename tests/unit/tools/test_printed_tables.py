@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.strangers.protocol import Result
 from benchmarks.strangers.report import markdown
+from qguide.training.evaluation.results import Played, compare_pair, summarise
 from tests.support.serving import ROOT
 from tools.episode_rows import read_written
 from tools.page_families import FAMILIES, LEVEL, page_family
-from training.evaluation.results import Played, compare_pair, summarise
 
 RESULTS = ROOT / "results"
 WRITTEN = sorted(path.name.removesuffix(".jsonl.gz") for path in (RESULTS / "episodes").iterdir())

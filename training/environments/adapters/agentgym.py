@@ -17,11 +17,11 @@ from typing import Any, Final
 import httpx
 import stamina
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from training.environment import flag_of, reward_of
-from training.environments.adapters.bounded_http import BoundedHttp
-from training.environments.adapters.config import AGENTGYM, SEED, AdaptedConfig
-from training.environments.adapters.episode import Answer
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.training.environment import flag_of, reward_of
+from qguide.training.environments.adapters.bounded_http import BoundedHttp
+from qguide.training.environments.adapters.config import AGENTGYM, SEED, AdaptedConfig
+from qguide.training.environments.adapters.episode import Answer
 
 _BUSY: Final = 503
 _ATTEMPTS: Final = 5
@@ -57,7 +57,7 @@ def address_of(name: str) -> str:
 
 
 class AgentGymSide:
-    """One episode; see `training.environments.adapters.episode.OtherSide`.
+    """One episode; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
         config: names the server.

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import httpx
 
-from qnet.errors import EnvironmentFailureError
-from qnet.support.bounded_body import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.support.bounded_body import (
     ACCEPT_ENCODING,
     AnswerTooLargeError,
     UnknownEncodingError,

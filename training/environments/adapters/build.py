@@ -5,27 +5,27 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from qnet.errors import ConfigError
-from training.environment import Environment, EnvironmentBundle, Task
-from training.environments.adapters import agentgym, openenv
-from training.environments.adapters.config import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import Environment, EnvironmentBundle, Task
+from qguide.training.environments.adapters import agentgym, openenv
+from qguide.training.environments.adapters.config import (
     AGENTGYM,
     GYMNASIUM,
     OPENENV,
     AdaptedConfig,
     read_tasks,
 )
-from training.environments.adapters.episode import (
+from qguide.training.environments.adapters.episode import (
     AdaptedEpisode,
     AdaptedToolEpisode,
     OtherSide,
     SnapshotEpisode,
     SnapshotToolEpisode,
 )
-from training.environments.adapters.gymnasium import GymnasiumSide, registered
-from training.environments.adapters.trl import TrlSide, tools_of
-from training.tool_calls import Tool, read_call, tool_name
-from training.trajectory import Action, ChatFormat
+from qguide.training.environments.adapters.gymnasium import GymnasiumSide, registered
+from qguide.training.environments.adapters.trl import TrlSide, tools_of
+from qguide.training.tool_calls import Tool, read_call, tool_name
+from qguide.training.trajectory import Action, ChatFormat
 
 MakeSide = Callable[[AdaptedConfig, Mapping[str, Any]], OtherSide]
 _TOLERANCE = 1e-6
@@ -40,7 +40,7 @@ _EPISODES = {
 
 
 class AdaptedSuite:
-    """See `training.environment.Suite`."""
+    """See `qguide.training.environment.Suite`."""
 
     def __init__(self, config: AdaptedConfig, make: Callable[[Mapping[str, Any]], Environment]):
         self.name = config.name

@@ -13,11 +13,11 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, FiniteFloat, JsonValue, model_validator
 
-from qnet.errors import ConfigError
-from qnet.records import MessageRow, messages_of
-from training.environment import Branching, EnvironmentConfig, Task
-from training.tool_calls import Tool
-from training.trajectory import ChatFormat, parse_action
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import MessageRow, messages_of
+from qguide.training.environment import Branching, EnvironmentConfig, Task
+from qguide.training.tool_calls import Tool
+from qguide.training.trajectory import ChatFormat, parse_action
 
 OPENENV: Final = "openenv:"
 AGENTGYM: Final = "agentgym:"

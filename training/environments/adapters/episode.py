@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from math import fsum
 from typing import Any, Protocol, TypeVar
 
-from qnet.errors import EnvironmentFailureError, QGuideError
-from qnet.support.operator_code import raised_text
-from qnet.types import ToolCall
-from training.environment import StepResult
-from training.environments.adapters.config import AdaptedConfig
+from qguide.qnet.errors import EnvironmentFailureError, QGuideError
+from qguide.qnet.support.operator_code import raised_text
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import StepResult
+from qguide.training.environments.adapters.config import AdaptedConfig
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class OtherSide(Protocol):
 
 
 class AdaptedEpisode:
-    """See `training.environment.Environment`.
+    """See `qguide.training.environment.Environment`.
 
     The outcome is mapped to [0, 1] by `reward_range`. Whatever the other side raises fails the
     task, not the run.
@@ -108,7 +108,7 @@ class AdaptedEpisode:
 
 
 class AdaptedToolEpisode(AdaptedEpisode):
-    """See `training.environment.ToolEnvironment`."""
+    """See `qguide.training.environment.ToolEnvironment`."""
 
     def call(self, call: ToolCall) -> StepResult:
         """Call one tool.
@@ -130,7 +130,7 @@ class Snapshot:
 
 
 class SnapshotEpisode(AdaptedEpisode):
-    """See `training.environment.SnapshotEnvironment`."""
+    """See `qguide.training.environment.SnapshotEnvironment`."""
 
     def snapshot(self) -> object:
         """The present state."""

@@ -9,12 +9,12 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.support.extras import install
-from qnet.support.operator_code import import_operator_module
-from training.environment import flag_of, reward_of
-from training.environments.adapters.config import SEED
-from training.environments.adapters.episode import Answer
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.support.extras import install
+from qguide.qnet.support.operator_code import import_operator_module
+from qguide.training.environment import flag_of, reward_of
+from qguide.training.environments.adapters.config import SEED
+from qguide.training.environments.adapters.episode import Answer
 
 _TEXT_FIELDS = ("text", "observation", "obs")
 
@@ -48,7 +48,7 @@ def registered(environment_id: str) -> Callable[[], Any]:
 
 
 class GymnasiumSide:
-    """One episode; see `training.environments.adapters.episode.OtherSide`.
+    """One episode; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
         factory: makes the environment.

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.support.bounded_body import AnswerTooLargeError, check_number_of_values
-from qnet.support.extras import install
-from training.environment import flag_of, reward_of
-from training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
-from training.environments.adapters.config import OPENENV, AdaptedConfig
-from training.environments.adapters.episode import Answer
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.support.bounded_body import AnswerTooLargeError, check_number_of_values
+from qguide.qnet.support.extras import install
+from qguide.training.environment import flag_of, reward_of
+from qguide.training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
+from qguide.training.environments.adapters.config import OPENENV, AdaptedConfig
+from qguide.training.environments.adapters.episode import Answer
 
 _NOT_UNDERSTOOD: Final = "VALIDATION_ERROR"
 
@@ -42,7 +42,7 @@ def address_of(name: str) -> str:
 
 
 class OpenEnvSide:
-    """One session; see `training.environments.adapters.episode.OtherSide`.
+    """One session; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
         config: names the server.

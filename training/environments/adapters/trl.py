@@ -11,12 +11,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qnet.errors import ConfigError
-from qnet.support.extras import install
-from qnet.types import ToolCall
-from training.environment import reward_of
-from training.environments.adapters.episode import Answer
-from training.tool_calls import Tool, arguments_of
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.extras import install
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import reward_of
+from qguide.training.environments.adapters.episode import Answer
+from qguide.training.tool_calls import Tool, arguments_of
 
 _NO_TOOLS = ("reset", "get_reward", "close", "snapshot", "restore")
 ENDED = "The episode is over."
@@ -55,7 +55,7 @@ def tools_of(kind: type) -> list[Tool]:
 
 
 class TrlSide:
-    """One episode; see `training.environments.adapters.episode.OtherSide`.
+    """One episode; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
         factory: makes the environment.

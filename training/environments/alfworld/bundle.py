@@ -8,15 +8,15 @@ from typing import Literal
 from pydantic import Field
 from rich.console import Console
 
-from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
-from training.environments.alfworld.generate import generate_games
-from training.environments.alfworld.parity import run_parity
-from training.environments.alfworld.read_pairs import read_pairs
-from training.environments.alfworld.suite import (
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
+from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
+from qguide.training.environments.alfworld.generate import generate_games
+from qguide.training.environments.alfworld.parity import run_parity
+from qguide.training.environments.alfworld.read_pairs import read_pairs
+from qguide.training.environments.alfworld.suite import (
     AlfWorldSuite,
     build_alfworld_suite,
     build_generated_suite,

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from training.environments.alfworld.game.game import Goal
-from training.environments.alfworld.game.game_files import write_game
-from training.environments.alfworld.game.generator import draw_game
-from training.environments.alfworld.suite import GAME_FILE
-from training.progress import ProgressBar
+from qguide.training.environments.alfworld.game.game import Goal
+from qguide.training.environments.alfworld.game.game_files import write_game
+from qguide.training.environments.alfworld.game.generator import draw_game
+from qguide.training.environments.alfworld.suite import GAME_FILE
+from qguide.training.progress import ProgressBar
 
 _TRIAL = re.compile(r"trial_seed(\d+)")
 _FIRST_SCENES = {"kitchen": 1, "living room": 201, "bedroom": 301, "bathroom": 401}

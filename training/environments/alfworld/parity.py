@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from training.environment import Task
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
-from training.environments.alfworld.game.game import load_game
-from training.environments.alfworld.suite import build_alfworld_suite
-from training.trajectory import parse_action
+from qguide.training.environment import Task
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
+from qguide.training.environments.alfworld.game.game import load_game
+from qguide.training.environments.alfworld.suite import build_alfworld_suite
+from qguide.training.trajectory import parse_action
 
 REQUIRED_OBSERVATIONS = 0.995
 _INVALID_SHARE = 0.1
@@ -135,7 +135,7 @@ def random_walk(rng: random.Random) -> Choose:
 
 def expert_walk() -> Choose:
     """Play as the expert does."""
-    from training.environments.alfworld.expert.expert import Expert
+    from qguide.training.environments.alfworld.expert.expert import Expert
 
     expert = Expert()
     return lambda observation, _: parse_action(expert.reply(observation))

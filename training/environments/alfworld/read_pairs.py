@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import cache
 from random import Random
 
-from qnet.types import History
-from training.environment import ReadPair
-from training.environments.alfworld.game.observation import kind_of, read_scene
-from training.environments.alfworld.game.statistics import load_statistics
-from training.trajectory import parse_action
+from qguide.qnet.types import History
+from qguide.training.environment import ReadPair
+from qguide.training.environments.alfworld.game.observation import kind_of, read_scene
+from qguide.training.environments.alfworld.game.statistics import load_statistics
+from qguide.training.trajectory import parse_action
 
 _TAKE = re.compile(r"take ([a-z]+ \d+) from ([a-z]+ \d+)")
 

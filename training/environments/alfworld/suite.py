@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from qnet.errors import ConfigError
-from training.environment import Task
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
-from training.environments.alfworld.game.game import Game, load_game, scan_game
-from training.environments.alfworld.game.game_files import write_game
-from training.environments.alfworld.game.generator import generate_game
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import Task
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
+from qguide.training.environments.alfworld.game.game import Game, load_game, scan_game
+from qguide.training.environments.alfworld.game.game_files import write_game
+from qguide.training.environments.alfworld.game.generator import generate_game
 
 EngineName = Literal["python", "textworld"]
 GAME_FILE = "game.tw-pddl"
@@ -23,7 +23,7 @@ CACHED_GAMES = 512
 
 
 class AlfWorldSuite:
-    """ALFWorld games and the engine that plays them; see `training.environment.Suite`."""
+    """ALFWorld games and the engine that plays them; see `qguide.training.environment.Suite`."""
 
     def __init__(
         self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2

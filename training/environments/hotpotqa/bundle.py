@@ -12,18 +12,18 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig, Task
-from training.environments.hotpotqa.episode import (
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
+from qguide.training.environments.hotpotqa.episode import (
     QUESTION_OPENING,
     USAGE,
     EpisodeOptions,
     Measure,
     QuestionEpisode,
 )
-from training.environments.hotpotqa.generated import NAME_SETS, generated_question
-from training.environments.hotpotqa.questions import Question, read_questions
-from training.trajectory import ChatFormat, react_reply
+from qguide.training.environments.hotpotqa.generated import NAME_SETS, generated_question
+from qguide.training.environments.hotpotqa.questions import Question, read_questions
+from qguide.training.trajectory import ChatFormat, react_reply
 
 SYSTEM: Final = (
     "Answer the question from the pages of a small encyclopedia. Each reply is a thought and an "
@@ -34,7 +34,7 @@ SYSTEM: Final = (
 
 
 class QuestionSuite:
-    """See `training.environment.GoldSuite`."""
+    """See `qguide.training.environment.GoldSuite`."""
 
     def __init__(self, name: str, questions: Sequence[Question], options: EpisodeOptions) -> None:
         """Prepare the tasks.

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult
-from training.environments.hotpotqa.questions import Paragraph, Question
-from training.environments.ranking.bm25 import Bm25Ranking
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import StepResult
+from qguide.training.environments.hotpotqa.questions import Paragraph, Question
+from qguide.training.environments.ranking.bm25 import Bm25Ranking
 
 QUESTION_OPENING: Final = "Question:"
 FINISHED: Final = "Your answer is handed in."
@@ -39,7 +39,7 @@ class EpisodeOptions:
 
 
 class QuestionEpisode:
-    """See `training.environment.Environment`. Only an answer has a reward."""
+    """See `qguide.training.environment.Environment`. Only an answer has a reward."""
 
     def __init__(self, question: Question, options: EpisodeOptions) -> None:
         """Prepare the episode; `reset` indexes the paragraphs."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from training.environments.hotpotqa.questions import Paragraph, Question
+from qguide.training.environments.hotpotqa.questions import Paragraph, Question
 
 _FIRST_NAMES: Final = ("Adele", "Bruno", "Clara", "Dario", "Edith", "Felix", "Greta", "Hugo")
 _LAST_NAMES: Final = ("Alder", "Birch", "Cedar", "Hazel", "Linden", "Maple", "Rowan", "Willow")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from qnet.errors import ConfigError
-from training.environment import Task
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import Task
 
 
 @dataclass(frozen=True, slots=True)

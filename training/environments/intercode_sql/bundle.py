@@ -16,17 +16,17 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from qnet.types import ToolCall
-from training.environment import EnvironmentBundle, EnvironmentConfig
-from training.environments.intercode_sql.actions import parse_sql
-from training.environments.intercode_sql.episode import EXECUTE_SQL, SQL_TOOL, EpisodeOptions
-from training.environments.intercode_sql.suite import (
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.training.environments.intercode_sql.actions import parse_sql
+from qguide.training.environments.intercode_sql.episode import EXECUTE_SQL, SQL_TOOL, EpisodeOptions
+from qguide.training.environments.intercode_sql.suite import (
     SqlSuite,
     file_suite,
     generated_suite,
     mariadb_suite,
 )
-from training.trajectory import ChatFormat
+from qguide.training.trajectory import ChatFormat
 
 SYSTEM: Final = (
     "Answer the question by SQL, one statement at a time, alone or in a ```sql block. "

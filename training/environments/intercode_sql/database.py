@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 
 Records = list[tuple[object, ...]]
 

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import ToolCall
-from training.environment import StepResult
-from training.environments.intercode_sql.database import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import ToolCall
+from qguide.training.environment import StepResult
+from qguide.training.environments.intercode_sql.database import (
     ERROR,
     OpenDatabase,
     ReadOnlyDatabase,
     Records,
 )
-from training.environments.intercode_sql.reward import execution_reward
-from training.environments.intercode_sql.tasks import SqlTask, describe_task
-from training.tool_calls import arguments_of, function_tool
+from qguide.training.environments.intercode_sql.reward import execution_reward
+from qguide.training.environments.intercode_sql.tasks import SqlTask, describe_task
+from qguide.training.tool_calls import arguments_of, function_tool
 
 SUBMIT: Final = "submit"
 SUBMITTED: Final = "Submitted."
@@ -66,7 +66,7 @@ class EpisodeOptions:
 
 
 class SqlEpisode:
-    """See `training.environment.Environment`.
+    """See `qguide.training.environment.Environment`.
 
     Every result is rewarded as if the episode ended with it: queries change nothing, so trying
     them is free. The benchmark's reward is below 0 where the order of the records is mostly
@@ -144,7 +144,7 @@ class SqlToolEpisode(SqlEpisode):
     """The same by tool calls: `execute_sql` runs a statement, a reply without a call submits.
 
     Agents that call tools end their turn by a reply without a call, so no second tool is needed.
-    See `training.environment.ToolEnvironment`.
+    See `qguide.training.environment.ToolEnvironment`.
     """
 
     def step(self, action: str) -> StepResult:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Final
 
-from training.environments.intercode_sql.tasks import SqlTask
+from qguide.training.environments.intercode_sql.tasks import SqlTask
 
 DATABASE: Final = "library"
 TABLES: Final = {

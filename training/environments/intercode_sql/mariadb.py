@@ -8,11 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.support.extras import install
-from training.environments.intercode_sql.database import OpenDatabase
-from training.environments.intercode_sql.mariadb_connection import MariaDatabase
-from training.environments.intercode_sql.mariadb_process import MariaDbProcess
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.support.extras import install
+from qguide.training.environments.intercode_sql.database import OpenDatabase
+from qguide.training.environments.intercode_sql.mariadb_connection import MariaDatabase
+from qguide.training.environments.intercode_sql.mariadb_process import MariaDbProcess
 
 SERVER: Final = "mariadbd"
 INSTALLER: Final = "mariadb-install-db"

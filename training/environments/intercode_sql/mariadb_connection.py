@@ -3,14 +3,17 @@
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.intercode_sql.database import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.intercode_sql.database import (
     MOST_RECORDS,
     QueryResult,
     Records,
     too_many_records,
 )
-from training.environments.intercode_sql.mariadb_process import MariaDbProcess, is_of_connection
+from qguide.training.environments.intercode_sql.mariadb_process import (
+    MariaDbProcess,
+    is_of_connection,
+)
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection

@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 
-from qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 
 if TYPE_CHECKING:
     from pymysql import MySQLError

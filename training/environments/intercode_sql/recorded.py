@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from qnet.errors import RecordError
-from qnet.records import NonEmpty, Reward
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import NonEmpty, Reward
 
 
 class RecordedTurn(BaseModel):

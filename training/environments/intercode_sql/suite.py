@@ -4,32 +4,32 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
-from qnet.errors import ConfigError
-from training.environment import Task
-from training.environments.intercode_sql.database import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import Task
+from qguide.training.environments.intercode_sql.database import (
     OpenDatabase,
     Records,
     open_file,
     open_script,
 )
-from training.environments.intercode_sql.episode import (
+from qguide.training.environments.intercode_sql.episode import (
     EpisodeOptions,
     SqlEpisode,
     SqlToolEpisode,
 )
-from training.environments.intercode_sql.generated import (
+from qguide.training.environments.intercode_sql.generated import (
     DATABASE,
     generated_task,
     library_script,
 )
-from training.environments.intercode_sql.mariadb import MariaDbServer
-from training.environments.intercode_sql.tasks import SqlTask, read_tasks
+from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
+from qguide.training.environments.intercode_sql.tasks import SqlTask, read_tasks
 
 CACHED_ANSWERS = 2_048
 
 
 class SqlSuite:
-    """See `training.environment.Suite`."""
+    """See `qguide.training.environment.Suite`."""
 
     def __init__(
         self,

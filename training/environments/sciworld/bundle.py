@@ -9,12 +9,12 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
-from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig
-from training.environments.sciworld.episode import NOT_UNDERSTOOD
-from training.environments.sciworld.simulator import SimulatorPool, find_simulator
-from training.environments.sciworld.suite import SciWorldSuite, Split, step_limits
-from training.trajectory import ChatFormat
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.training.environments.sciworld.episode import NOT_UNDERSTOOD
+from qguide.training.environments.sciworld.simulator import SimulatorPool, find_simulator
+from qguide.training.environments.sciworld.suite import SciWorldSuite, Split, step_limits
+from qguide.training.trajectory import ChatFormat
 
 TASK_OPENING: Final = "Your task is to"
 SYSTEM: Final = (

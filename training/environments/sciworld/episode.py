@@ -2,15 +2,15 @@
 
 from typing import Any, Final
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult
-from training.environments.sciworld.simulator import Simulator, SimulatorPool
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import StepResult
+from qguide.training.environments.sciworld.simulator import Simulator, SimulatorPool
 
 NOT_UNDERSTOOD: Final = "No known action matches that input."
 
 
 class SciWorldEpisode:
-    """See `training.environment.Environment`.
+    """See `qguide.training.environment.Environment`.
 
     The reward is the score, in [0, 1]: every part of the task that is done counts, also where the
     episode is cut off. A score below 0 says that the task is lost; it counts 0.

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.support.extras import install
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.support.extras import install
 
 SIMPLIFICATIONS: Final = "easy"
 EPISODE_MB: Final = 16

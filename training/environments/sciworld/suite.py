@@ -5,17 +5,17 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 from typing import Final, Literal
 
-from qnet.action_key import ACTION_PREFIX
-from training.environment import Task
-from training.environments.sciworld.episode import SciWorldEpisode
-from training.environments.sciworld.simulator import SimulatorPool
+from qguide.qnet.action_key import ACTION_PREFIX
+from qguide.training.environment import Task
+from qguide.training.environments.sciworld.episode import SciWorldEpisode
+from qguide.training.environments.sciworld.simulator import SimulatorPool
 
 Split = Literal["train", "validation", "test", "smoke"]
-_FOLDER: Final = files("training.environments.sciworld")
+_FOLDER: Final = files("qguide.training.environments.sciworld")
 
 
 class SciWorldSuite:
-    """See `training.environment.GoldSuite`."""
+    """See `qguide.training.environment.GoldSuite`."""
 
     def __init__(
         self,

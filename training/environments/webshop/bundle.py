@@ -13,19 +13,19 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from qnet.types import TaskMarker
-from training.environment import EnvironmentBundle, EnvironmentConfig
-from training.environments.webshop.catalogue import Catalogue
-from training.environments.webshop.episode import INVALID
-from training.environments.webshop.files import read_goals, read_products
-from training.environments.webshop.generated import (
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.training.environments.webshop.catalogue import Catalogue
+from qguide.training.environments.webshop.episode import INVALID
+from qguide.training.environments.webshop.files import read_goals, read_products
+from qguide.training.environments.webshop.generated import (
     CATALOGUES,
     generated_goal,
     generated_products,
 )
-from training.environments.webshop.pages import INSTRUCTION_OPENING
-from training.environments.webshop.suite import ShoppingSuite
-from training.trajectory import ChatFormat
+from qguide.training.environments.webshop.pages import INSTRUCTION_OPENING
+from qguide.training.environments.webshop.suite import ShoppingSuite
+from qguide.training.trajectory import ChatFormat
 
 SYSTEM: Final = (
     "Buy what the instruction asks for. Each reply is a thought and an action, "

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from training.environment import Task
-from training.environments.ranking.bm25 import Bm25Ranking
+from qguide.training.environment import Task
+from qguide.training.environments.ranking.bm25 import Bm25Ranking
 
 MOST_RESULTS = 50
 

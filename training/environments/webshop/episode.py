@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult
-from training.environments.webshop.catalogue import Catalogue, Goal, Product
-from training.environments.webshop.pages import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import StepResult
+from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.pages import (
     BACK,
     BUY,
     NEXT,
@@ -19,7 +19,7 @@ from training.environments.webshop.pages import (
     search_page,
     tab_page,
 )
-from training.environments.webshop.reward import purchase_reward
+from qguide.training.environments.webshop.reward import purchase_reward
 
 BOUGHT: Final = "Thank you for your purchase."
 INVALID: Final = "Nothing happens. Use search[words], or click[button] with a button of this page."
@@ -27,7 +27,7 @@ _ACTION: Final = re.compile(r"(search|click)\[(.*)\]", re.I | re.S)
 
 
 class ShoppingEpisode:
-    """See `training.environment.Environment`. Only a purchase has a reward.
+    """See `qguide.training.environment.Environment`. Only a purchase has a reward.
 
     As in ReAct's episodes, a search can be made from every page.
     """

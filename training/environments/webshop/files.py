@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
-from qnet.errors import ConfigError
-from training.environments.webshop.catalogue import Goal, Product
+from qguide.qnet.errors import ConfigError
+from qguide.training.environments.webshop.catalogue import Goal, Product
 
 _NO_PRICE: Final = (100.0,)
 """WebShop's price of a product that has none."""

@@ -5,7 +5,7 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
-from training.environments.webshop.catalogue import Goal, Product
+from qguide.training.environments.webshop.catalogue import Goal, Product
 
 CATALOGUE_SIZE: Final = 300
 CATALOGUES: Final = 8

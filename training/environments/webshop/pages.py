@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from training.environments.webshop.catalogue import Product
+from qguide.training.environments.webshop.catalogue import Product
 
 BACK: Final = "Back to Search"
 NEXT: Final = "Next >"

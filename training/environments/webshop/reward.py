@@ -10,7 +10,7 @@ from typing import Final
 
 from rapidfuzz import fuzz, utils
 
-from training.environments.webshop.catalogue import Goal, Product
+from qguide.training.environments.webshop.catalogue import Goal, Product
 
 _ALIKE: Final = 85
 """Two texts are alike if their token set ratio is higher; word order does not count."""

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from typing import Final
 
-from training.environment import Task
-from training.environments.webshop.catalogue import Catalogue, Goal, Product
-from training.environments.webshop.episode import ShoppingEpisode
-from training.environments.webshop.pages import BUY, NEXT, PER_PAGE, PREVIOUS
-from training.environments.webshop.reward import purchase_reward
-from training.trajectory import react_reply
+from qguide.training.environment import Task
+from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.episode import ShoppingEpisode
+from qguide.training.environments.webshop.pages import BUY, NEXT, PER_PAGE, PREVIOUS
+from qguide.training.environments.webshop.reward import purchase_reward
+from qguide.training.trajectory import react_reply
 
 _MOST_PAGES: Final = 3
 
 
 class ShoppingSuite:
-    """See `training.environment.GoldSuite`."""
+    """See `qguide.training.environment.GoldSuite`."""
 
     def __init__(
         self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int

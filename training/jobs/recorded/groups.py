@@ -17,26 +17,26 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from qnet.errors import ConfigError
-from training.data.decision_groups import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from training.data.records import MessageRow, TrajectoryRow
-from training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
-from training.environment import Task
-from training.environments.intercode_sql.actions import parse_sql
-from training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig
-from training.environments.intercode_sql.episode import EpisodeOptions
-from training.environments.intercode_sql.recorded import (
+from qguide.training.data.records import MessageRow, TrajectoryRow
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
+from qguide.training.environment import Task
+from qguide.training.environments.intercode_sql.actions import parse_sql
+from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig
+from qguide.training.environments.intercode_sql.episode import EpisodeOptions
+from qguide.training.environments.intercode_sql.recorded import (
     RecordedEpisode,
     RecordedTurn,
     read_recorded,
 )
-from training.environments.intercode_sql.tasks import task_id_of
-from training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.intercode_sql.tasks import task_id_of
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 
 SOURCE = "recorded"
 

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.features.hashing import Hasher
-from qnet.models.feature_q import save_feature_q
-from qnet.models.manifest import Manifest, PriorSection
-from qnet.records import MAX_REWARD
-from training.data.runs import open_run
-from training.learning.advantage import Options
-from training.learning.episodes import Episode
-from training.learning.learner import Learned, learn
-from training.learning.sources import read_learnable
-from training.licence.domain import fit_domain
-from training.licence.verdict import licence_of
-from training.recordings.fields import Fields
+from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.models.feature_q import save_feature_q
+from qguide.qnet.models.manifest import Manifest, PriorSection
+from qguide.qnet.records import MAX_REWARD
+from qguide.training.data.runs import open_run
+from qguide.training.learning.advantage import Options
+from qguide.training.learning.episodes import Episode
+from qguide.training.learning.learner import Learned, learn
+from qguide.training.learning.sources import read_learnable
+from qguide.training.licence.domain import fit_domain
+from qguide.training.licence.verdict import licence_of
+from qguide.training.recordings.fields import Fields
 
 CHECKPOINT = "checkpoint"
 _DEFAULTS = Options()

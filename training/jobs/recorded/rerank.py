@@ -12,13 +12,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from qnet.errors import ConfigError
-from qnet.types import Scorer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
-from training.evaluation.reranking import RankedTask, method_rewards, rerank_figures
-from training.jobs.choice_regret import score_groups
-from training.rollouts.models import Inference, build_logprob_scorer, build_scorer
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Scorer
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from qguide.training.evaluation.reranking import RankedTask, method_rewards, rerank_figures
+from qguide.training.jobs.choice_regret import score_groups
+from qguide.training.rollouts.models import Inference, build_logprob_scorer, build_scorer
 
 
 class RerankFold(BaseModel):

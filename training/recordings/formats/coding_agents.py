@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from training.recordings.formats.layout import Record
-from training.recordings.places import first_at, value_at
+from qguide.training.recordings.formats.layout import Record
+from qguide.training.recordings.places import first_at, value_at
 
 SUBAGENTS: Final = "trajectories of subagents, which are episodes of their own"
 OTHER_STEPS: Final = "steps without words or calls"

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from qnet.errors import RecordError
-from training.recordings import json_window
-from training.recordings.json_stream import Value, parse_bytes, read_values
-from training.recordings.json_window import OnBytes
+from qguide.qnet.errors import RecordError
+from qguide.training.recordings import json_window
+from qguide.training.recordings.json_stream import Value, parse_bytes, read_values
+from qguide.training.recordings.json_window import OnBytes
 
 _HEADERS: Final = ("header.json", "_journal/start.json")
 _KEPT: Final = ("eval",)

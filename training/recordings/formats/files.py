@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qnet.errors import ConfigError, RecordError
-from training.recordings.formats.layout import Layout, Record
-from training.recordings.json_stream import COMPRESSED, Value, read_values
-from training.recordings.json_window import OnBytes
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.recordings.formats.layout import Layout, Record
+from qguide.training.recordings.json_stream import COMPRESSED, Value, read_values
+from qguide.training.recordings.json_window import OnBytes
 
 _JSON: Final = (".json", ".jsonl")
 _OTHERS: Final = (".traj", ".eval")

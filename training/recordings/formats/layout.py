@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.recordings.episode import RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.flaws import OTHER_SHAPE, other_shape
-from training.recordings.json_stream import Value
-from training.recordings.json_window import OnBytes
-from training.recordings.message_records import MESSAGES, PLAIN, Places, read_message_record
-from training.recordings.otel_spans import Fragment
+from qguide.training.recordings.episode import RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.flaws import OTHER_SHAPE, other_shape
+from qguide.training.recordings.json_stream import Value
+from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.message_records import MESSAGES, PLAIN, Places, read_message_record
+from qguide.training.recordings.otel_spans import Fragment
 
 Record = Mapping[str, Any]
 Translate = Callable[[Record], Iterable[Record]]

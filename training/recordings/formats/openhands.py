@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
-from training.recordings.formats.coding_agents import texts_in
-from training.recordings.formats.layout import Record
-from training.recordings.places import first_at, value_at
+from qguide.training.recordings.formats.coding_agents import texts_in
+from qguide.training.recordings.formats.layout import Record
+from qguide.training.recordings.places import first_at, value_at
 
 EVENTS: Final = "events that the agent's model does not read"
 REWARDS: Final = (

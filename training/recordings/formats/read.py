@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import ConfigError, RecordError
-from qnet.support.operator_code import import_operator_module, raised_text
-from training.recordings.episode import BadRecord, RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.formats.files import files_of, told_of_file, values_of
-from training.recordings.formats.layout import Layout
-from training.recordings.formats.table import FORMATS
-from training.recordings.json_stream import read_values
-from training.recordings.json_window import OnBytes
-from training.recordings.otel import read_spans
-from training.recordings.places import value_at
-from training.recordings.served import read_tree_record
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.support.operator_code import import_operator_module, raised_text
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.files import files_of, told_of_file, values_of
+from qguide.training.recordings.formats.layout import Layout
+from qguide.training.recordings.formats.table import FORMATS
+from qguide.training.recordings.json_stream import read_values
+from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.otel import read_spans
+from qguide.training.recordings.places import value_at
+from qguide.training.recordings.served import read_tree_record
 
 _MOST_TRIED: Final = 50
 """Files of a folder in which a format is looked for."""

@@ -6,27 +6,27 @@ A format with a translation has its places in a function, because its structure 
 from collections.abc import Mapping
 from typing import Final
 
-from training.recordings.formats.benchmarks import (
+from qguide.training.recordings.formats.benchmarks import (
     inspect_records,
     intercode_records,
     tau2_records,
 )
-from training.recordings.formats.bfcl import bfcl_records, read_answers
-from training.recordings.formats.coding_agents import (
+from qguide.training.recordings.formats.bfcl import bfcl_records, read_answers
+from qguide.training.recordings.formats.coding_agents import (
     atif_records,
     mini_swe_records,
     swe_agent_records,
 )
-from training.recordings.formats.eval_files import read_samples
-from training.recordings.formats.layout import Layout
-from training.recordings.formats.openhands import openhands_records
-from training.recordings.formats.pairs import preference_records, prompt_records
-from training.recordings.formats.terminal_bench import read_trials, trial_records
-from training.recordings.formats.trace_records import langfuse, langsmith, mlflow, phoenix
-from training.recordings.message_records import Places
-from training.recordings.otel_spans import fragments_of
-from training.recordings.served import read_tree_record
-from training.recordings.sharegpt import read_sharegpt_record
+from qguide.training.recordings.formats.eval_files import read_samples
+from qguide.training.recordings.formats.layout import Layout
+from qguide.training.recordings.formats.openhands import openhands_records
+from qguide.training.recordings.formats.pairs import preference_records, prompt_records
+from qguide.training.recordings.formats.terminal_bench import read_trials, trial_records
+from qguide.training.recordings.formats.trace_records import langfuse, langsmith, mlflow, phoenix
+from qguide.training.recordings.message_records import Places
+from qguide.training.recordings.otel_spans import fragments_of
+from qguide.training.recordings.served import read_tree_record
+from qguide.training.recordings.sharegpt import read_sharegpt_record
 
 _MINT: Final = Places(
     messages="history",

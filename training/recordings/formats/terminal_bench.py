@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from qnet.errors import RecordError
-from training.recordings import json_window
-from training.recordings.formats.layout import Record
-from training.recordings.json_stream import Value, read_values
-from training.recordings.json_window import OnBytes
+from qguide.qnet.errors import RecordError
+from qguide.training.recordings import json_window
+from qguide.training.recordings.formats.layout import Record
+from qguide.training.recordings.json_stream import Value, read_values
+from qguide.training.recordings.json_window import OnBytes
 
 _LOGS: Final = "agent-logs"
 _EPISODES: Final = "episode-*"

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from qnet.errors import RecordError
-from training.recordings.formats.layout import Record
-from training.recordings.otel_spans import CONVERSATION, Fragment
-from training.recordings.otel_values import structured
-from training.recordings.places import first_at, value_at
-from training.recordings.turns import read_turns
+from qguide.qnet.errors import RecordError
+from qguide.training.recordings.formats.layout import Record
+from qguide.training.recordings.otel_spans import CONVERSATION, Fragment
+from qguide.training.recordings.otel_values import structured
+from qguide.training.recordings.places import first_at, value_at
+from qguide.training.recordings.turns import read_turns
 
 _ASKED: Final = ("messages", "input.messages", "input", "contents", "prompt")
 _ANSWERED: Final = (

@@ -21,15 +21,15 @@ from train_trl import build_config, build_parser, train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from qnet.errors import HistoryTooLongError
-from qnet.models.checkpoint import LoadedPolicy, load_policy
-from qnet.policies.local import LocalPolicy
-from qnet.rendering.renderer import Renderer
-from qnet.types import Sampling
-from training.environments.registry import environment_config
-from training.environments.task_selection import SelectedSuite, build_selected_suite
-from training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from training.rollouts.lockstep import run_together
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import Sampling
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.lockstep import run_together
 
 Turn = dict[str, str]
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.decision.decide import Guidance
-from qnet.decision.decision import Decision
-from qnet.decision.guide import guide
-from qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import guide
+from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
 
 HISTORY = (Message("user", "task"),)
 Q = st.floats(-10, 10)

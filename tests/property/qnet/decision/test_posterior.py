@@ -5,9 +5,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.decision.prior import posterior, prior_of
-from qnet.decision.selection import select
-from qnet.types import Message
+from qguide.qnet.decision.prior import posterior, prior_of
+from qguide.qnet.decision.selection import select
+from qguide.qnet.types import Message
 
 TEXTS = st.lists(st.sampled_from(["Action: a", "Thought: t\nAction: a", "b", "c", "d"]), min_size=2)
 TAUS = st.floats(1e-3, 1e3)

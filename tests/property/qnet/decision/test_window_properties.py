@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.decision.history_window import (
+from qguide.qnet.decision.history_window import (
     RequestSize,
     least_tokens,
     skipped_exchanges,
     task_exchanges,
     window_of,
 )
-from qnet.rendering.message_rows import exchanges
-from qnet.types import History, Message, ToolCall
+from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.types import History, Message, ToolCall
 
 SYSTEM = Message("system", "You find things.")
 USER = Message("user", "Find the mug.")

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.records import TreeRow
-from training.algorithms.bellman import (
+from qguide.qnet.records import TreeRow
+from qguide.training.algorithms.bellman import (
     average_outcome,
     bellman_backup,
     branch_outcome,
     normalize,
     outcome_advantage,
 )
-from training.algorithms.labelling import labelled_paths
-from training.algorithms.temporal_difference import gae_advantages, lambda_returns
-from training.algorithms.tree import Tree, merge_branch, tree_of
-from training.data.records import node_row, tree_from_row
-from training.trajectory import Step
+from qguide.training.algorithms.labelling import labelled_paths
+from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
+from qguide.training.algorithms.tree import Tree, merge_branch, tree_of
+from qguide.training.data.records import node_row, tree_from_row
+from qguide.training.trajectory import Step
 
 gammas = st.floats(0.0, 1.0)
 outcomes = st.floats(0.0, 1.0)

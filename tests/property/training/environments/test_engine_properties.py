@@ -5,8 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.game.generator import generate_game
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.game.generator import generate_game
 
 SEEDS = st.integers(min_value=0, max_value=10_000)
 

@@ -6,10 +6,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.game.game import Game, Goal, GoalKind, Item, Receptacle
-from training.trajectory import parse_action
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.game.game import Game, Goal, GoalKind, Item, Receptacle
+from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 120
 INTERFERENCES = st.dictionaries(st.integers(0, 30), st.integers(0, 99), max_size=10)

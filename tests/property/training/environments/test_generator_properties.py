@@ -6,10 +6,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.game.game import Game, parse_game
-from training.environments.alfworld.game.game_files import game_data
-from training.environments.alfworld.game.generator import APPLIANCES, generate_game
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.game.game import Game, parse_game
+from qguide.training.environments.alfworld.game.game_files import game_data
+from qguide.training.environments.alfworld.game.generator import APPLIANCES, generate_game
 
 games = st.integers(0, 2**40).map(generate_game)
 seeds = st.integers(0, 2**40)

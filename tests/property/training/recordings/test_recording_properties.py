@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qnet.types import Message, ToolCall
-from training.data.runs import JsonlWriter
-from training.exports.trl import conversation_row
-from training.recordings.episode import BadRecord, RecordedEpisode, build_episode
-from training.recordings.fields import Fields
-from training.recordings.formats.read import Recording, read_episodes
-from training.recordings.formats.table import FORMATS
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.data.runs import JsonlWriter
+from qguide.training.exports.trl import conversation_row
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode, build_episode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import Recording, read_episodes
+from qguide.training.recordings.formats.table import FORMATS
 
 FEW = settings(max_examples=60, deadline=None)
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(str.strip)

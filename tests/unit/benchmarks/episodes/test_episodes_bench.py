@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.episodes.episodes import EpisodesBench, EpisodesRun, episodes_bench
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 from tests.support.redis_server import RedisServer, require_redis
 
 

@@ -12,7 +12,7 @@ from benchmarks.fairness.fairness import ALONE, Endpoint, FairnessBench, fairnes
 from benchmarks.fairness.report import ratios_of
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.records import FairnessRow, FairnessRun, Percentiles
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 
 def row(scene: str, p95: float | None) -> FairnessRow:

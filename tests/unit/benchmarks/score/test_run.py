@@ -24,8 +24,8 @@ from benchmarks.score.baselines import Naive, build_baselines
 from benchmarks.score.config import ScoreBench
 from benchmarks.score.report import plot_run, print_run
 from benchmarks.score.run import count_turns, score_bench
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import LoadedQNet
 from tests.support.vllm_python import vllm_python
 
 SHAPE = SHAPES["tiny"]

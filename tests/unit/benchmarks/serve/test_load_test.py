@@ -13,8 +13,8 @@ from benchmarks.measurement.records import Endpoint, LoadRow, ServeRun
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.load import Load, RequestTiming, measure_load, summarize
 from benchmarks.serve.report import plot_serve
-from server.app import create_app
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.app import create_app
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 LOAD = Load(

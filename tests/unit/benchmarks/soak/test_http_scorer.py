@@ -8,10 +8,10 @@ from threading import Thread
 import pytest
 
 from benchmarks.soak.http_scorer import HttpScorer
-from qnet.errors import ScorerUnavailableError
-from qnet.types import Message, ScoreRequest
-from server.app import create_app
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.server.app import create_app
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 TASK = (Message("user", "open the drawer"),)

@@ -14,10 +14,10 @@ from benchmarks.commands.app import app
 from benchmarks.measurement.records import SoakRun
 from benchmarks.soak.report import plot_soak
 from benchmarks.soak.soak import Soak, resident_bytes, run_soak
-from qnet.errors import ConfigError
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.sliced_scorer import CacheUse
-from qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.types import ScoreRequest, ScoreResult
 from tests.support.tiny_models import CONTEXT, q_model, save_policy, save_qnet
 
 ONE_SLAB = 150_000
@@ -146,7 +146,9 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
 def test_a_broken_promise_ends_the_command_with_1(tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qnet.scoring.build.SharedPrefixScorer", lambda *_, **__: Closable(0.01))
+        patch.setattr(
+            "qguide.qnet.scoring.build.SharedPrefixScorer", lambda *_, **__: Closable(0.01)
+        )
         command = ["soak", "--q-model", str(checkpoint), "--minutes", "0.001"]
         done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "soak.json")])
     assert done.exit_code == 1, done.output

@@ -12,13 +12,13 @@ import pytest
 from benchmarks.strangers.catalogue import STRANGERS, Mock, Stranger
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, merged
 from benchmarks.strangers.served_model import build_server
-from qnet.types import History, SampleRequest, Sampling
-from training.environments.contract import CHECKS, Check, NotCheckedError, Subject
-from training.environments.registry import environment_config
-from training.environments.task_selection import SelectedSuite, build_selected_suite
-from training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from training.rollouts.lockstep import run_together
-from training.trajectory import reply_key
+from qguide.qnet.types import History, SampleRequest, Sampling
+from qguide.training.environments.contract import CHECKS, Check, NotCheckedError, Subject
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.trajectory import reply_key
 
 OWN = [stranger for stranger in STRANGERS.values() if stranger.name != "errands"]
 own = pytest.mark.parametrize("stranger", OWN, ids=lambda stranger: stranger.name)

@@ -15,8 +15,8 @@ from benchmarks.strangers.choosers import distinct
 from benchmarks.strangers.protocol import Measurement
 from benchmarks.strangers.report import share_of_way
 from benchmarks.strangers.ridge import Ridge
-from qnet.types import Candidate, Message, Scorer, ScoreRequest, ScoreResult
-from training.data.records import TrajectoryRow
+from qguide.qnet.types import Candidate, Message, Scorer, ScoreRequest, ScoreResult
+from qguide.training.data.records import TrajectoryRow
 
 SMALL = Measurement(STRANGERS["errands"], new_episodes=24, oracle_episodes=24, continuations=3)
 

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.features.domain import Domain
-from qnet.models.loading import embedded_path
-from qnet.models.manifest import read_manifest
-from qnet.types import Message
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.models.manifest import read_manifest
+from qguide.qnet.types import Message
 from tests.support.serving import ROOT
 
 PAGES = (

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.commands.errors import shown_errors
+from qguide.training.data.records import LabelRow
+from qguide.training.data.runs import JsonlWriter, read_rows
 from tests.support.serving import ROOT
-from training.data.records import LabelRow
-from training.data.runs import JsonlWriter, read_rows
 
 RUN = CliRunner()
 TREE = ROOT / "tests" / "data" / "trees" / "partial_rewards.json"

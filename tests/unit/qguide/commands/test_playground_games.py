@@ -12,14 +12,14 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from qguide.commands.playground_games import HELD_OUT, build_games
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import Message
-from server.access.keys import create_key
-from server.app import create_app
-from server.race.games import Games, Played
-from server.routes.games import GAMES_AT_ONCE, MOST_REPLIES
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.types import Message
+from qguide.server.access.keys import create_key
+from qguide.server.app import create_app
+from qguide.server.race.games import Games, Played
+from qguide.server.routes.games import GAMES_AT_ONCE, MOST_REPLIES
+from qguide.training.environments.corridor import Corridor
 from tests.unit.server.conftest import FAKES
-from training.environments.corridor import Corridor
 
 GAME = {"game": 0, "replies": []}
 

@@ -15,7 +15,7 @@ def never_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     def build_models(settings: Any) -> None:
         raise AssertionError("the models were loaded")
 
-    monkeypatch.setattr("server.q_models.build.build_models", build_models)
+    monkeypatch.setattr("qguide.server.q_models.build.build_models", build_models)
 
 
 @pytest.mark.usefixtures("never_loading")

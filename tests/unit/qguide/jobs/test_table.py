@@ -10,7 +10,7 @@ from typer.main import get_command
 from qguide.cli import app
 from qguide.jobs.options import EVALUATE, fields_of
 from qguide.jobs.table import JOBS, Job, stage_job
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)

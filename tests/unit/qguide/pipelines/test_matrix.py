@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qguide.pipelines.config import PipelineConfig, load_pipeline
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 
 MATRIX = """
     output = "runs/pipeline"

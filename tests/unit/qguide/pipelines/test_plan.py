@@ -11,7 +11,7 @@ from qguide.jobs.table import JOBS
 from qguide.pipelines.config import load_pipeline
 from qguide.pipelines.job_paths import MODEL_FIELDS
 from qguide.pipelines.plan import Plan, build_plan
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
 from tests.support.serving import ROOT
 
 EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"

@@ -18,7 +18,7 @@ from qguide.pipelines.plan import Plan
 from qguide.pipelines.stage_process import StageProcess, last_lines
 from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
 from qguide.pipelines.views import LiveTable, print_times
-from qnet.errors import ConfigError, StageFailedError
+from qguide.qnet.errors import ConfigError, StageFailedError
 from tests.support.scripted_stages import (
     MOST_S,
     events,

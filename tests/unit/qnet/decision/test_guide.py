@@ -7,18 +7,26 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.deadline import NO_DEADLINE, Deadline
-from qnet.decision.decide import Guidance
-from qnet.decision.decision import Decision
-from qnet.decision.guide import guide
-from qnet.device.device_thread import DeviceThread
-from qnet.device.scoring_worker import ScoringWorker
-from qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
-from qnet.policies.local import LocalPolicy
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import AsyncScorer, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.decision.deadline import NO_DEADLINE, Deadline
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import guide
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.scoring_worker import ScoringWorker
+from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import (
+    AsyncScorer,
+    History,
+    Message,
+    Policy,
+    Sampling,
+    ScoreRequest,
+    ScoreResult,
+)
 from tests.support.tiny_models import WORDS, policy_model, q_model
 
 TASK = (Message("user", "put a mug in shelf 1"),)

@@ -6,26 +6,26 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.deadline import NO_DEADLINE
-from qnet.decision.decide import Guidance
-from qnet.decision.decision import Decision
-from qnet.decision.guide import Perturbation, guide
-from qnet.decision.perturbation import (
+from qguide.qnet.decision.deadline import NO_DEADLINE
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import Perturbation, guide
+from qguide.qnet.decision.perturbation import (
     MAX_TASK_CHARACTERS,
     MemoryParaphraseCache,
     Paraphraser,
     Paraphrases,
     find_task,
 )
-from qnet.errors import (
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
     MalformedHistoryError,
     ScorerUnavailableError,
 )
-from qnet.policies.scripted import ScriptedParaphraser
-from qnet.types import (
+from qguide.qnet.policies.scripted import ScriptedParaphraser
+from qguide.qnet.types import (
     Candidate,
     History,
     Message,

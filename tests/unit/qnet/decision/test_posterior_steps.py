@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from qnet.decision.decide import Guidance
-from qnet.decision.decision import Decision
-from qnet.decision.guide import guide
-from qnet.decision.threshold import Threshold
-from qnet.errors import ScorerUnavailableError
-from qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import guide
+from qguide.qnet.decision.threshold import Threshold
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult
 
 HISTORY = (Message("user", "task"),)
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from qnet.action_key import effects_of, message_key
-from qnet.decision.prior import SMOOTHING, posterior, prior_of
-from qnet.decision.selection import select
-from qnet.errors import InvalidCandidatesError
-from qnet.types import Message, ToolCall
+from qguide.qnet.action_key import effects_of, message_key
+from qguide.qnet.decision.prior import SMOOTHING, posterior, prior_of
+from qguide.qnet.decision.selection import select
+from qguide.qnet.errors import InvalidCandidatesError
+from qguide.qnet.types import Message, ToolCall
 
 
 def said(*texts: str) -> list[Message]:

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from qnet.decision.selection import distinct, ranking, select
-from qnet.errors import InvalidCandidatesError, ScorerUnavailableError
-from qnet.types import Message
+from qguide.qnet.decision.selection import distinct, ranking, select
+from qguide.qnet.errors import InvalidCandidatesError, ScorerUnavailableError
+from qguide.qnet.types import Message
 
 
 def messages(text: str) -> list[Message]:

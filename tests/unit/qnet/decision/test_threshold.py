@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.decide import Guidance
-from qnet.decision.decision import Decision
-from qnet.decision.guide import guide
-from qnet.decision.threshold import Threshold, noted_proposals, with_note
-from qnet.errors import ScorerUnavailableError, UpstreamError
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.types import (
+from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import guide
+from qguide.qnet.decision.threshold import Threshold, noted_proposals, with_note
+from qguide.qnet.errors import ScorerUnavailableError, UpstreamError
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.types import (
     Candidate,
     History,
     Message,
@@ -22,7 +22,7 @@ from qnet.types import (
     ThresholdAction,
     ToolCall,
 )
-from qnet.usage import TokenUsage
+from qguide.qnet.usage import TokenUsage
 
 TASK = (Message("system", "You act."), Message("user", "Find the mug."))
 Q_OF = {"look": 0.2, "wait": 0.1, "take": 0.6, "fly": 0.9, "sing": 0.05}

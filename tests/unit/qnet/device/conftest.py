@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_thread import DeviceThread
 from tests.support.device_work import Gated
 
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import BatchRun, DeviceWorker, Ending
-from qnet.errors import OverloadedError, ScorerUnavailableError
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import BatchRun, DeviceWorker, Ending
+from qguide.qnet.errors import OverloadedError, ScorerUnavailableError
 from tests.support.device_work import Gated
 
 

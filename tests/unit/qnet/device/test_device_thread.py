@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import DeviceWorker
-from qnet.device.scoring_worker import ScoringWorker
-from qnet.errors import ScorerUnavailableError
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.scoring_worker import ScoringWorker
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from tests.support.device_work import Gated, is_red
 from tests.support.queues import until_waiting
 

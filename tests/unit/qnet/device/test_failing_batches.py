@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from qnet.device.device_loss import is_lost
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import DeviceWorker
-from qnet.errors import ScorerUnavailableError
+from qguide.qnet.device.device_loss import is_lost
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.errors import ScorerUnavailableError
 from tests.support.device_work import Gated, is_red, together
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.device_worker import DeviceWorker
-from qnet.device.scoring_worker import ScoringWorker
-from qnet.errors import HistoryTooLongError, ScorerUnavailableError
-from qnet.models.checkpoint import LoadedQNet
-from qnet.scoring.ensemble import EnsembleScorer
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.sliced_scorer import CachingScorer
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.scoring_worker import ScoringWorker
+from qguide.qnet.errors import HistoryTooLongError, ScorerUnavailableError
+from qguide.qnet.models.checkpoint import LoadedQNet
+from qguide.qnet.scoring.ensemble import EnsembleScorer
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import Message, ScoreRequest
 from tests.support.device_work import Gated, is_red
 from tests.support.tiny_models import q_model
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
-from qnet.types import Message, ScoreRequest, ToolCall
+from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
+from qguide.qnet.types import Message, ScoreRequest, ToolCall
 
 TASK = Message("user", "t" * 4000)
 LOOK, GO = Message("assistant", "l" * 40), Message("assistant", "g" * 80)

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
-from qnet.device.device_thread import LONG_CHARACTERS, DeviceThread
-from qnet.device.device_worker import MOST_UNFINISHED, DeviceWorker
-from qnet.errors import OverloadedError
-from qnet.tenant import Tenant, working_for
-from qnet.types import Slices
-from qnet.usage import TokenUsage
+from qguide.qnet.device.device_thread import LONG_CHARACTERS, DeviceThread
+from qguide.qnet.device.device_worker import MOST_UNFINISHED, DeviceWorker
+from qguide.qnet.errors import OverloadedError
+from qguide.qnet.tenant import Tenant, working_for
+from qguide.qnet.types import Slices
+from qguide.qnet.usage import TokenUsage
 
 Work = tuple[str, int]
 """A name, and how many slices it takes."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from qnet.engine.decoding import Draw, DrawsAfter, draw
-from qnet.engine.packed_model import PackedModel, logits_of
+from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw
+from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from tests.support.tiny_models import ARCHITECTURES, policy_model
 
 

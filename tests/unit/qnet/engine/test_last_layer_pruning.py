@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qnet.engine import packed_model as packed_module
-from qnet.engine.last_layer_pruning import LastLayerPruning
-from qnet.engine.packed_model import PackedModel, hidden_states_of, history_segment
-from qnet.engine.prefix_cache import Entry
+from qguide.qnet.engine import packed_model as packed_module
+from qguide.qnet.engine.last_layer_pruning import LastLayerPruning
+from qguide.qnet.engine.packed_model import PackedModel, hidden_states_of, history_segment
+from qguide.qnet.engine.prefix_cache import Entry
 from tests.support.tiny_models import ARCHITECTURES, q_model
 
 TOKENS = [5, 9, 3, 7, 11, 2, 8, 4]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qnet.engine.prefix_cache import Branch, Entry, PrefixCache
+from qguide.qnet.engine.prefix_cache import Branch, Entry, PrefixCache
 
 BYTES_PER_SLAB = 2 * 256 * 4
 

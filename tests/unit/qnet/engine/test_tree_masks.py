@@ -10,8 +10,8 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from qnet.engine.token_trie import TokenTrie
-from qnet.engine.tree_masks import BLOCK, TreeMask
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.tree_masks import BLOCK, TreeMask
 from tests.support.random_trees import random_tree
 
 TREES = st.builds(random_tree, st.integers(1, 400), seed=st.integers(0, 999))

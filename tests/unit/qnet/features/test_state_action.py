@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from qnet.features.hashing import Hasher
-from qnet.features.state_action import candidate_features, state_features, state_of
-from qnet.features.words import action_words, focused, skeleton
-from qnet.types import History, Message, ToolCall
+from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.features.state_action import candidate_features, state_features, state_of
+from qguide.qnet.features.words import action_words, focused, skeleton
+from qguide.qnet.types import History, Message, ToolCall
 
 
 def call(name: str, arguments: str) -> Message:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import JudgeAnswerError
-from qnet.judging.answers import read_ranking, read_score
-from qnet.types import Candidate, Message
+from qguide.qnet.errors import JudgeAnswerError
+from qguide.qnet.judging.answers import read_ranking, read_score
+from qguide.qnet.types import Candidate, Message
 
 
 def answer(text: str, **more: Any) -> Candidate:

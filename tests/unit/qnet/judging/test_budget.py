@@ -2,9 +2,9 @@
 
 import pytest
 
-from qnet.errors import JudgeBudgetError
-from qnet.judging.budget import JudgeBudget
-from qnet.judging.settings import JudgeSettings
+from qguide.qnet.errors import JudgeBudgetError
+from qguide.qnet.judging.budget import JudgeBudget
+from qguide.qnet.judging.settings import JudgeSettings
 from tests.support.clock import Clock
 
 

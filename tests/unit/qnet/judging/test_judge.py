@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     JudgeAnswerError,
@@ -16,13 +16,13 @@ from qnet.errors import (
     JudgeRefusedError,
     UpstreamError,
 )
-from qnet.judging.judge import Judge
-from qnet.judging.settings import JudgeSettings
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.tenant import Tenant, working_for
-from qnet.types import Message, ScoreRequest
-from qnet.usage import JudgeUsage
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.judging.judge import Judge
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.tenant import Tenant, working_for
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.qnet.usage import JudgeUsage
+from qguide.server.chat.fake_openai import FakeUpstream
 
 Address = tuple[FakeUpstream, str]
 HISTORY = (Message("user", "take the green book"), Message("assistant", "Action: look"))

@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import load_policy, load_qnet, save_checkpoint
-from qnet.models.manifest import MANIFEST, Manifest, sha256_of
-from qnet.models.qnet import QNet
-from training.small_models.tokenizer import train_tokenizer
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import load_policy, load_qnet, save_checkpoint
+from qguide.qnet.models.manifest import MANIFEST, Manifest, sha256_of
+from qguide.qnet.models.qnet import QNet
+from qguide.training.small_models.tokenizer import train_tokenizer
 
 
 @pytest.fixture

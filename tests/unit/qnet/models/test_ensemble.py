@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import LoadedEnsemble, load_q_model
-from qnet.models.ensemble import save_ensemble
-from qnet.models.manifest import MANIFEST, Manifest
-from qnet.scoring.build import build_naive_scorer, build_serving_scorer
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import LoadedEnsemble, load_q_model
+from qguide.qnet.models.ensemble import save_ensemble
+from qguide.qnet.models.manifest import MANIFEST, Manifest
+from qguide.qnet.scoring.build import build_naive_scorer, build_serving_scorer
+from qguide.qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 REQUEST = ScoreRequest(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import CheckpointError
-from qnet.models.hub import hub_name, model_folder, short_name
-from qnet.models.manifest import MANIFEST
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.hub import hub_name, model_folder, short_name
+from qguide.qnet.models.manifest import MANIFEST
 from tests.support.loopback_hub import LoopbackHub, running_hub
 from tests.support.tiny_models import save_policy, save_qnet
 
@@ -19,13 +19,13 @@ ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from qnet.errors import CheckpointError
-from qnet.models.loading import load_renderer
-from qnet.models.checkpoint import load_policy, load_q_model
-from qnet.models.manifest import Manifest
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.hub import hub_name, model_folder
-from qnet.models.qnet import QNet
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.loading import load_renderer
+from qguide.qnet.models.checkpoint import load_policy, load_q_model
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.qnet import QNet
 
 found = {}
 for name in sys.argv[2:]:

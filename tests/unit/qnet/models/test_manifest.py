@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from qnet.models.manifest import Manifest, PriorSection, TauOutcome
+from qguide.qnet.models.manifest import Manifest, PriorSection, TauOutcome
 
 
 def test_a_fitted_prior_comes_back_with_its_curve() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.models.match_features import FLAGS, MATCH_FEATURES, Turns, match_features, turns_of
+from qguide.qnet.models.match_features import FLAGS, MATCH_FEATURES, Turns, match_features, turns_of
 
 END = 0
 tokens = st.lists(st.integers(1, 6), max_size=9).map(tuple)

@@ -19,14 +19,14 @@ from transformers import (
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import load_qnet, save_checkpoint
-from qnet.models.manifest import Manifest
-from qnet.models.model_export import export_model
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from qnet.scoring.value_head import NaiveScorer
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.models.model_export import export_model
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import ARCHITECTURES, renderer, save_policy, save_qnet
 
 HISTORY = (Message("user", "go to desk take mug"),)

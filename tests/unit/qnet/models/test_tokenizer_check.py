@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import CheckpointError
-from qnet.models.loading import load_renderer
-from qnet.models.tokenizer_check import TrialLimits, check_tokenizer
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.loading import load_renderer
+from qguide.qnet.models.tokenizer_check import TrialLimits, check_tokenizer
 from tests.support.tiny_models import save_policy
 
 LIMITS = TrialLimits(cpu_s=30, memory_bytes=1024**3)

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, Qwen3MoeConfig
 
-from qnet.errors import CheckpointError
-from qnet.models.checkpoint import load_qnet, save_checkpoint
-from qnet.models.manifest import MANIFEST, Manifest, sha256_of
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from qnet.models.remote_trunk import trunk_name
-from qnet.models.trunk_export import INDEX, export_trunk, load_head
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
+from qguide.qnet.models.manifest import MANIFEST, Manifest, sha256_of
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.models.remote_trunk import trunk_name
+from qguide.qnet.models.trunk_export import INDEX, export_trunk, load_head
 from tests.support.tiny_models import ARCHITECTURES, renderer, save_policy, save_qnet
 
 TOKENS = torch.tensor([[5, 9, 2, 7, 11, 3]])

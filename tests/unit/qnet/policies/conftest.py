@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.upstream_policy import QUICK
 
 

@@ -5,7 +5,7 @@ import gc
 import threading
 from threading import Barrier
 
-from qnet.policies.answer_parsing import parse
+from qguide.qnet.policies.answer_parsing import parse
 
 LARGE = bytes(1024**2)
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
-from qnet.support.concurrency import all_of, one_group
+from qguide.qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qguide.qnet.support.concurrency import all_of, one_group
 from tests.support.clock import Clock
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from qnet.policies.circuit_breaker import CircuitOpenError
-from qnet.policies.circuits import UpstreamCall, UpstreamCircuits
-from qnet.tenant import Tenant, working_for
+from qguide.qnet.policies.circuit_breaker import CircuitOpenError
+from qguide.qnet.policies.circuits import UpstreamCall, UpstreamCircuits
+from qguide.qnet.tenant import Tenant, working_for
 from tests.support.clock import Clock
 
 OPEN_S = 10.0

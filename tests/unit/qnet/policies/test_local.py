@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from qnet.errors import CheckpointError, HistoryTooLongError
-from qnet.policies.local import LocalPolicy
-from qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.qnet.errors import CheckpointError, HistoryTooLongError
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from tests.support.tiny_models import ARCHITECTURES, CONTEXT, WORDS, policy_model, renderer
 
 GREEDY = Sampling(temperature=0.0, max_tokens=12)

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     InvalidCandidatesError,
     InvalidRequestError,
     UpstreamError,
 )
-from qnet.policies.openai_compatible import UpstreamLimits
-from qnet.policies.usage_ledger import collect_usage
-from qnet.types import Message, Sampling, ToolCall
-from qnet.usage import TokenUsage
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.qnet.policies.openai_compatible import UpstreamLimits
+from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.types import Message, Sampling, ToolCall
+from qguide.qnet.usage import TokenUsage
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.upstream_policy import HISTORY, TOOL, Body, answering, said
 
 

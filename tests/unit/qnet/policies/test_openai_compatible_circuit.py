@@ -6,15 +6,15 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     UpstreamError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qnet.policies.openai_compatible import UpstreamLimits
-from qnet.tenant import Tenant, working_for
-from qnet.types import Message, Sampling
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.policies.openai_compatible import UpstreamLimits
+from qguide.qnet.tenant import Tenant, working_for
+from qguide.qnet.types import Message, Sampling
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.clock import Clock
 from tests.support.upstream_policy import HISTORY
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import stamina
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     HistoryTooLongError,
     UpstreamBusyError,
     UpstreamError,
@@ -18,10 +18,10 @@ from qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qnet.policies.session import in_session
-from qnet.types import Sampling
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.policies.session import in_session
+from qguide.qnet.types import Sampling
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.upstream_policy import HISTORY, QUICK, Body, answering, said
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.errors import UpstreamError
-from qnet.policies.dialects.base import Completion
-from qnet.policies.dialects.chat import read_completion
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qnet.support.bounded_body import MAX_CHUNKS
-from qnet.types import Message, Sampling
+from qguide.qnet.errors import UpstreamError
+from qguide.qnet.policies.dialects.base import Completion
+from qguide.qnet.policies.dialects.chat import read_completion
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.support.bounded_body import MAX_CHUNKS
+from qguide.qnet.types import Message, Sampling
 from tests.support.upstream_policy import HISTORY, MIB, Body, answering
 
 
@@ -74,7 +74,7 @@ async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.Mo
         threads.append(threading.get_ident())
         return read_completion(answer)
 
-    monkeypatch.setattr("qnet.policies.dialects.chat.read_completion", read)
+    monkeypatch.setattr("qguide.qnet.policies.dialects.chat.read_completion", read)
     for padding in (0, MIB // 2):
         policy = answering(Body([b" " * padding, b'{"choices": [{"message": {"content": "go"}}]}']))
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
@@ -162,7 +162,7 @@ async def test_large_requests_of_one_step_are_written_one_at_a_time(
     policy = OpenAICompatiblePolicy(
         "demo", url="http://demo/v1", model="m", takes_n=False, transport=transport
     )
-    monkeypatch.setattr("qnet.policies.openai_compatible.json.dumps", noted)
+    monkeypatch.setattr("qguide.qnet.policies.openai_compatible.json.dumps", noted)
     counting = asyncio.create_task(count_turns())
     history = (Message("user", "find the mug " * 10_000),)
     drawn = await policy.sample(history, n=8, sampling=Sampling())

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import UpstreamRefusedError
-from qnet.policies.n_support import FAILURES, FORGET_AFTER_S, NSupport
-from qnet.types import Sampling
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.errors import UpstreamRefusedError
+from qguide.qnet.policies.n_support import FAILURES, FORGET_AFTER_S, NSupport
+from qguide.qnet.types import Sampling
+from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.clock import Clock
 from tests.support.upstream_policy import HISTORY
 

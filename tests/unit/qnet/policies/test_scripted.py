@@ -1,7 +1,7 @@
 """The scripted policy says its script."""
 
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.types import Message, SampleRequest, Sampling
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.types import Message, SampleRequest, Sampling
 
 TASK = (Message("user", "go"),)
 

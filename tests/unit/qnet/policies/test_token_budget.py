@@ -11,13 +11,13 @@ from fastapi import Request, Response
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qnet.policies.token_budget import TokenBudget, tokens_of
-from qnet.types import Candidate, Message, SampleRequest, Sampling
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.rollouts.concurrent import run_concurrently
+from qguide.training.rollouts.hosted import build_hosted_policy
+from qguide.training.rollouts.rollout import RolloutTask
 from tests.support.corridor_upstream import hosted, serving_corridors
-from training.rollouts.concurrent import run_concurrently
-from training.rollouts.hosted import build_hosted_policy
-from training.rollouts.rollout import RolloutTask
 
 HISTORY = (Message("user", "x" * 400),)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from qnet.models.loading import embedded_path, load_renderer
-from qnet.types import Message, ToolCall
+from qguide.qnet.models.loading import embedded_path, load_renderer
+from qguide.qnet.types import Message, ToolCall
 
 RENDERED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "data/renderings/embedded.json").read_text()

@@ -7,14 +7,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from qnet.errors import MalformedHistoryError, RenderingError
-from qnet.rendering.renderer import Renderer
-from qnet.types import Message, ToolCall
-from training.data.demonstrations import Demonstration
-from training.data.records import LabelRow, rows_of
-from training.jobs.sft import sft_sequence
-from training.optimization.packed_trees import pack_tree
-from training.small_models.tokenizer import train_tokenizer
+from qguide.qnet.errors import MalformedHistoryError, RenderingError
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.data.demonstrations import Demonstration
+from qguide.training.data.records import LabelRow, rows_of
+from qguide.training.jobs.sft import sft_sequence
+from qguide.training.optimization.packed_trees import pack_tree
+from qguide.training.small_models.tokenizer import train_tokenizer
 
 HISTORY = (
     Message("user", "You see a drawer 1. Your task is to: find it."),

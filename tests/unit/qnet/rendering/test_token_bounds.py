@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from qnet.errors import HistoryTooLongError
-from qnet.models.checkpoint import load_q_model
-from qnet.models.loading import embedded_path
-from qnet.rendering.renderer import Renderer
-from qnet.rendering.token_bounds import longest_token
-from qnet.types import Message
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.models.checkpoint import load_q_model
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.rendering.token_bounds import longest_token
+from qguide.qnet.types import Message
 from tests.support.tiny_models import renderer
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())

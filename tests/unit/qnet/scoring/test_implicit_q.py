@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qnet.errors import CheckpointError, MalformedHistoryError
-from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model, load_qnet
-from qnet.models.implicit_q import ImplicitQ
-from qnet.rendering.renderer import RenderedEpisode
-from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
-from qnet.types import Message, ScoreRequest
-from server.q_models.build import build_models
-from server.settings.settings import Settings
+from qguide.qnet.errors import CheckpointError, MalformedHistoryError
+from qguide.qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model, load_qnet
+from qguide.qnet.models.implicit_q import ImplicitQ
+from qguide.qnet.rendering.renderer import RenderedEpisode
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.settings import Settings
 from tests.support.tiny_models import renderer, save_implicit_q, save_policy
 
 REQUEST = ScoreRequest(

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     CheckpointError,
     ConfigError,
     InvalidCandidatesError,
     ScorerUnavailableError,
     UnscorableError,
 )
-from qnet.models.checkpoint import load_qnet
-from qnet.models.model_export import export_model
-from qnet.models.remote_classifier import load_remote_classifier
-from qnet.scoring.remote_classifier import RemoteClassifyScorer
-from qnet.scoring.value_head import NaiveScorer
-from qnet.scoring.vllm_client import ClassifyServer
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.models.checkpoint import load_qnet
+from qguide.qnet.models.model_export import export_model
+from qguide.qnet.models.remote_classifier import load_remote_classifier
+from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.scoring.vllm_client import ClassifyServer
+from qguide.qnet.types import Message, ScoreRequest
 from tests.contract.scorers.subjects import close_to, tried
 from tests.support.scripted_vllm import Fault, ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, renderer, save_classifier, save_policy, save_qnet

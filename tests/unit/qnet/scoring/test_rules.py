@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ScorerUnavailableError
-from qnet.scoring.rules import RuledScorer, RuleScorer, is_valid, rule_values, split_rules
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import Message, ScoreRequest, ToolCall
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.scoring.rules import RuledScorer, RuleScorer, is_valid, rule_values, split_rules
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import Message, ScoreRequest, ToolCall
 
 HISTORY = (Message("user", "book a table"),)
 BOOK = {

@@ -4,10 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.engine.prefix_cache import Entry
-from qnet.engine.token_trie import TokenTrie
-from qnet.scoring.rendered_requests import RenderedRequest
-from qnet.scoring.score_plan import BLOCK_TOKENS, segments
+from qguide.qnet.engine.prefix_cache import Entry
+from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.scoring.rendered_requests import RenderedRequest
+from qguide.qnet.scoring.score_plan import BLOCK_TOKENS, segments
 
 HISTORY = list(range(100, 130))
 LIKE = torch.zeros(())

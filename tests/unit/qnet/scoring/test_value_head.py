@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from qnet.engine.prefix_cache import Entry, PrefixCache
-from qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import History, Message, ScoreRequest, ScoreResult
+from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
+from qguide.qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from tests.support.tiny_models import ARCHITECTURES, WORDS, distinct_tokens, q_model, renderer
 
 

@@ -11,18 +11,18 @@ from threading import Event
 import numpy as np
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.device.scoring_worker import ScoringWorker
-from qnet.errors import ConfigError, ScorerUnavailableError, UnscorableError
-from qnet.models.array_head import ArrayHead, head_shapes
-from qnet.models.checkpoint import load_qnet
-from qnet.models.qnet_config import QNetConfig
-from qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
-from qnet.models.trunk_export import export_trunk
-from qnet.scoring.value_head import NaiveScorer
-from qnet.scoring.vllm import VllmScorer, share
-from qnet.scoring.vllm_client import CacheCounters, VllmServer
-from qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.scoring_worker import ScoringWorker
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError, UnscorableError
+from qguide.qnet.models.array_head import ArrayHead, head_shapes
+from qguide.qnet.models.checkpoint import load_qnet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
+from qguide.qnet.models.trunk_export import export_trunk
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.scoring.vllm import VllmScorer, share
+from qguide.qnet.scoring.vllm_client import CacheCounters, VllmServer
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from tests.support.queues import until_waiting
 from tests.support.scripted_vllm import BLOCK, Fault, ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, renderer, save_policy, save_qnet

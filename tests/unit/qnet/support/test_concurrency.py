@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from qnet.support.concurrency import all_of
+from qguide.qnet.support.concurrency import all_of
 
 
 class Works:

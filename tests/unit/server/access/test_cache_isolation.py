@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.device.device_thread import DeviceThread
-from qnet.models.remote_trunk import load_remote_trunk
-from qnet.models.trunk_export import export_trunk
-from qnet.policies.local import LocalPolicy
-from qnet.scoring.value_head import SharedPrefixScorer
-from server.access.keys import create_key
-from server.chat.fake_openai import FakeUpstream
-from server.q_models.build import Models
-from server.settings.remote_models import Upstream, VllmTrunk
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.models.remote_trunk import load_remote_trunk
+from qguide.qnet.models.trunk_export import export_trunk
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.server.access.keys import create_key
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.q_models.build import Models
+from qguide.server.settings.remote_models import Upstream, VllmTrunk
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.tiny_models import CONTEXT, policy_model, q_model, save_policy, save_qnet
 from tests.unit.server.conftest import FAKES, Serve, models_of

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from server.access.keys import create_key
+from qguide.server.access.keys import create_key
 from tests.unit.server.conftest import FAKES, Serve
 
 CHAT = "/v1/chat/completions"

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from qguide.cli import app as cli
-from qnet.errors import ConfigError
-from server.access.keys import KeyFile, create_key, hash_of, read_keys, revoke_key
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError
+from qguide.server.access.keys import KeyFile, create_key, hash_of, read_keys, revoke_key
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.unit.server.conftest import FAKES, Serve
 
 BODY = {"messages": [{"role": "user", "content": "look"}], "candidates": ["a", "b"]}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.access.keys import create_key
-from server.access.rate_limits import Caller, Limiter
-from server.context.request_context import Account
-from server.errors.types import OverLimitError
+from qguide.server.access.keys import create_key
+from qguide.server.access.rate_limits import Caller, Limiter
+from qguide.server.context.request_context import Account
+from qguide.server.errors.types import OverLimitError
 from tests.unit.server.conftest import FAKES, Serve
 
 BODY = {"messages": [{"role": "user", "content": "look"}], "num_candidates": 2}

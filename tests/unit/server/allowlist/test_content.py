@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from server.allowlist.content import Reach, check_tools
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.server.allowlist.content import Reach, check_tools
 
 DATA = "data:image/png;base64,AA=="
 HOSTS = Reach(frozenset({"images.example.org"}))

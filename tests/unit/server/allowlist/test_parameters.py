@@ -7,8 +7,8 @@ from anthropic.types.beta.message_create_params import MessageCreateParamsNonStr
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
-from qnet.errors import UnsupportedParameterError
-from server.allowlist.parameters import chat_parameters, native_fields, without_effect
+from qguide.qnet.errors import UnsupportedParameterError
+from qguide.server.allowlist.parameters import chat_parameters, native_fields, without_effect
 
 REFUSED_OF_CHATS = {
     "moderation",  # answers change by rules of the operator's account

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.native import DialectName
-from server.chat.fake_openai import FakeUpstream
-from server.settings.remote_models import Upstream
+from qguide.qnet.native import DialectName
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.remote_models import Upstream
 from tests.unit.server.conftest import FAKES, Serve
 
 Client = Callable[..., TestClient]

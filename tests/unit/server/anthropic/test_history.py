@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, chat_turns
-from qnet.errors import MalformedHistoryError
-from server.anthropic.history import input_of
-from server.anthropic.schemas import MessagesRequest
+from qguide.qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, chat_turns
+from qguide.qnet.errors import MalformedHistoryError
+from qguide.server.anthropic.history import input_of
+from qguide.server.anthropic.schemas import MessagesRequest
 
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 

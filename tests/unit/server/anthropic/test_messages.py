@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.q_models.build import Models, build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import Settings
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve, settings_of
 
 USER = {"role": "user", "content": "find the mug"}

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.decision import Decision, StepUsage
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qnet.types import Candidate, Message, ToolCall
-from qnet.usage import TokenUsage
-from server.anthropic.events import events_of
-from server.anthropic.schemas import MessagesRequest
-from server.anthropic.translation import Asked, message_of, read_message
-from server.chat.schemas import GuidanceOptions
-from server.guidance.step_types import GuidedStepResult
+from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.types import Candidate, Message, ToolCall
+from qguide.qnet.usage import TokenUsage
+from qguide.server.anthropic.events import events_of
+from qguide.server.anthropic.schemas import MessagesRequest
+from qguide.server.anthropic.translation import Asked, message_of, read_message
+from qguide.server.chat.schemas import GuidanceOptions
+from qguide.server.guidance.step_types import GuidedStepResult
 
 TOOL = {"name": "go", "description": "Go.", "input_schema": {"type": "object"}}
 WIRED = {"name": "go", "description": "Go.", "parameters": {"type": "object"}}

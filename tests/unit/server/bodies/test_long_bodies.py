@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from server.app import create_app
-from server.bodies.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, is_long
-from server.bodies.pace import Pace
+from qguide.server.app import create_app
+from qguide.server.bodies.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, is_long
+from qguide.server.bodies.pace import Pace
 from tests.unit.server.conftest import FAKES
 
 READING_S = 0.001

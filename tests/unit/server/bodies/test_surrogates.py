@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from server.bodies.surrogates import lone_surrogate_in, may_hold_lone_surrogate
+from qguide.server.bodies.surrogates import lone_surrogate_in, may_hold_lone_surrogate
 
 WINDOW = 65_536
 HALF = rb"\ud83d"

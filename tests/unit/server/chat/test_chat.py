@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.q_models.build import Models, build_models
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.chats import TOOL, USER, ask, events_of
 from tests.unit.server.conftest import Serve, models_of, settings_of
 

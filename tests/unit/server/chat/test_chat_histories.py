@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.types import History, Message, ToolCall
-from server.chat.chunks import chunks_of
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.chat.history import to_chat_history
-from server.chat.schemas import ChatTurn
-from server.guidance.readable_view import readable_view
-from server.settings.remote_models import Upstream
+from qguide.qnet.types import History, Message, ToolCall
+from qguide.server.chat.chunks import chunks_of
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.history import to_chat_history
+from qguide.server.chat.schemas import ChatTurn
+from qguide.server.guidance.readable_view import readable_view
+from qguide.server.settings.remote_models import Upstream
 from tests.unit.server.conftest import FAKES, Serve
 
 CHAT = "/v1/chat/completions"

@@ -6,11 +6,11 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from server.app import create_app
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.q_models.build import Models, build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import Settings
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
 from tests.support.chats import TOOL, USER, ask, refusal
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import Serve, settings_of

@@ -4,9 +4,9 @@ import json
 
 from fastapi.testclient import TestClient
 
-from server.chat.chunks import chunks_of
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.settings.remote_models import Upstream
+from qguide.server.chat.chunks import chunks_of
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.settings.remote_models import Upstream
 from tests.support.chats import TOOL, USER, events_of, refusal
 from tests.unit.server.conftest import Serve, settings_of
 

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 USER = {"role": "user", "content": "find the mug"}
 STEP = {

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from qnet.judging.answers import read_score
-from qnet.judging.prompt import JudgePrompt
-from qnet.openai_messages import plain_message
-from qnet.types import Candidate, Message
-from server.chat.fake_judge import proposal_value, read_question
+from qguide.qnet.judging.answers import read_score
+from qguide.qnet.judging.prompt import JudgePrompt
+from qguide.qnet.openai_messages import plain_message
+from qguide.qnet.types import Candidate, Message
+from qguide.server.chat.fake_judge import proposal_value, read_question
 
 TURNS = [
     ("system", "You take things."),

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 USER = {"role": "user", "content": "find the mug"}
 DONE = {"role": "assistant", "content": "done"}

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from qnet.errors import ConfigError
-from server.connections.listening import bind, close, port_of
+from qguide.qnet.errors import ConfigError
+from qguide.server.connections.listening import bind, close, port_of
 
 
 def test_a_bound_port_is_kept_and_lets_nobody_in_before_a_server_listens() -> None:

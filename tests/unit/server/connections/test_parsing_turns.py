@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from server.connections.parsing_turns import ParsingTurns
+from qguide.server.connections.parsing_turns import ParsingTurns
 
 
 async def test_connections_take_turns_and_each_waits_for_its_next() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from server.settings.settings import Settings
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import UnknownEpisodeError
-from qnet.records import NodeRow, OfferRow, TreeRow
-from server.access.keys import create_key
-from server.episodes import archive as archive_module
-from server.episodes.archive import SEARCHED_CHARACTERS, EpisodeArchive
+from qguide.qnet.errors import UnknownEpisodeError
+from qguide.qnet.records import NodeRow, OfferRow, TreeRow
+from qguide.server.access.keys import create_key
+from qguide.server.episodes import archive as archive_module
+from qguide.server.episodes.archive import SEARCHED_CHARACTERS, EpisodeArchive
 from tests.support.offers import offer
 from tests.unit.server.conftest import FAKES, Serve
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.chat.fake_openai import FakeUpstream
-from server.settings.outcome_rules import OutcomeRule
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.outcome_rules import OutcomeRule
 from tests.unit.server.conftest import FAKES, Serve, settings_of
 from tests.unit.server.middleware.test_sessions import DIALECTS, TASK
 

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from qnet.errors import EpisodeClosedError
-from qnet.types import Message
-from server.episodes.recorder import EpisodeRecorder
-from server.episodes.redaction import NoRedaction, Redactor
-from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.rotated_file import RotatedFile
-from server.episodes.service import Closed, Episodes
-from server.episodes.state import Offer, Outcome
-from server.episodes.store import MemoryEpisodeStore
-from server.observability.metrics import Metrics
-from server.redis.client import RedisLink
+from qguide.qnet.errors import EpisodeClosedError
+from qguide.qnet.types import Message
+from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.redaction import NoRedaction, Redactor
+from qguide.server.episodes.redis_store import RedisEpisodeStore
+from qguide.server.episodes.rotated_file import RotatedFile
+from qguide.server.episodes.service import Closed, Episodes
+from qguide.server.episodes.state import Offer, Outcome
+from qguide.server.episodes.store import MemoryEpisodeStore
+from qguide.server.observability.metrics import Metrics
+from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer, require_redis
 
 LARGE = "x" * 2_000_000

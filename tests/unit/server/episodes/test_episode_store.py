@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from server.episodes.state import Episode, EpisodeChange
-from server.episodes.store import MemoryEpisodeStore
+from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.store import MemoryEpisodeStore
 from tests.support.clock import Clock
 
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.errors import QGuideError
-from server.access.keys import create_key
+from qguide.qnet.errors import QGuideError
+from qguide.server.access.keys import create_key
 from tests.unit.server.conftest import FAKES, Serve
 from tests.unit.server.episodes.conftest import TASK, act, end, play, recording, then
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from qnet.records import OfferRow, TreeRow
+from qguide.qnet.records import OfferRow, TreeRow
+from qguide.training.data.runs import read_rows
+from qguide.training.guidance_report.build import build_report
 from tests.support import redaction_hooks
 from tests.support.redaction_hooks import HANGS, SECRET
 from tests.unit.server.conftest import FAKES, Serve
 from tests.unit.server.episodes.conftest import TASK, act, end, play, recording, rows, then
-from training.data.runs import read_rows
-from training.guidance_report.build import build_report
 
 HOOKS = redaction_hooks.__name__
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from qnet.records import ThresholdActionRow
-from qnet.types import Message, ToolCall
-from server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
-from server.episodes.state import Offer, Outcome
-from server.episodes.transcript import Transcript
-from training.data.records import tree_from_row
+from qguide.qnet.records import ThresholdActionRow
+from qguide.qnet.types import Message, ToolCall
+from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
+from qguide.server.episodes.state import Offer, Outcome
+from qguide.server.episodes.transcript import Transcript
+from qguide.training.data.records import tree_from_row
 
 SYSTEM = Message("system", "You find things.")
 TASK = Message("user", "Find the mug.")

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import structlog
 
-from qnet.errors import ConfigError
-from qnet.types import Message
-from server.app import create_app
-from server.episodes.recorder import EpisodeRecorder
-from server.episodes.redaction import RedactionError, RedactionProcesses
-from server.episodes.redaction_worker import write_message
-from server.episodes.service import Episodes
-from server.episodes.state import Offer, Outcome
-from server.episodes.store import MemoryEpisodeStore
-from server.observability.metrics import Metrics
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Message
+from qguide.server.app import create_app
+from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.redaction import RedactionError, RedactionProcesses
+from qguide.server.episodes.redaction_worker import write_message
+from qguide.server.episodes.service import Episodes
+from qguide.server.episodes.state import Offer, Outcome
+from qguide.server.episodes.store import MemoryEpisodeStore
+from qguide.server.observability.metrics import Metrics
 from tests.support import redaction_hooks
 from tests.support.redaction_hooks import HANGS, SECRET
 from tests.unit.server.conftest import FAKES
@@ -93,7 +93,13 @@ async def test_a_hook_that_hangs_holds_up_no_other_outcome_and_not_the_end(tmp_p
 
 
 def test_a_hook_that_hangs_ends_after_the_server_has_gone() -> None:
-    command = [sys.executable, "-m", "server.episodes.redaction_worker", f"{HOOKS}:hang", "0.2"]
+    command = [
+        sys.executable,
+        "-m",
+        "qguide.server.episodes.redaction_worker",
+        f"{HOOKS}:hang",
+        "0.2",
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as worker:
         assert worker.stdin is not None
         write_message(worker.stdin, [HANGS])

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from qnet.types import Message, ToolCall
-from server.episodes.ruled_outcome import ruled_outcome
-from server.settings.outcome_rules import OutcomeRule
+from qguide.qnet.types import Message, ToolCall
+from qguide.server.episodes.ruled_outcome import ruled_outcome
+from qguide.server.settings.outcome_rules import OutcomeRule
 
 ASKED = Message("user", "Thanks in advance: bring the milk to Ana.")
 CALL = Message("assistant", "", (ToolCall("bring", '{"room": "kitchen"}'),))

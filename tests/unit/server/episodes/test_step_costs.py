@@ -3,12 +3,12 @@
 import tracemalloc
 from pathlib import Path
 
-from server.episodes.recorder import EpisodeRecorder
-from server.episodes.redaction import NoRedaction
-from server.episodes.service import Episodes
-from server.episodes.state import Outcome
-from server.episodes.store import MemoryEpisodeStore
-from server.observability.metrics import Metrics
+from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.redaction import NoRedaction
+from qguide.server.episodes.service import Episodes
+from qguide.server.episodes.state import Outcome
+from qguide.server.episodes.store import MemoryEpisodeStore
+from qguide.server.observability.metrics import Metrics
 from tests.support.long_episodes import CANDIDATE_BYTES, CANDIDATES, take_step
 
 FIRST, LAST = 5, 100

@@ -2,9 +2,9 @@
 
 import pytest
 
-from qnet.types import History, Message, ToolCall
-from server.episodes.state import Episode, Offer
-from server.episodes.transcript import Transcript, merged, read_transcript
+from qguide.qnet.types import History, Message, ToolCall
+from qguide.server.episodes.state import Episode, Offer
+from qguide.server.episodes.transcript import Transcript, merged, read_transcript
 
 TASK = Message("user", "Find the mug.", wire={"role": "user", "content": "large"})
 LOOK = Message("assistant", "", (ToolCall("look", "{}", "call-1"),))

@@ -10,8 +10,8 @@ import structlog
 import torch
 from fastapi.testclient import TestClient
 
-from qnet.device.device_thread import DeviceThread
-from qnet.errors import (
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
@@ -20,12 +20,12 @@ from qnet.errors import (
     ScorerUnavailableError,
     UnknownModelError,
 )
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import ScoreRequest, ScoreResult
-from server.errors.table import TABLE
-from server.q_models.build import Models, build_runtime
-from server.settings.settings import Settings
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.server.errors.table import TABLE
+from qguide.server.q_models.build import Models, build_runtime
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 USER = {"role": "user", "content": "look"}

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.errors import ConfigError
-from qnet.judging.settings import JudgeSettings
-from qnet.records import OfferRow, TreeRow
-from server.chat.fake_openai import FakeUpstream
-from server.q_models.build import build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
-from server.settings.thresholds import ThresholdSettings
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.records import OfferRow, TreeRow
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.server.settings.thresholds import ThresholdSettings
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import Serve
 
@@ -268,7 +268,7 @@ def test_a_threshold_may_belong_to_one_version(serve: Serve, weak: str) -> None:
 def test_the_tokens_of_actions_count_against_the_callers_budget(
     serve: Serve, weak: str, tmp_path: Path
 ) -> None:
-    from server.access.keys import create_key
+    from qguide.server.access.keys import create_key
 
     keys = tmp_path / "keys.json"
     key = create_key(keys, "agent", tokens_per_day=10_000)

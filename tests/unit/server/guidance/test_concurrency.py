@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.sliced_scorer import CachingScorer
-from qnet.types import ScoreRequest, ScoreResult
-from server.app import create_app
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, models_of
 
 

@@ -12,24 +12,24 @@ import httpx
 import pytest
 import torch
 
-from qnet.device.device_thread import DeviceThread
-from qnet.engine.attention import PackedSegment
-from qnet.engine.packed_model import PackedModel
-from qnet.policies.local import LocalPolicy
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.sliced_scorer import CachingScorer
-from qnet.tenant import Tenant, working_for
-from qnet.types import Message, Sampling, ScoreRequest, ScoreResult
-from server.access.keys import create_key
-from server.app import create_app
-from server.context.request_context import open_account
-from server.observability.metered import MeteredPolicy
-from server.observability.metrics import Metrics
-from server.q_models.build import Models
-from server.q_models.policies import ServedPolicy
-from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.engine.attention import PackedSegment
+from qguide.qnet.engine.packed_model import PackedModel
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.tenant import Tenant, working_for
+from qguide.qnet.types import Message, Sampling, ScoreRequest, ScoreResult
+from qguide.server.access.keys import create_key
+from qguide.server.app import create_app
+from qguide.server.context.request_context import open_account
+from qguide.server.observability.metered import MeteredPolicy
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from tests.support.queues import until_waiting
 from tests.support.tiny_models import CONTEXT, WORDS, policy_model, q_model
 from tests.unit.server.conftest import FAKES

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.judging.settings import JudgeSettings
-from qnet.models.remote_trunk import load_remote_trunk
-from qnet.models.trunk_export import export_trunk
-from qnet.records import OfferRow
-from server.chat.fake_openai import FakeUpstream
-from server.settings.remote_models import Upstream, VllmTrunk
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.models.remote_trunk import load_remote_trunk
+from qguide.qnet.models.trunk_export import export_trunk
+from qguide.qnet.records import OfferRow
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.remote_models import Upstream, VllmTrunk
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.tiny_models import (
     CONTEXT,

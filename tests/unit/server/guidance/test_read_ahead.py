@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.types import Candidate, History, Sampling
-from server.app import create_app
-from server.observability.metrics import Metrics
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.types import Candidate, History, Sampling
+from qguide.server.app import create_app
+from qguide.server.observability.metrics import Metrics
+from qguide.server.settings.settings import Settings
 from tests.support.tiny_models import q_model
 from tests.unit.server.conftest import FAKES, models_of
 

@@ -6,19 +6,19 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.decision.selection import DEFAULT_TAU
-from qnet.device.device_thread import DeviceThread
-from qnet.models.manifest import Manifest, PriorSection, TauOutcome
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.records import OfferRow
-from qnet.scoring.scripted import ScriptedScorer
-from server.observability.metrics import Metrics
-from server.q_models.build import Models
-from server.q_models.policies import ServedPolicy
-from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
-from server.settings.settings import Settings
+from qguide.qnet.decision.selection import DEFAULT_TAU
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.models.manifest import Manifest, PriorSection, TauOutcome
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.records import OfferRow
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.settings.settings import Settings
+from qguide.training.data.runs import read_rows
 from tests.unit.server.conftest import FAKES, Serve
-from training.data.runs import read_rows
 
 TASK = [{"role": "user", "content": "You see a desk. Your task is to: take the mug."}]
 REPLIES = ["Action: look", "Action: wait", "Action: look", "Action: look"]

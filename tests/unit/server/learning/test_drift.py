@@ -1,9 +1,9 @@
 """Rollbacks because the agent is not the one that was learned from."""
 
-from server.episodes.state import Arm
-from server.learning.lines import EpisodeLine, FitLine
-from server.learning.progress import Progress
-from server.learning.rules import Rules
+from qguide.server.episodes.state import Arm
+from qguide.server.learning.lines import EpisodeLine, FitLine
+from qguide.server.learning.progress import Progress
+from qguide.server.learning.rules import Rules
 
 
 def in_trial(prompts: list[str]) -> Progress:

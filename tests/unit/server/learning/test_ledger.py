@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from server.episodes.state import Arm
-from server.learning.group import Group
-from server.learning.ledger import LEDGER, Ledger
-from server.learning.lines import EpisodeLine, FitLine
-from server.learning.rules import Rules
+from qguide.server.episodes.state import Arm
+from qguide.server.learning.group import Group
+from qguide.server.learning.ledger import LEDGER, Ledger
+from qguide.server.learning.lines import EpisodeLine, FitLine
+from qguide.server.learning.rules import Rules
 
 UNGUIDED = Arm(trial=0, guided=False, share=0.0)
 
@@ -69,8 +69,9 @@ def test_a_line_that_was_cut_short_is_not_read_and_the_next_writer_removes_it(
 
 def test_lines_of_two_processes_are_all_there(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from server.learning.group import Group;"
-        "from server.learning.rules import Rules; from server.learning.lines import EpisodeLine;"
+        "import sys; from pathlib import Path; from qguide.server.learning.group import Group;"
+        "from qguide.server.learning.rules import Rules;"
+        "from qguide.server.learning.lines import EpisodeLine;"
         "group = Group('_', Path(sys.argv[1]), Rules());"
         "[group.end(EpisodeLine(episode=f'{sys.argv[2]}{i}', outcome=1, arm=None))"
         " for i in range(50)]"

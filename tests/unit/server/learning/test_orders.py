@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import InvalidRequestError
-from server.learning.group import Group
-from server.learning.lines import FitLine
-from server.learning.rules import Rules
+from qguide.qnet.errors import InvalidRequestError
+from qguide.server.learning.group import Group
+from qguide.server.learning.lines import FitLine
+from qguide.server.learning.rules import Rules
 
 
 def in_trial(folder: Path) -> Group:

@@ -1,10 +1,10 @@
 """Phases of learning, as they follow from episodes and fits."""
 
 from benchmarks.learning.simulation import simulate
-from server.episodes.state import Arm
-from server.learning.lines import EpisodeLine, FitLine
-from server.learning.progress import Progress
-from server.learning.rules import Rules
+from qguide.server.episodes.state import Arm
+from qguide.server.learning.lines import EpisodeLine, FitLine
+from qguide.server.learning.progress import Progress
+from qguide.server.learning.rules import Rules
 
 
 def test_outcomes_at_random_almost_never_guide() -> None:

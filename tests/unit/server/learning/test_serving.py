@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.records import OfferRow
-from server.access.keys import create_key
-from server.chat.fake_openai import FakeUpstream
-from server.learning.service import KEYLESS, LEARNING
-from server.settings.remote_models import Upstream
-from server.settings.settings import Settings
+from qguide.qnet.records import OfferRow
+from qguide.server.access.keys import create_key
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.learning.service import KEYLESS, LEARNING
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve
 
 DRAWERS = ("red", "blue", "green")

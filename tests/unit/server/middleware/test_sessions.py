@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.access.keys import create_key
-from server.chat.fake_openai import FakeUpstream
-from server.settings.settings import Settings
+from qguide.server.access.keys import create_key
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, settings_of
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}

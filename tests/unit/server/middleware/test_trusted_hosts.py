@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from server.access.keys import create_key
-from server.settings.settings import Settings
+from qguide.server.access.keys import create_key
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve
 
 FOREIGN = ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example")

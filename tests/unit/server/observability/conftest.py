@@ -4,8 +4,8 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from server.observability.tracing import OtelTracing
-from server.q_models import build
+from qguide.server.observability.tracing import OtelTracing
+from qguide.server.q_models import build
 
 
 @pytest.fixture

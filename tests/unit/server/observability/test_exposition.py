@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from server.observability.exposition import Exposition
-from server.observability.metrics import Metrics
+from qguide.server.observability.exposition import Exposition
+from qguide.server.observability.metrics import Metrics
 
 
 class Counted(Collector):

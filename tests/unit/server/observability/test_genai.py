@@ -6,8 +6,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from server.chat.fake_openai import FakeUpstream
-from server.observability.genai import EVALUATION
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.observability.genai import EVALUATION
 from tests.unit.server.conftest import Serve, settings_of
 
 MESSAGES = [{"role": "user", "content": "a secret place"}]

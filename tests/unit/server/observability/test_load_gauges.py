@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from tests.support.tiny_models import q_model
 from tests.unit.server.conftest import FAKES
 from tests.unit.server.guidance.test_concurrency import GatedScorer, serving

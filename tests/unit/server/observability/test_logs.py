@@ -16,15 +16,15 @@ import stamina
 import structlog
 from stamina.instrumentation import set_on_retry_hooks
 
-from qnet.device.device_thread import DeviceThread
-from qnet.errors import ConfigError
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import ScoreRequest, ScoreResult
-from server.access.keys import create_key
-from server.observability.logs import configure_logging
-from server.q_models.build import Models
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.server.access.keys import create_key
+from qguide.server.observability.logs import configure_logging
+from qguide.server.q_models.build import Models
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 CANARY = "canary-in-the-prompt"

@@ -9,14 +9,14 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from qnet.device.device_thread import DeviceThread
-from qnet.policies.scripted import ScriptedPolicy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import Candidate, History, Sampling, ScoreRequest, ScoreResult
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from server.q_models.build import Models, build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import Candidate, History, Sampling, ScoreRequest, ScoreResult
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 ACT = {"messages": [{"role": "user", "content": "Your task is to: look"}], "num_candidates": 3}

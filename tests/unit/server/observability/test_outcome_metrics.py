@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.settings.settings import SCRIPTED
+from qguide.server.settings.settings import SCRIPTED
 from tests.unit.server.conftest import FAKES, Serve
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}

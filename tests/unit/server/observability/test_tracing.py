@@ -10,10 +10,10 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from qnet.errors import ConfigError
-from server.chat.fake_openai import FakeUpstream
-from server.observability.tracing import build_tracing
-from server.settings.settings import Settings
+from qguide.qnet.errors import ConfigError
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.observability.tracing import build_tracing
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, settings_of
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 2}
@@ -121,7 +121,7 @@ def test_spans_reach_a_collector_before_the_server_ends(
 ) -> None:
     from fastapi.testclient import TestClient
 
-    from server.app import create_app
+    from qguide.server.app import create_app
 
     url, sent = collector
     settings = Settings(**FAKES.model_dump() | {"otlp_endpoint": url})

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import RoutingError, UnknownModelError
-from server.q_models.aliases import AliasTable, choose_arm, join
+from qguide.qnet.errors import RoutingError, UnknownModelError
+from qguide.server.q_models.aliases import AliasTable, choose_arm, join
 
 SHOP = AliasTable().add("shop@v1", replacing=False)
 BOTH = SHOP.add("shop@v2", replacing=False)

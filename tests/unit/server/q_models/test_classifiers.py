@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_qnet
-from qnet.scoring.value_head import NaiveScorer
-from qnet.types import Message, ScoreRequest
-from server.q_models.build import build_models
-from server.settings.remote_models import Classifier, VllmTrunk
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import load_qnet
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.remote_models import Classifier, VllmTrunk
+from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.training.rollouts.models import Inference, build_scorer
 from tests.support.scripted_vllm import ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, save_classifier
 from tests.unit.server.conftest import Serve
-from training.rollouts.models import Inference, build_scorer
 
 TASK = "go to desk take mug from shelf"
 SAID = ["go to desk", "take mug"]

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.errors import ConfigError
-from qnet.judging.settings import JudgeSettings
-from qnet.records import OfferRow
-from server.access.keys import create_key
-from server.chat.fake_openai import FakeUpstream
-from server.q_models.build import build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.records import OfferRow
+from qguide.server.access.keys import create_key
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.unit.server.conftest import Serve
 
 Address = tuple[FakeUpstream, str]

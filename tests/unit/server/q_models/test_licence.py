@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import CheckpointError
-from qnet.models.licence import Licence
-from qnet.models.manifest import Manifest
-from server.q_models.licence import require_licence
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.models.licence import Licence
+from qguide.qnet.models.manifest import Manifest
+from qguide.server.q_models.licence import require_licence
 
 NONE = Licence(granted=False, reason="its choice is not shown to be above the agent's own")
 
@@ -31,7 +31,7 @@ def test_the_operator_may_insist() -> None:
 
 
 def test_the_embedded_q_model_loads_as_before() -> None:
-    from qnet.models.loading import embedded_path
-    from qnet.models.manifest import read_manifest
+    from qguide.qnet.models.loading import embedded_path
+    from qguide.qnet.models.manifest import read_manifest
 
     require_licence(read_manifest(Path(embedded_path("qnet"))), "embedded", unlicensed=False)

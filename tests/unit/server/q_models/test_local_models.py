@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from qnet.errors import ConfigError
-from server.q_models.build import build_models
-from server.q_models.local_models import check_device
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError
+from qguide.server.q_models.build import build_models
+from qguide.server.q_models.local_models import check_device
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 
 built = torch.backends.cuda.is_built()
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from server.chat.fake_openai import FakeUpstream
-from server.q_models.build import build_models
-from server.settings.remote_models import Upstream
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.unit.server.conftest import Serve
 
 Address = tuple[FakeUpstream, str]

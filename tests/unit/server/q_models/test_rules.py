@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.errors import ConfigError
-from server.q_models.build import build_models
-from server.settings.settings import SCRIPTED
-from server.settings.thresholds import ThresholdSettings
+from qguide.qnet.errors import ConfigError
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.settings import SCRIPTED
+from qguide.server.settings.thresholds import ThresholdSettings
 from tests.unit.server.conftest import FAKES, Serve
 
 TASK = [{"role": "user", "content": "book a table"}]

@@ -9,15 +9,15 @@ import pytest
 import structlog
 from prometheus_client import generate_latest
 
-from qnet.errors import RoutingError
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.sliced_scorer import CachingScorer
-from qnet.types import Message, ScoreRequest, ScoreResult
-from server.context.request_context import open_account
-from server.q_models.build import build_runtime
-from server.q_models.registry import QModel, QModels, Runtime, ScorerSource
-from server.settings.settings import Settings
+from qguide.qnet.errors import RoutingError
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.server.context.request_context import open_account
+from qguide.server.q_models.build import build_runtime
+from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.settings.settings import Settings
 from tests.support.tiny_models import q_model
 
 CANDIDATES = (Message("assistant", "look"), Message("assistant", "open"))

@@ -11,18 +11,18 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.device.device_thread import DeviceThread
-from qnet.errors import ScorerUnavailableError
-from qnet.models.checkpoint import load_q_model, load_qnet
-from qnet.scoring.rendered_requests import RenderedRequest
-from qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qnet.types import Message, ScoreRequest, ScoreResult, Slices
-from server.app import create_app
-from server.q_models import build as builders
-from server.q_models.build import Models, build_models, build_runtime
-from server.q_models.registry import QModel, QModels, ScorerSource
-from server.q_models.served import ServedQModel
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.models.checkpoint import load_q_model, load_qnet
+from qguide.qnet.scoring.rendered_requests import RenderedRequest
+from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
+from qguide.server.app import create_app
+from qguide.server.q_models import build as builders
+from qguide.server.q_models.build import Models, build_models, build_runtime
+from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import q_model, save_policy, save_qnet
 
 VERSIONS = ("v1", "v2", "v3")
@@ -210,7 +210,7 @@ async def test_requests_are_answered_while_a_checkpoint_loads(
         return load_q_model(*args, **options)
 
     async with serving(settings_of(models_dir)) as (client, _):
-        monkeypatch.setattr("server.q_models.local_models.load_q_model", slow)
+        monkeypatch.setattr("qguide.server.q_models.local_models.load_q_model", slow)
         body = {"folder": "v2", "name": "shop"}
         loaded = asyncio.create_task(client.post("/v1/models/load", json=body))
         await asyncio.to_thread(entered.wait, 30)
@@ -243,8 +243,8 @@ async def test_a_load_whose_caller_hangs_up_leaves_no_series_and_no_weights(
             opened.set()
 
     async with serving(settings_of(models_dir)) as (client, models):
-        monkeypatch.setattr("server.q_models.local_models.load_q_model", slow)
-        monkeypatch.setattr("server.q_models.build.open_q_model", open_q_model)
+        monkeypatch.setattr("qguide.server.q_models.local_models.load_q_model", slow)
+        monkeypatch.setattr("qguide.server.q_models.build.open_q_model", open_q_model)
         body = {"folder": "v2", "name": "shop", "version": "v2"}
         loading = asyncio.create_task(client.post("/v1/models/load", json=body))
         await asyncio.to_thread(entered.wait, 30)

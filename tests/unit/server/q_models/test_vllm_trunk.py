@@ -9,19 +9,19 @@ from typing import Any
 import httpx
 import pytest
 
-from qnet.errors import ConfigError, RoutingError
-from qnet.models.checkpoint import load_qnet
-from qnet.models.remote_trunk import load_remote_trunk
-from qnet.models.trunk_export import export_trunk
-from qnet.scoring.value_head import NaiveScorer
-from qnet.scoring.vllm import VllmScorer
-from qnet.types import Message, ScoreRequest
-from server.app import create_app
-from server.q_models.build import Models, build_models
-from server.q_models.registry import QModel
-from server.q_models.served import ServedQModel
-from server.settings.remote_models import VllmTrunk
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.errors import ConfigError, RoutingError
+from qguide.qnet.models.checkpoint import load_qnet
+from qguide.qnet.models.remote_trunk import load_remote_trunk
+from qguide.qnet.models.trunk_export import export_trunk
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.scoring.vllm import VllmScorer
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.server.app import create_app
+from qguide.server.q_models.build import Models, build_models
+from qguide.server.q_models.registry import QModel
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.remote_models import VllmTrunk
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.scripted_vllm import ScriptedVllm, scripted_vllm
 from tests.support.tiny_models import CONTEXT, save_policy, save_qnet
 from tests.unit.server.conftest import Serve

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from server.observability.metrics import Metrics
-from server.redis.client import RedisLink
+from qguide.server.observability.metrics import Metrics
+from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer, require_redis
 
 

@@ -8,12 +8,12 @@ import structlog
 from typer.testing import CliRunner
 
 from qguide.cli import app as cli
-from qnet.errors import ConfigError
-from server.access.rate_limits import Limiter
-from server.observability.metrics import Metrics
-from server.q_models.score_cache import CachedScorer, ScoreCache
-from server.redis.client import RedisLink
-from server.redis.paraphrase_cache import RedisParaphraseCache
+from qguide.qnet.errors import ConfigError
+from qguide.server.access.rate_limits import Limiter
+from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.score_cache import CachedScorer, ScoreCache
+from qguide.server.redis.client import RedisLink
+from qguide.server.redis.paraphrase_cache import RedisParaphraseCache
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import (
     REQUEST,

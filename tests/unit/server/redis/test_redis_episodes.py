@@ -3,10 +3,10 @@
 import asyncio
 from hashlib import sha256
 
-from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.state import Episode, EpisodeChange
-from server.episodes.store import MemoryEpisodeStore
-from server.redis.client import RedisLink
+from qguide.server.episodes.redis_store import RedisEpisodeStore
+from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.episodes.store import MemoryEpisodeStore
+from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import (
     step,

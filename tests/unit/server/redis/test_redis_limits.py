@@ -2,10 +2,10 @@
 
 import pytest
 
-from server.access.rate_limits import Limiter
-from server.context.request_context import Account
-from server.errors.types import OverLimitError
-from server.redis.client import RedisLink
+from qguide.server.access.rate_limits import Limiter
+from qguide.server.context.request_context import Account
+from qguide.server.errors.types import OverLimitError
+from qguide.server.redis.client import RedisLink
 from tests.support.redis_users import ADA, admitted
 
 

@@ -7,14 +7,14 @@ from typing import cast
 
 from redis.asyncio import Redis
 
-from server.episodes.recorder import EpisodeRecorder
-from server.episodes.redaction import NoRedaction
-from server.episodes.redis_store import RedisEpisodeStore
-from server.episodes.service import Episodes
-from server.episodes.state import Outcome
-from server.episodes.transcript import Transcript, read_transcript
-from server.observability.metrics import Metrics
-from server.redis.client import RedisLink
+from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.redaction import NoRedaction
+from qguide.server.episodes.redis_store import RedisEpisodeStore
+from qguide.server.episodes.service import Episodes
+from qguide.server.episodes.state import Outcome
+from qguide.server.episodes.transcript import Transcript, read_transcript
+from qguide.server.observability.metrics import Metrics
+from qguide.server.redis.client import RedisLink
 from tests.support.long_episodes import CANDIDATE_BYTES, CANDIDATES, history_at, offer_at, take_step
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import stores, until

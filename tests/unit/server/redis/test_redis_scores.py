@@ -2,10 +2,10 @@
 
 import pytest
 
-from qnet.errors import ScorerUnavailableError
-from qnet.types import Message, ScoreRequest, ScoreResult, ToolCall
-from server.q_models.score_cache import CachedScorer, ScoreCache
-from server.redis.client import RedisLink
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult, ToolCall
+from qguide.server.q_models.score_cache import CachedScorer, ScoreCache
+from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import REQUEST, STATE, CountingScorer, until
 

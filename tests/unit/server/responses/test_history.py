@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
-from qnet.responses_items import to_turns
-from server.responses.schemas import ResponsesRequest
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
+from qguide.qnet.responses_items import to_turns
+from qguide.server.responses.schemas import ResponsesRequest
 
 USER: Any = {"role": "user", "content": "find the mug"}
 CALL: Any = {"type": "function_call", "call_id": "c1", "name": "go", "arguments": "{}"}

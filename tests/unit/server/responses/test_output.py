@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from server.responses.events import closing_events, failure_events, opening_events
-from server.responses.output import failed, finished, opened
-from server.responses.schemas import ResponsesRequest
-from server.responses.streaming import ResponseWriter
-from server.streaming.events import HEARTBEAT
+from qguide.server.responses.events import closing_events, failure_events, opening_events
+from qguide.server.responses.output import failed, finished, opened
+from qguide.server.responses.schemas import ResponsesRequest
+from qguide.server.responses.streaming import ResponseWriter
+from qguide.server.streaming.events import HEARTBEAT
 
 BODY = ResponsesRequest.model_validate({"input": "find the mug", "metadata": {"a": "b"}})
 USAGE: Any = {

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import InvalidRequestError, UnsupportedParameterError
-from server.responses.schemas import ResponsesRequest
-from server.responses.translation import to_chat_request
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.server.responses.schemas import ResponsesRequest
+from qguide.server.responses.translation import to_chat_request
 
 FUNCTION: Any = {"type": "function", "name": "go", "parameters": {"type": "object"}, "strict": True}
 

@@ -11,8 +11,8 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from qnet.models.manifest import MANIFEST, sha256_of
-from server.settings.settings import SCRIPTED, Settings
+from qguide.qnet.models.manifest import MANIFEST, sha256_of
+from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import save_policy, save_qnet
 from tests.unit.server.conftest import FAKES, Serve
 

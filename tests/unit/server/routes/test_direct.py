@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from server.app import create_app
-from server.routes.dependencies import TIMEOUT_HEADER
-from server.routes.direct import DirectRoute
-from server.settings.settings import SCRIPTED, Settings
+from qguide.server.app import create_app
+from qguide.server.routes.dependencies import TIMEOUT_HEADER
+from qguide.server.routes.direct import DirectRoute
+from qguide.server.settings.settings import SCRIPTED, Settings
 
 TASK = [{"role": "user", "content": "Find the mug."}]
 SCORED: dict[str, Any] = {"messages": TASK, "candidates": ["look", "go to desk 1"]}

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qnet.types import DEFAULT_TEMPERATURE
-from server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.qnet.types import DEFAULT_TEMPERATURE
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 
 ITEM: Any = {"role": "user", "content": "find the mug"}
 

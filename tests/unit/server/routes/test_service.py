@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from qguide.cli import app as cli
-from qnet.errors import CheckpointError, RoutingError
-from server.q_models.build import build_models
-from server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.qnet.errors import CheckpointError, RoutingError
+from qguide.server.q_models.build import build_models
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.unit.server.conftest import FAKES, Serve
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from qnet.errors import ConfigError
-from server.settings.named_upstream import named_upstream
-from server.settings.remote_models import Upstream
+from qguide.qnet.errors import ConfigError
+from qguide.server.settings.named_upstream import named_upstream
+from qguide.server.settings.remote_models import Upstream
 
 
 def test_a_model_of_openais_needs_only_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

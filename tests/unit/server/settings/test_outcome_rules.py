@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from server.settings.outcome_rules import OutcomeRule
-from server.settings.settings import Settings
+from qguide.server.settings.outcome_rules import OutcomeRule
+from qguide.server.settings.settings import Settings
 
 
 def test_rules_are_read_from_the_environment_in_their_order(

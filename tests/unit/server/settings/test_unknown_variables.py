@@ -7,9 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from qguide.commands.serve import app
-from qnet.errors import ConfigError
-from server.settings.settings import Settings
-from server.settings.unknown_variables import OTHERS, PREFIX, PROTECTING, check_names
+from qguide.qnet.errors import ConfigError
+from qguide.server.settings.settings import Settings
+from qguide.server.settings.unknown_variables import OTHERS, PREFIX, PROTECTING, check_names
 
 ROOT = Path(__file__).parents[4]
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from qnet.device.device_thread import DeviceThread
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import Candidate, History, Sampling
-from server.app import create_app
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import Candidate, History, Sampling
+from qguide.server.app import create_app
 from tests.unit.server.conftest import FAKES, models_of
 
 BODY = {

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from server.settings.settings import Settings
-from server.upstreams.build import check_policies
+from qguide.qnet.errors import ConfigError
+from qguide.server.settings.settings import Settings
+from qguide.server.upstreams.build import check_policies
 
 GPT = {"gpt": {"url": "http://127.0.0.1:1/v1", "model": "gpt"}}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.upstreams.child_environment import child_environment
+from qguide.server.upstreams.child_environment import child_environment
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pytest
 import structlog
 from fastapi import FastAPI, Response
 
-from qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qnet.types import Message, Sampling
-from server.chat.fake_openai import FakeUpstream
-from server.observability.metrics import Metrics
-from server.settings.remote_models import Upstream
-from server.upstreams.health import UpstreamWatch
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.types import Message, Sampling
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.observability.metrics import Metrics
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.upstreams.health import UpstreamWatch
 from tests.support.serving import free_port, serving_app
 from tests.unit.server.conftest import FAKES, Serve
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from server.upstreams import process_guard
-from server.upstreams.managed_process import ManagedProcess
+from qguide.qnet.errors import ConfigError
+from qguide.server.upstreams import process_guard
+from qguide.server.upstreams.managed_process import ManagedProcess
 from tests.support.serving import lives
 
 START_S = 120.0
@@ -65,7 +65,7 @@ def test_each_line_is_told_and_what_it_started_ends_with_it() -> None:
 
 
 def test_one_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.upstreams.managed_process._END_S", 0.5)
+    monkeypatch.setattr("qguide.server.upstreams.managed_process._END_S", 0.5)
     lines: list[str] = []
     with started(DEAF, lines.append) as process:
         process.wait_until(lambda: bool(lines), timeout_s=START_S)

@@ -17,11 +17,11 @@ import structlog
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
-from server.app import create_app
-from server.settings.remote_models import Upstream
-from server.settings.settings import Settings
-from server.upstreams.vllm_process import VllmProcess
+from qguide.qnet.errors import ConfigError
+from qguide.server.app import create_app
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
+from qguide.server.upstreams.vllm_process import VllmProcess
 from tests.support.scripted_vllm_module import install
 from tests.support.serving import lives, processes_with
 from tests.unit.server.conftest import FAKES
@@ -191,7 +191,7 @@ def test_a_machine_without_room_for_a_process_is_asked_again(
             raise BlockingIOError("Resource temporarily unavailable")
         return start(*given, **more)
 
-    monkeypatch.setattr("server.upstreams.managed_process.subprocess.Popen", full)
+    monkeypatch.setattr("qguide.server.upstreams.managed_process.subprocess.Popen", full)
     with structlog.testing.capture_logs() as logged:
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{process.url}/die")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 
 
 def test_a_perfect_order_has_no_regret() -> None:

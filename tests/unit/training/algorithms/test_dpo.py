@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from qnet.models.checkpoint import load_policy
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.training.algorithms.dpo import dpo_loss, implicit_q
+from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
+from qguide.training.policy_training.logprobs import reply_logprobs
 from tests.support.tiny_models import save_policy
-from training.algorithms.dpo import dpo_loss, implicit_q
-from training.optimization.packed_replies import PackedReplies, ReplyPath
-from training.policy_training.logprobs import reply_logprobs
 
 
 def test_the_gradient_is_beta_times_what_sigmoid_leaves() -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import EmptyTreeError
-from qnet.records import TreeRow
-from training.algorithms.labelling import BackedUpTarget, label_tree, labelled_paths
-from training.algorithms.tree import Tree, branching_fraction, merge_branch
-from training.data.records import tree_from_row
-from training.trajectory import Step
+from qguide.qnet.errors import EmptyTreeError
+from qguide.qnet.records import TreeRow
+from qguide.training.algorithms.labelling import BackedUpTarget, label_tree, labelled_paths
+from qguide.training.algorithms.tree import Tree, branching_fraction, merge_branch
+from qguide.training.data.records import tree_from_row
+from qguide.training.trajectory import Step
 
 GOLDEN = sorted((Path(__file__).parents[3] / "data" / "trees").glob("*.json"))
 TARGETS: tuple[BackedUpTarget, ...] = ("q", "avg", "reward", "progress")

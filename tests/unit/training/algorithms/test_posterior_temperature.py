@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from training.algorithms.posterior_temperature import TAUS, ValuedDecision, fit_tau
+from qguide.training.algorithms.posterior_temperature import TAUS, ValuedDecision, fit_tau
 
 
 def decisions(n: int, *, q_right: float, prior_right: float, seed: int = 0) -> list[ValuedDecision]:

@@ -1,9 +1,9 @@
 """Pairs among candidates, and along the best path of a tree worked out by hand."""
 
-from training.algorithms.labelling import label_tree
-from training.algorithms.preferences import Preference, best_path_pairs, value_pairs
-from training.algorithms.tree import Tree, merge_branch
-from training.trajectory import Step
+from qguide.training.algorithms.labelling import label_tree
+from qguide.training.algorithms.preferences import Preference, best_path_pairs, value_pairs
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.trajectory import Step
 
 
 def test_every_two_candidates_that_differ_enough_are_a_pair() -> None:

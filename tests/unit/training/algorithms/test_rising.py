@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.algorithms.preferences import Preference
-from training.algorithms.rising import StopRule, draws_another, extreme_pair, rising_shares
+from qguide.training.algorithms.preferences import Preference
+from qguide.training.algorithms.rising import StopRule, draws_another, extreme_pair, rising_shares
 
 
 def drawn(

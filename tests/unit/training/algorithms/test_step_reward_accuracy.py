@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.algorithms.step_reward_accuracy import (
+from qguide.training.algorithms.step_reward_accuracy import (
     RolledOut,
     StepMean,
     mean_by_step,

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError, EmptyTreeError
-from qnet.records import TreeRow
-from training.algorithms.temporal_difference import gae_advantages, lambda_returns
-from training.algorithms.tree import Tree, merge_branch
-from training.data.records import tree_from_row
-from training.trajectory import Step
+from qguide.qnet.errors import ConfigError, EmptyTreeError
+from qguide.qnet.records import TreeRow
+from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.data.records import tree_from_row
+from qguide.training.trajectory import Step
 
 GOLDEN = Path(__file__).parents[3] / "data" / "trees" / "two_ways_home.json"
 # Nodes 2 and 4 win; node 1 leads to both, node 5 loses.

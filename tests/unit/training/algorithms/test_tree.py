@@ -2,16 +2,16 @@
 
 import pytest
 
-from qnet.records import ROOT_ID
-from qnet.types import Message, ToolCall
-from training.algorithms.tree import (
+from qguide.qnet.records import ROOT_ID
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.algorithms.tree import (
     Tree,
     branching_fraction,
     find_child,
     merge_branch,
     merge_trees,
 )
-from training.trajectory import Step, action_key, text_reply
+from qguide.training.trajectory import Step, action_key, text_reply
 
 
 def branch(*letters: str, thought: str = "") -> list[Step]:

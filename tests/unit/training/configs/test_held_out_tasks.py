@@ -3,18 +3,18 @@
 import pytest
 
 from qguide.pipelines.config import load_pipeline
+from qguide.training.configs.job_files import load_config
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.sciworld.bundle import SciWorldConfig
+from qguide.training.environments.sciworld.suite import split_tasks
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.jobs.collect import CollectConfig
+from qguide.training.jobs.evaluate import EvaluateConfig
+from qguide.training.jobs.explore import ExploreConfig
+from qguide.training.jobs.groups import GroupsConfig
+from qguide.training.jobs.ipr import IprConfig
+from qguide.training.jobs.rro import RroConfig
 from tests.support.serving import ROOT
-from training.configs.job_files import load_config
-from training.environment import EnvironmentConfig
-from training.environments.sciworld.bundle import SciWorldConfig
-from training.environments.sciworld.suite import split_tasks
-from training.environments.task_selection import build_selected_suite
-from training.jobs.collect import CollectConfig
-from training.jobs.evaluate import EvaluateConfig
-from training.jobs.explore import ExploreConfig
-from training.jobs.groups import GroupsConfig
-from training.jobs.ipr import IprConfig
-from training.jobs.rro import RroConfig
 
 CONFIGS = ROOT / "training" / "configs"
 KINDS: dict[str, type[CollectConfig | GroupsConfig | EvaluateConfig]] = {

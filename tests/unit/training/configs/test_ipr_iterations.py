@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from qguide.pipelines.config import load_pipeline
+from qguide.training.configs.job_files import load_config
+from qguide.training.jobs.ipr import IprConfig
+from qguide.training.jobs.train_dpo import TrainDpoConfig
 from tests.support.serving import ROOT
-from training.configs.job_files import load_config
-from training.jobs.ipr import IprConfig
-from training.jobs.train_dpo import TrainDpoConfig
 
 CONFIGS = ROOT / "training" / "configs"
 PIPELINES = {

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from qnet.errors import ConfigError
-from training.configs.job_files import load_config
-from training.jobs.explore import ExploreConfig
-from training.jobs.label import LabelConfig
-from training.jobs.sft import SftConfig
-from training.jobs.train_dpo import TrainDpoConfig
-from training.jobs.train_qnet import TrainQNetConfig
+from qguide.qnet.errors import ConfigError
+from qguide.training.configs.job_files import load_config
+from qguide.training.jobs.explore import ExploreConfig
+from qguide.training.jobs.label import LabelConfig
+from qguide.training.jobs.sft import SftConfig
+from qguide.training.jobs.train_dpo import TrainDpoConfig
+from qguide.training.jobs.train_qnet import TrainQNetConfig
 
 
 class Inner(BaseModel):

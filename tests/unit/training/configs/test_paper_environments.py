@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from qguide.jobs.table import JOBS
+from qguide.training.configs.job_files import load_config
+from qguide.training.jobs.explore import ExploreConfig
+from qguide.training.jobs.ipr import IprConfig
+from qguide.training.jobs.label import LabelConfig
+from qguide.training.jobs.pairs import PairsConfig
+from qguide.training.jobs.rro import RroConfig
+from qguide.training.jobs.train_dpo import TrainDpoConfig
 from tests.support.serving import ROOT
-from training.configs.job_files import load_config
-from training.jobs.explore import ExploreConfig
-from training.jobs.ipr import IprConfig
-from training.jobs.label import LabelConfig
-from training.jobs.pairs import PairsConfig
-from training.jobs.rro import RroConfig
-from training.jobs.train_dpo import TrainDpoConfig
 
 CONFIGS = ROOT / "training" / "configs"
 BATCH_TOKENS = 1024

@@ -15,23 +15,23 @@ from pydantic import BaseModel
 from qguide.jobs import table
 from qguide.pipelines.config import load_pipeline
 from qguide.pipelines.job_paths import output_of, reads_of
+from qguide.training.configs.job_files import load_config
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.intercode_sql.bundle import SqlConfig
+from qguide.training.environments.sciworld.bundle import SciWorldConfig
+from qguide.training.environments.sciworld.suite import split_tasks
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.jobs.collect import CollectConfig
+from qguide.training.jobs.evaluate import EvaluateConfig
+from qguide.training.jobs.groups import GroupsConfig
+from qguide.training.jobs.label import LabelConfig
+from qguide.training.jobs.recorded.rerank import RerankConfig
+from qguide.training.jobs.sft import SftConfig
+from qguide.training.jobs.train_dpo import TrainDpoConfig
+from qguide.training.jobs.train_policy import TrainPolicyConfig
+from qguide.training.jobs.train_qnet import TrainQNetConfig
 from tests.support.serving import ROOT
-from training.configs.job_files import load_config
-from training.environment import EnvironmentConfig
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.intercode_sql.bundle import SqlConfig
-from training.environments.sciworld.bundle import SciWorldConfig
-from training.environments.sciworld.suite import split_tasks
-from training.environments.task_selection import build_selected_suite
-from training.jobs.collect import CollectConfig
-from training.jobs.evaluate import EvaluateConfig
-from training.jobs.groups import GroupsConfig
-from training.jobs.label import LabelConfig
-from training.jobs.recorded.rerank import RerankConfig
-from training.jobs.sft import SftConfig
-from training.jobs.train_dpo import TrainDpoConfig
-from training.jobs.train_policy import TrainPolicyConfig
-from training.jobs.train_qnet import TrainQNetConfig
 
 CONFIGS = ROOT / "training" / "configs"
 TRAIN_GAMES = Path("data/alfworld/train")

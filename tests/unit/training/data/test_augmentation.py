@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.types import Message
-from training.data.augmentation import Augmentation, build_augmenter
+from qguide.qnet.types import Message
+from qguide.training.data.augmentation import Augmentation, build_augmenter
 
 ITEMS = ("apple", "mug", "pan")
 PLACES = ("desk", "shelf")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from qnet.types import Message
-from training.data.decision_groups import (
+from qguide.qnet.types import Message
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import RecordError
-from qnet.types import Message
-from training.data.demonstrations import read_demonstrations
-from training.data.records import TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, RunFolder
-from training.trajectory import react_reply
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message
+from qguide.training.data.demonstrations import read_demonstrations
+from qguide.training.data.records import TrajectoryRow, rows_of
+from qguide.training.data.runs import JsonlWriter, RunFolder
+from qguide.training.trajectory import react_reply
 
 
 def trajectory(task: str, actions: str, *, reward: float = 1.0, thought: str = "") -> TrajectoryRow:

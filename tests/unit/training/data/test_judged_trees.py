@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.records import TreeRow
-from training.data.records import LabelRow
-from training.data.runs import JsonlWriter, read_rows
-from training.jobs.label import LabelConfig, run_label
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
+from qguide.training.data.records import LabelRow
+from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.jobs.label import LabelConfig, run_label
 
 JUDGE = "q@judge-1"
 

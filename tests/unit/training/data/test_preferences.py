@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from training.data.preferences import PreferenceRow
+from qguide.training.data.preferences import PreferenceRow
 
 
 def turn(role: str, content: str) -> dict[str, str]:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import RecordError
-from qnet.records import NodeRow, TreeRow
-from qnet.types import Message
-from training.data.records import (
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.types import Message
+from qguide.training.data.records import (
     EXPERT,
     LabelRow,
     MessageRow,

@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel
 
 from qguide.pipelines.summary import SummaryFile
-from qnet.errors import ConfigError, RecordError
-from training.data.runs import (
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.data.runs import (
     JsonlWriter,
     RunFolder,
     finished_task_ids,
@@ -22,8 +22,8 @@ from training.data.runs import (
     rows_path,
     sha256_of_rows,
 )
-from training.evaluation.run_files import read_results
-from training.rollouts.usage import recorded_usage
+from qguide.training.evaluation.run_files import read_results
+from qguide.training.rollouts.usage import recorded_usage
 
 
 class Row(BaseModel):
@@ -122,7 +122,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from pydantic import BaseModel
-from training.data.runs import open_run
+from qguide.training.data.runs import open_run
 
 class Config(BaseModel):
     pass

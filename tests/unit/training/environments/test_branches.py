@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.records import TreeRow
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.records import TreeRow
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.records import tree_from_row
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.branches import SnapshotBranches
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.replay_check import choose_branching
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.exploration.decision_groups import Decisions
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.jobs.rro import RroConfig, run_rro
 from tests.support.own_environments import UnsteadyLamp
 from tests.support.presser import Presser
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.records import tree_from_row
-from training.data.runs import read_rows
-from training.environments.branches import SnapshotBranches
-from training.environments.registry import environment_config
-from training.environments.replay_check import choose_branching
-from training.environments.task_selection import build_selected_suite
-from training.exploration.decision_groups import Decisions
-from training.exploration.tree_expansion import Exploration
-from training.jobs.explore import ExploreConfig, run_explore
-from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.jobs.rro import RroConfig, run_rro
 
 HERE = "tests.support.own_environments:"
 

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
+from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.contract import Finding, Subject, check_environment
+from qguide.training.environments.task_selection import SelectedSuite
 from tests.support.broken_environments import WAITING, broken
-from training.environment import EnvironmentConfig
-from training.environments.contract import Finding, Subject, check_environment
-from training.environments.task_selection import SelectedSuite
 
 RUN = CliRunner()
 

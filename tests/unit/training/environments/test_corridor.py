@@ -2,8 +2,8 @@
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.corridor import Corridor, CorridorEnvironment, CorridorSuite
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.corridor import Corridor, CorridorEnvironment, CorridorSuite
 
 
 @pytest.mark.parametrize("seed", range(40))

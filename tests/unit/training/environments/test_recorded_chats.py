@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.types import Message
-from training.environments.intercode_sql.bundle import INTERCODE_SQL_TOOLS
-from training.environments.recorded_chats import chat_of_rows
-from training.environments.registry import environment_config
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Message
+from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL_TOOLS
+from qguide.training.environments.recorded_chats import chat_of_rows
+from qguide.training.environments.registry import environment_config
 
 LAMP = "tests.support.own_environments:GymLamp"
 

@@ -6,17 +6,17 @@ from types import ModuleType
 
 import pytest
 
-from qnet.decision.perturbation import find_task
-from qnet.errors import ConfigError
-from qnet.models.loading import embedded_path
-from qnet.models.manifest import read_manifest
-from qnet.types import Message
-from training.configs.job_files import load_config, read_environment
-from training.environment import EnvironmentBundle, EnvironmentConfig
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.alfworld.engines.textworld import TextWorldEnvironment
-from training.environments.corridor import CorridorConfig, CorridorSuite
-from training.environments.registry import (
+from qguide.qnet.decision.perturbation import find_task
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.loading import embedded_path
+from qguide.qnet.models.manifest import read_manifest
+from qguide.qnet.types import Message
+from qguide.training.configs.job_files import load_config, read_environment
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.alfworld.engines.textworld import TextWorldEnvironment
+from qguide.training.environments.corridor import CorridorConfig, CorridorSuite
+from qguide.training.environments.registry import (
     ENVIRONMENTS,
     build_suite,
     default_environment,
@@ -24,8 +24,8 @@ from training.environments.registry import (
     find_environment,
     task_markers_of,
 )
-from training.environments.task_selection import build_selected_suite
-from training.jobs.explore import ExploreConfig
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.jobs.explore import ExploreConfig
 
 ROOT = Path(__file__).parents[4]
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
-from training.environment import Task
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.corridor import CorridorConfig
-from training.environments.task_selection import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import Task
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.environments.task_selection import (
     build_selected_suite,
     select_tasks,
 )

@@ -4,19 +4,19 @@ from typing import Any
 
 import pytest
 
-from training.data.decision_groups import (
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from training.evaluation.choice_regret import (
+from qguide.training.evaluation.choice_regret import (
     ScoredEpisodeRow,
     candidate_steps,
     choice_figures,
     scored_episode,
 )
-from training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
+from qguide.training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
 
 
 def candidate(action: str, *ends: tuple[float, int], **changes: Any) -> CandidateRow:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.selection import TieBreak
-from qnet.errors import ConfigError, ScorerUnavailableError
-from qnet.types import (
+from qguide.qnet.decision.selection import TieBreak
+from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.types import (
     Candidate,
     Message,
     Role,
@@ -17,7 +17,7 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.evaluation.methods import (
+from qguide.training.evaluation.methods import (
     Play,
     adaptive,
     greedy,
@@ -30,8 +30,8 @@ from training.evaluation.methods import (
     sample,
     self_consistency,
 )
-from training.rollouts.episode import Agent, AgentStep
-from training.trajectory import Drawn
+from qguide.training.rollouts.episode import Agent, AgentStep
+from qguide.training.trajectory import Drawn
 
 HISTORY = (Message("user", "a task"),)
 PLAY = Play(candidates=4, sampling=Sampling(temperature=0.7))

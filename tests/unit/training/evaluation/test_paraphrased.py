@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import (
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import (
     Candidate,
     History,
     Message,
@@ -16,10 +16,10 @@ from qnet.types import (
     ScoreResult,
     TaskMarker,
 )
-from training.evaluation.methods import Play, q_guided
-from training.evaluation.paraphrased import under_paraphrase, with_paraphrases
-from training.rollouts.episode import Agent, first_reply
-from training.rollouts.rollout import SampleRequests
+from qguide.training.evaluation.methods import Play, q_guided
+from qguide.training.evaluation.paraphrased import under_paraphrase, with_paraphrases
+from qguide.training.rollouts.episode import Agent, first_reply
+from qguide.training.rollouts.rollout import SampleRequests
 
 MARKERS = (TaskMarker("Task:"),)
 HISTORY = (

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, Message, SampleRequest, Sampling
-from training.environment import StepResult
-from training.evaluation.methods import Play
-from training.evaluation.reflexion import (
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
+from qguide.training.environment import StepResult
+from qguide.training.evaluation.methods import Play
+from qguide.training.evaluation.reflexion import (
     NOTES_HEADING,
     QUESTION,
     Reflecting,
@@ -16,10 +16,10 @@ from training.evaluation.reflexion import (
     noted,
     reflection_prompt,
 )
-from training.evaluation.search import Searched
-from training.rollouts.episode import play_episode
-from training.rollouts.lockstep import run_together
-from training.trajectory import ChatFormat
+from qguide.training.evaluation.search import Searched
+from qguide.training.rollouts.episode import play_episode
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.trajectory import ChatFormat
 
 CHAT = ChatFormat(system="Be brief.", examples=(Message("user", "An example."),))
 PLAY = Play(sampling=Sampling(temperature=0.7, max_tokens=9), max_steps=4)

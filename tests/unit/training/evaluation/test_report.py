@@ -5,9 +5,15 @@ from io import StringIO
 
 from rich.console import Console
 
-from training.evaluation.records import DETERMINISTIC, METHODS, EpisodeRow, MethodName, Results
-from training.evaluation.report import colour_of, print_results
-from training.evaluation.results import compare, latest, method_rows, summarise
+from qguide.training.evaluation.records import (
+    DETERMINISTIC,
+    METHODS,
+    EpisodeRow,
+    MethodName,
+    Results,
+)
+from qguide.training.evaluation.report import colour_of, print_results
+from qguide.training.evaluation.results import compare, latest, method_rows, summarise
 
 KINDS = ("pick_and_place_simple", "pick_two_obj_and_place", "look_at_obj_in_light")
 

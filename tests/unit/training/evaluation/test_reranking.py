@@ -2,13 +2,13 @@
 
 import pytest
 
-from training.data.decision_groups import (
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from training.evaluation.reranking import RankedTask, method_rewards, rerank_figures
+from qguide.training.evaluation.reranking import RankedTask, method_rewards, rerank_figures
 
 
 def candidate(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from training.evaluation.records import EpisodeRow, MethodName, TrajectoryCost
-from training.evaluation.results import (
+from qguide.training.evaluation.records import EpisodeRow, MethodName, TrajectoryCost
+from qguide.training.evaluation.results import (
     best_of_n_curve,
     compare,
     kinds_of,

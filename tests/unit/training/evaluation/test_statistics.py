@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.evaluation.statistics import (
+from qguide.training.evaluation.statistics import (
     bootstrap_interval,
     clustered_difference,
     clustered_mean_interval,

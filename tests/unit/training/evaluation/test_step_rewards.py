@@ -11,16 +11,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.errors import ConfigError
-from qnet.types import Candidate, SampleRequest
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Candidate, SampleRequest
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.evaluation.step_rewards import run_step_rewards
+from qguide.training.exploration.decision_groups import Decisions, Draws
+from qguide.training.exploration.rising import Rising
+from qguide.training.exploration.step_rewards import StepRewards
+from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.jobs.rro import RroConfig, run_rro
 from tests.support.wanderer import Wanderer
-from training.environments.corridor import CorridorConfig
-from training.evaluation.step_rewards import run_step_rewards
-from training.exploration.decision_groups import Decisions, Draws
-from training.exploration.rising import Rising
-from training.exploration.step_rewards import StepRewards
-from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.jobs.rro import RroConfig, run_rro
 
 QUIET = Console(file=StringIO())
 

@@ -6,12 +6,17 @@ from itertools import count
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from qnet.types import Candidate, Message, SampleRequest, Sampling
-from training.environment import StepResult
-from training.exploration.decision_groups import Decisions, Draws, PlayedDecisions, play_decisions
-from training.rollouts.episode import first_reply
-from training.rollouts.lockstep import run_together
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
+from qguide.training.environment import StepResult
+from qguide.training.exploration.decision_groups import (
+    Decisions,
+    Draws,
+    PlayedDecisions,
+    play_decisions,
+)
+from qguide.training.rollouts.episode import first_reply
+from qguide.training.rollouts.lockstep import run_together
 
 _worlds = count()
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnet.errors import HistoryTooLongError
-from qnet.records import ROOT_ID
-from qnet.types import Candidate, Message, SampleRequest
-from training.algorithms.mcts import SearchStatistics, back_up, select_child
-from training.algorithms.preferences import best_path_pairs
-from training.algorithms.tree import Tree, merge_branch
-from training.environment import StepResult
-from training.exploration.mcts import ROLLOUT, Mcts, SearchedTree, search_task
-from training.rollouts.episode import derived_seed
-from training.rollouts.lockstep import run_together
-from training.trajectory import Step, action_key
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.records import ROOT_ID
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.algorithms.mcts import SearchStatistics, back_up, select_child
+from qguide.training.algorithms.preferences import best_path_pairs
+from qguide.training.algorithms.tree import Tree, merge_branch
+from qguide.training.environment import StepResult
+from qguide.training.exploration.mcts import ROLLOUT, Mcts, SearchedTree, search_task
+from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.trajectory import Step, action_key
 
 Rewards = Callable[[str], float]
 

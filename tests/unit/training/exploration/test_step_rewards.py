@@ -6,14 +6,18 @@ from random import Random
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError, HistoryTooLongError, UpstreamUnavailableError
-from qnet.policies.local import LocalPolicy
-from qnet.types import Candidate, Message, SampleRequest
+from qguide.qnet.errors import (
+    EnvironmentFailureError,
+    HistoryTooLongError,
+    UpstreamUnavailableError,
+)
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.environment import StepResult
+from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.trajectory import Step, path_history
 from tests.support.tiny_models import policy_model, renderer
-from training.environment import StepResult
-from training.exploration.step_rewards import StepReward, StepRewards, step_reward
-from training.rollouts.lockstep import run_together
-from training.trajectory import Step, path_history
 
 
 @dataclass

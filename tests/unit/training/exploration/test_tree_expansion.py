@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import EnvironmentFailureError, HistoryTooLongError, QGuideError
-from qnet.records import ROOT_ID
-from qnet.types import Candidate, Message, SampleRequest
-from training.environment import Environment, StepResult
-from training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
-from training.rollouts.lockstep import run_rollouts
-from training.rollouts.rollout import Timings
-from training.trajectory import Step, action_key
+from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError, QGuideError
+from qguide.qnet.records import ROOT_ID
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.environment import Environment, StepResult
+from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
+from qguide.training.rollouts.lockstep import run_rollouts
+from qguide.training.rollouts.rollout import Timings
+from qguide.training.trajectory import Step, action_key
 
 ACTIONS = ("a", "b", "c")
 

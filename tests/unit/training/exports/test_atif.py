@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.types import Message, ToolCall
-from training.data.records import TrajectoryRow
-from training.data.runs import JsonlWriter, read_rows
-from training.exports.atif import atif_row
-from training.jobs.export_data import ExportConfig, run_export_data
-from training.jobs.import_episodes import ImportConfig, run_import
-from training.recordings.episode import build_episode
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.exports.atif import atif_row
+from qguide.training.jobs.export_data import ExportConfig, run_export_data
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
+from qguide.training.recordings.episode import build_episode
 
 CALLS = (ToolCall("look", '{"at": "desk"}', "c1"), ToolCall("look", "not JSON", "c2"))
 MESSAGES = (

@@ -11,20 +11,20 @@ from trl.data_utils import apply_chat_template, is_conversational
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.errors import ConfigError, RecordError
-from qnet.records import NodeRow, Row, TreeRow
-from tests.support.tiny_models import renderer
-from training.data.decision_groups import (
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import NodeRow, Row, TreeRow
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from training.data.preferences import PreferenceRow
-from training.data.records import LabelRow, MessageRow, TrajectoryRow
-from training.data.runs import JsonlWriter
-from training.exports.trl import conversation_pair
-from training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import LabelRow, MessageRow, TrajectoryRow
+from qguide.training.data.runs import JsonlWriter
+from qguide.training.exports.trl import conversation_pair
+from qguide.training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
+from tests.support.tiny_models import renderer
 
 pytestmark = pytest.mark.filterwarnings("default")  # datasets and TRL use deprecated functions
 

@@ -13,13 +13,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.errors import ConfigError, RecordError
-from qnet.records import OfferRow
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.build import build_report
+from qguide.training.guidance_report.html_page import html_of
+from qguide.training.guidance_report.schema import GuidanceReport
+from qguide.training.guidance_report.terminal import print_report
 from tests.support.offers import GUIDED, control, offer, write_offers
-from training.guidance_report.build import build_report
-from training.guidance_report.html_page import html_of
-from training.guidance_report.schema import GuidanceReport
-from training.guidance_report.terminal import print_report
 
 
 def episodes(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import RecordError
-from qnet.records import OfferRow
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from tests.support.offers import offer, write_offers
-from training.guidance_report.offers import environment_labels, offer_files, read_episodes
 
 
 def refuse(error: RecordError) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from qnet.records import OfferRow
+from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.build import build_report
+from qguide.training.guidance_report.schema import GuidanceReport, TauEstimate
 from tests.support.offers import GUIDED, offer, write_offers
-from training.guidance_report.build import build_report
-from training.guidance_report.schema import GuidanceReport, TauEstimate
 
 COUNTS = [
     {"content": "a0", "q_value": 0.5, "count": 4},

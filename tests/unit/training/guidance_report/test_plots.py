@@ -5,8 +5,8 @@ import re
 import pytest
 from matplotlib.textpath import TextPath
 
-from training.guidance_report.plots import arms_plot
-from training.guidance_report.schema import Arm, Spread
+from qguide.training.guidance_report.plots import arms_plot
+from qguide.training.guidance_report.schema import Arm, Spread
 
 FONT_SIZE = 11
 """Of the page's style."""

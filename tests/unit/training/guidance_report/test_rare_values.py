@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from qnet.records import OfferRow
+from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.build import build_report
+from qguide.training.guidance_report.schema import RareValue
 from tests.support.offers import offer, write_offers
-from training.guidance_report.build import build_report
-from training.guidance_report.schema import RareValue
 
 
 def rare(folder: Path, rows: list[OfferRow]) -> dict[str, RareValue]:

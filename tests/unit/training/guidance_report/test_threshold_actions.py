@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from qguide.training.guidance_report.build import build_report
+from qguide.training.guidance_report.html_page import html_of
+from qguide.training.guidance_report.schema import GuidanceReport
+from qguide.training.guidance_report.terminal import print_report
 from tests.support.offers import GUIDED, offer, write_offers
-from training.guidance_report.build import build_report
-from training.guidance_report.html_page import html_of
-from training.guidance_report.schema import GuidanceReport
-from training.guidance_report.terminal import print_report
 
 
 def acted(action: str, outcome: str, **more: Any) -> dict[str, Any]:

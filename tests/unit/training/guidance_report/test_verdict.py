@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from qnet.records import OfferRow
+from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.build import build_report
+from qguide.training.guidance_report.schema import GuidanceReport
 from tests.support.offers import GUIDED, control, offer, write_offers
-from training.guidance_report.build import build_report
-from training.guidance_report.schema import GuidanceReport
 
 COUNTS = [
     {"content": "a0", "q_value": 0.2, "count": 1},

@@ -10,27 +10,27 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError, UpstreamError
-from qnet.models.checkpoint import load_policy
-from qnet.scoring.scripted import ScriptedScorer
-from qnet.types import Message, ScoreRequest, ScoreResult
-from server.chat.fake_openai import FakeUpstream
-from tests.support.corridor_upstream import REPLIES, hosted, serving_corridors
-from tests.support.tiny_models import save_policy, save_qnet
-from training.data.decision_groups import (
+from qguide.qnet.errors import ConfigError, UpstreamError
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from training.data.runs import JsonlWriter, read_rows
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.evaluation.choice_regret import ScoredEpisodeRow
-from training.evaluation.drawn_shares import PolicyDraws
-from training.exploration.decision_groups import Decisions, Draws
-from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
-from training.jobs.groups import GroupsConfig, run_groups
+from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
+from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
+from qguide.training.evaluation.drawn_shares import PolicyDraws
+from qguide.training.exploration.decision_groups import Decisions, Draws
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.groups import GroupsConfig, run_groups
+from tests.support.corridor_upstream import REPLIES, hosted, serving_corridors
+from tests.support.tiny_models import save_policy, save_qnet
 
 
 class LikesTheLast:

@@ -7,17 +7,17 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError
-from training.data.records import TrajectoryRow
-from training.data.runs import finished_task_ids, read_rows
-from training.environment import StepResult
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.corridor import CorridorConfig
-from training.environments.task_selection import build_selected_suite
-from training.jobs.collect import CollectConfig, Collected, run_collect
-from training.trajectory import parse_action
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import finished_task_ids, read_rows
+from qguide.training.environment import StepResult
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.jobs.collect import CollectConfig, Collected, run_collect
+from qguide.training.trajectory import parse_action
 
 
 def configure(output: Path, games: Path | None, **changes: object) -> CollectConfig:

@@ -7,16 +7,21 @@ import pytest
 import torch
 from rich.console import Console
 
-from qnet.models.loading import embedded_path, load_renderer
-from qnet.rendering.renderer import Renderer
-from training.data.preferences import PreferenceRow
-from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import read_rows
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.jobs.collect import CollectConfig, run_collect
-from training.jobs.pairs import PairsConfig, run_pairs
-from training.optimization.packed_replies import PackedReplies, add_pair
-from training.policy_training.objective import DpoObjective, LevelWeights, PairWeights, pairs_loss
+from qguide.qnet.models.loading import embedded_path, load_renderer
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.pairs import PairsConfig, run_pairs
+from qguide.training.optimization.packed_replies import PackedReplies, add_pair
+from qguide.training.policy_training.objective import (
+    DpoObjective,
+    LevelWeights,
+    PairWeights,
+    pairs_loss,
+)
 
 
 @pytest.fixture(scope="module")

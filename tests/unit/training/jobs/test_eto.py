@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from qnet.models.checkpoint import load_policy
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.pairs import PairsConfig, run_pairs
+from qguide.training.jobs.sft import SftConfig, run_sft
+from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from qguide.training.optimization.options import DpoOptimization, Optimization
+from qguide.training.small_models.architecture import Architecture
 from tests.support.corridors import write_solutions
 from tests.unit.training.jobs.test_evaluate import QUIET, Wanderer
-from training.data.preferences import PreferenceRow
-from training.data.records import TrajectoryRow
-from training.data.runs import RunFolder, read_rows
-from training.environments.corridor import CorridorConfig
-from training.jobs.collect import CollectConfig, run_collect
-from training.jobs.pairs import PairsConfig, run_pairs
-from training.jobs.sft import SftConfig, run_sft
-from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.optimization.options import DpoOptimization, Optimization
-from training.small_models.architecture import Architecture
 
 TASKS = 6
 

@@ -9,14 +9,14 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
-from training.data.runs import read_rows
-from training.environment import StepResult, Task
-from training.environments.corridor import CorridorConfig, CorridorEnvironment, CorridorSuite
-from training.evaluation.records import DEFAULT_METHODS, EpisodeRow, MethodName, Results
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.trajectory import parse_action, react_reply
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from qguide.training.data.runs import read_rows
+from qguide.training.environment import StepResult, Task
+from qguide.training.environments.corridor import CorridorConfig, CorridorEnvironment, CorridorSuite
+from qguide.training.evaluation.records import DEFAULT_METHODS, EpisodeRow, MethodName, Results
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.trajectory import parse_action, react_reply
 
 ACTIONS = ("go left", "go right", "take key", "open door")
 

@@ -7,14 +7,14 @@ from statistics import fmean
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.types import Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
+from qguide.training.environment import StepResult
+from qguide.training.environments.corridor import CorridorConfig, CorridorEnvironment
+from qguide.training.environments.registry import environment_config
+from qguide.training.evaluation.records import EpisodeRow, Results
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, rows_of, untimed
-from training.environment import StepResult
-from training.environments.corridor import CorridorConfig, CorridorEnvironment
-from training.environments.registry import environment_config
-from training.evaluation.records import EpisodeRow, Results
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
 
 
 class Witness:

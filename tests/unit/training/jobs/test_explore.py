@@ -10,22 +10,22 @@ import torch
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qnet.models.checkpoint import save_checkpoint
-from qnet.models.manifest import Manifest
-from qnet.policies.local import LocalPolicy
-from qnet.records import ROOT_ID, TreeRow
-from qnet.types import Candidate, Message, SampleRequest
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.models.checkpoint import save_checkpoint
+from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.policies.local import LocalPolicy
+from qguide.qnet.records import ROOT_ID, TreeRow
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.data.records import EXPERT, SearchRow, TrajectoryRow, rows_of, tree_from_row
+from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
+from qguide.training.exploration.mcts import Mcts
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.trajectory import react_reply
 from tests.support.tiny_models import policy_model
 from tests.support.wanderer import Wanderer
-from training.data.records import EXPERT, SearchRow, TrajectoryRow, rows_of, tree_from_row
-from training.data.runs import JsonlWriter, read_rows
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
-from training.exploration.mcts import Mcts
-from training.exploration.tree_expansion import Exploration
-from training.jobs.explore import ExploreConfig, run_explore
-from training.trajectory import react_reply
 
 
 def configure(output: Path, *, count: int = 6, **changes: object) -> ExploreConfig:

@@ -9,17 +9,17 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qnet.types import Candidate, SampleRequest, ScoreRequest, ScoreResult
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.types import Candidate, SampleRequest, ScoreRequest, ScoreResult
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.exploration.decision_groups import Decisions, Draws
+from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.trajectory import parse_action
 from tests.support.wanderer import ACTIONS, Wanderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.runs import read_rows
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.corridor import CorridorConfig
-from training.exploration.decision_groups import Decisions, Draws
-from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.trajectory import parse_action
 
 
 class Speechless:

@@ -15,22 +15,22 @@ from fastapi import Request, Response
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError, UpstreamLostError
-from qnet.records import TreeRow
-from qnet.types import ScoreRequest, ScoreResult
-from server.chat.fake_openai import FakeUpstream
+from qguide.qnet.errors import ConfigError, UpstreamLostError
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.exploration.decision_groups import Decisions, Draws
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.rollouts.hosted import HostedModel
 from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.records import TrajectoryRow
-from training.data.runs import read_rows
-from training.environments.corridor import CorridorConfig
-from training.exploration.decision_groups import Decisions, Draws
-from training.exploration.tree_expansion import Exploration
-from training.jobs.collect import CollectConfig, run_collect
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.explore import ExploreConfig, run_explore
-from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.rollouts.hosted import HostedModel
 
 QUIET = Console(file=StringIO())
 UPSTREAM = "upstream:demo"

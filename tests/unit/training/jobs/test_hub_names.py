@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from torch import equal
 
-from qnet.models.manifest import MANIFEST
+from qguide.qnet.models.manifest import MANIFEST
 from tests.support.go_groups import groups_of
 from tests.support.loopback_hub import LoopbackHub, running_hub
 from tests.support.tiny_models import save_policy
@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[4]
 NAME = "tiny/policy"
 PROGRAM = """
 import json, sys
-from training.jobs.sft import SftConfig, run_sft
-from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.jobs.sft import SftConfig, run_sft
+from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 
 for fields in map(json.loads, sys.argv[1:]):
     run_sft(SftConfig.model_validate(fields["sft"]))

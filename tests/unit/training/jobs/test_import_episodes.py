@@ -11,7 +11,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.runs import read_rows
+from qguide.training.data.task_trees import TaskTree, read_task_trees
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
+from qguide.training.jobs.pairs import PairsConfig, run_pairs
+from qguide.training.optimization.packed_replies import reply_path
 from tests.support.recorded_episodes import (
     DESK,
     DESK_AGAIN,
@@ -27,13 +34,6 @@ from tests.support.recorded_episodes import (
     write,
 )
 from tests.support.tiny_models import renderer
-from training.data.preferences import PreferenceRow
-from training.data.records import TrajectoryRow, messages_of
-from training.data.runs import read_rows
-from training.data.task_trees import TaskTree, read_task_trees
-from training.jobs.import_episodes import ImportConfig, run_import
-from training.jobs.pairs import PairsConfig, run_pairs
-from training.optimization.packed_replies import reply_path
 
 
 def states(task: TaskTree) -> list[str]:

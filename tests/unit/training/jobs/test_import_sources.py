@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError, RecordError
-from qnet.records import DrawnRow, NodeRow, TreeRow
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import DrawnRow, NodeRow, TreeRow
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from tests.support.recorded_episodes import DESK, DONE, episode, imported, trees
-from training.jobs.import_episodes import ImportConfig, run_import
 
 
 def test_bad_records_are_named_and_nothing_is_written(tmp_path: Path) -> None:

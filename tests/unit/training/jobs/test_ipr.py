@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import (
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.types import (
     BatchPolicy,
     Candidate,
     History,
@@ -17,18 +17,18 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
+from qguide.training.data.contrast import ContrastRow
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import EXPLORED, read_rows
+from qguide.training.environments.corridor import Corridor, CorridorConfig
+from qguide.training.exploration.contrast import Contrast
+from qguide.training.exploration.step_rewards import StepRewards
+from qguide.training.jobs.ipr import IprConfig, run_ipr
+from qguide.training.rollouts.hosted import HostedModel
+from qguide.training.trajectory import action_key, react_reply
 from tests.support.corridors import THOUGHT, write_solutions
 from tests.support.wanderer import Wanderer
-from training.data.contrast import ContrastRow
-from training.data.preferences import PreferenceRow
-from training.data.records import TrajectoryRow
-from training.data.runs import EXPLORED, read_rows
-from training.environments.corridor import Corridor, CorridorConfig
-from training.exploration.contrast import Contrast
-from training.exploration.step_rewards import StepRewards
-from training.jobs.ipr import IprConfig, run_ipr
-from training.rollouts.hosted import HostedModel
-from training.trajectory import action_key, react_reply
 
 SEED = 7
 SOLUTION = Corridor.of_seed(SEED).solution()

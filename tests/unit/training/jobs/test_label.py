@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError, RecordError
-from qnet.records import TreeRow
-from qnet.types import ScoreRequest, ScoreResult
-from training.data.records import LabelRow, SearchRow
-from training.data.runs import JsonlWriter, read_rows
-from training.jobs.label import LabelConfig, run_label
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.training.data.records import LabelRow, SearchRow
+from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.jobs.label import LabelConfig, run_label
 
 GOLDEN = Path(__file__).parents[3] / "data" / "trees"
 

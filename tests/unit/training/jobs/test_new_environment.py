@@ -5,22 +5,22 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qnet.records import TreeRow
+from qguide.qnet.records import TreeRow
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.records import LabelRow, TrajectoryRow, tree_from_row
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.registry import environment_config
+from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
+from qguide.training.evaluation.records import EpisodeRow
+from qguide.training.exploration.decision_groups import Decisions
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.jobs.groups import GroupsConfig, run_groups
+from qguide.training.jobs.label import LabelConfig, run_label
 from tests.support.counting import NAME, SYSTEM, CountingPolicy, LikesProgress
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.records import LabelRow, TrajectoryRow, tree_from_row
-from training.data.runs import read_rows
-from training.environments.registry import environment_config
-from training.evaluation.choice_regret import ScoredEpisodeRow
-from training.evaluation.records import EpisodeRow
-from training.exploration.decision_groups import Decisions
-from training.exploration.tree_expansion import Exploration
-from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
-from training.jobs.collect import CollectConfig, run_collect
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.explore import ExploreConfig, run_explore
-from training.jobs.groups import GroupsConfig, run_groups
-from training.jobs.label import LabelConfig, run_label
 
 TABLE = environment_config({"name": NAME})
 QUIET = Console(quiet=True)

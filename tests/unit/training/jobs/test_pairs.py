@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
-from qnet.records import NodeRow, TreeRow
-from qnet.types import Message
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.preferences import PreferenceRow
-from training.data.records import SearchRow, TrajectoryRow, rows_of
-from training.data.runs import JsonlWriter, RunFolder, read_rows
-from training.jobs.pairs import PairsConfig, run_pairs
-from training.trajectory import parse_action
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.types import Message
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import SearchRow, TrajectoryRow, rows_of
+from qguide.training.data.runs import JsonlWriter, RunFolder, read_rows
+from qguide.training.jobs.pairs import PairsConfig, run_pairs
+from qguide.training.trajectory import parse_action
 
 TASK: dict[str, Any] = {"task_id": "t", "kind": "k", "environment": "e"}
 

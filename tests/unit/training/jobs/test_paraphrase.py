@@ -9,18 +9,25 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult, TaskMarker
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.types import (
+    Candidate,
+    Message,
+    SampleRequest,
+    ScoreRequest,
+    ScoreResult,
+    TaskMarker,
+)
+from qguide.training.data.paraphrases import ParaphraseRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.evaluation.records import EpisodeRow, MethodName
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.jobs.paraphrase import ParaphraseConfig, run_paraphrase
+from qguide.training.trajectory import ChatFormat
 from tests.support.broken_environments import WAITING
 from tests.support.wanderer import Wanderer
-from training.data.paraphrases import ParaphraseRow
-from training.data.runs import read_rows
-from training.environment import EnvironmentBundle, EnvironmentConfig
-from training.environments.corridor import CorridorConfig
-from training.evaluation.records import EpisodeRow, MethodName
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.paraphrase import ParaphraseConfig, run_paraphrase
-from training.trajectory import ChatFormat
 
 QUIET = Console(quiet=True)
 ASKED = "Paraphrase the text: "

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from rich.console import Console
 
-from qnet.errors import ScorerUnavailableError
-from training.environments.corridor import Corridor, CorridorConfig
-from training.jobs.play import PlayConfig, run_play
+from qguide.qnet.errors import ScorerUnavailableError
+from qguide.training.environments.corridor import Corridor, CorridorConfig
+from qguide.training.jobs.play import PlayConfig, run_play
 
 CORRIDOR = CorridorConfig(first_seed=3, count=1)
 Answer = Callable[[httpx.Request], httpx.Response]

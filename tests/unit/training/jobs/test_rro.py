@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import Candidate, Message, SampleRequest
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.runs import EXPLORED, read_rows
+from qguide.training.environment import StepResult
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
+from qguide.training.exploration.step_rewards import StepRewards
+from qguide.training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewards
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.trajectory import action_key
 from tests.support.wanderer import Wanderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.preferences import PreferenceRow
-from training.data.runs import EXPLORED, read_rows
-from training.environment import StepResult
-from training.environments.corridor import CorridorConfig
-from training.exploration.rising import Rising, RisingTrajectory, explore_rising
-from training.exploration.step_rewards import StepRewards
-from training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewards
-from training.rollouts.lockstep import run_together
-from training.trajectory import action_key
 
 
 @dataclass

@@ -10,17 +10,17 @@ import torch
 from pydantic import ValidationError
 from transformers import PreTrainedModel
 
-from qnet.models.checkpoint import load_policy
-from qnet.rendering.renderer import Renderer
-from qnet.types import Message
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.rendering.renderer import Renderer
+from qguide.qnet.types import Message
+from qguide.training.data.demonstrations import Demonstration
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.jobs.collect import CollectConfig, Collected, run_collect
+from qguide.training.jobs.sft import sft_loss, sft_sequence
 from tests.support.tiny_models import save_policy
 from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, evaluate, rows_of
-from training.data.demonstrations import Demonstration
-from training.data.records import TrajectoryRow
-from training.data.runs import read_rows
-from training.environments.corridor import CorridorConfig
-from training.jobs.collect import CollectConfig, Collected, run_collect
-from training.jobs.sft import sft_loss, sft_sequence
 
 
 def collect(output: Path, *, guided: bool = False, **changes: object) -> Collected:

@@ -15,12 +15,12 @@ from transformers import (
     PretrainedConfig,
 )
 
-from qnet.models.checkpoint import load_policy
-from qnet.models.qnet import QNet
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.models.qnet import QNet
+from qguide.training.jobs.sft import sft_loss
+from qguide.training.optimization.padded_batches import Sequence1D
+from qguide.training.q_training.losses import output_embeddings
 from tests.support.tiny_models import save_policy
-from training.jobs.sft import sft_loss
-from training.optimization.padded_batches import Sequence1D
-from training.q_training.losses import output_embeddings
 
 
 @pytest.mark.filterwarnings("default")  # TRL uses deprecated arguments of transformers

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, RecordError
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.jobs.success_curve import run_success_curve
 from tests.unit.training.jobs.test_evaluate import evaluate
-from training.jobs.success_curve import run_success_curve
 
 QUIET = Console(quiet=True)
 

@@ -8,36 +8,36 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError
-from qnet.records import TreeRow
-from qnet.types import Message, ScoreRequest, ScoreResult
-from server.chat.fake_openai import FakeUpstream
-from tests.support.serving import serving_app
-from tests.support.sql_upstream import GOLD, MODEL, TASKS, Analyst
-from tests.support.tiny_models import renderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.records import LabelRow, TrajectoryRow, messages_of, tree_from_row
-from training.data.runs import read_rows
-from training.environments.intercode_sql.bundle import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.records import LabelRow, TrajectoryRow, messages_of, tree_from_row
+from qguide.training.data.runs import read_rows
+from qguide.training.environments.intercode_sql.bundle import (
     INTERCODE_SQL_TOOLS,
     TOOL_SYSTEM,
     InterCodeSqlToolsConfig,
 )
-from training.environments.intercode_sql.episode import SQL_TOOL
-from training.evaluation.choice_regret import ScoredEpisodeRow
-from training.evaluation.drawn_shares import PolicyDraws
-from training.evaluation.records import EpisodeRow
-from training.exploration.decision_groups import Decisions, Draws
-from training.exploration.tree_expansion import Exploration
-from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
-from training.jobs.collect import CollectConfig, run_collect
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.explore import ExploreConfig, run_explore
-from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.jobs.label import LabelConfig, run_label
-from training.optimization.packed_groups import pack_groups
-from training.rollouts.hosted import HostedModel
+from qguide.training.environments.intercode_sql.episode import SQL_TOOL
+from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
+from qguide.training.evaluation.drawn_shares import PolicyDraws
+from qguide.training.evaluation.records import EpisodeRow
+from qguide.training.exploration.decision_groups import Decisions, Draws
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.jobs.label import LabelConfig, run_label
+from qguide.training.optimization.packed_groups import pack_groups
+from qguide.training.rollouts.hosted import HostedModel
+from tests.support.serving import serving_app
+from tests.support.sql_upstream import GOLD, MODEL, TASKS, Analyst
+from tests.support.tiny_models import renderer
 
 QUIET = Console(quiet=True)
 QUESTIONS = InterCodeSqlToolsConfig(count=TASKS)

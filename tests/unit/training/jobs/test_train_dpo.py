@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-import training.optimization.trainer as trainer
-from qnet.errors import ConfigError
-from qnet.features.domain import Domain
-from qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model
-from qnet.models.manifest import MergedLora
-from qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
-from qnet.types import Message, ScoreRequest
+import qguide.training.optimization.trainer as trainer
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.checkpoint import LoadedImplicitQ, load_policy, load_q_model
+from qguide.qnet.models.manifest import MergedLora
+from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
+from qguide.training.jobs.pairs import PairsConfig, run_pairs
+from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
+from qguide.training.optimization.options import DpoOptimization, Lora
 from tests.support.go_groups import groups_of
 from tests.support.tiny_models import save_policy
-from training.data.preferences import PreferenceRow
-from training.data.runs import JsonlWriter, RunFolder, open_run, read_rows
-from training.jobs.pairs import PairsConfig, run_pairs
-from training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
-from training.optimization.options import DpoOptimization, Lora
 
 
 def pairs_of(folder: Path, numbers: range) -> Path:

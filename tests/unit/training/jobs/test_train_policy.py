@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-import training.optimization.trainer as trainer
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_policy
+import qguide.training.optimization.trainer as trainer
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.training.jobs.train_policy import TrainPolicyConfig, run_train_policy
+from qguide.training.optimization.options import PolicyOptimization
+from qguide.training.policy_training.group_examples import read_group_examples
+from qguide.training.policy_training.group_objective import validate_choices
+from qguide.training.rollouts.models import weights_sha256
 from tests.support.go_groups import groups_of
 from tests.support.tiny_models import save_policy
-from training.jobs.train_policy import TrainPolicyConfig, run_train_policy
-from training.optimization.options import PolicyOptimization
-from training.policy_training.group_examples import read_group_examples
-from training.policy_training.group_objective import validate_choices
-from training.rollouts.models import weights_sha256
 
 
 @pytest.fixture

@@ -8,13 +8,27 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from qnet.errors import ConfigError, RecordError
-from qnet.features.domain import Domain
-from qnet.models.checkpoint import load_policy, load_qnet
-from qnet.models.manifest import MergedLora
-from qnet.models.qnet import QNet
-from qnet.scoring.value_head import NaiveScorer
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.models.checkpoint import load_policy, load_qnet
+from qguide.qnet.models.manifest import MergedLora
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.jobs.sft import run_sft
+from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.optimization.options import Optimization, QNetOptimization
+from qguide.training.optimization.packed_groups import pack_groups
+from qguide.training.optimization.packed_trees import Framing
+from qguide.training.q_training.losses import output_embeddings
+from qguide.training.q_training.objective import (
+    world_loss,
+)
+from qguide.training.q_training.validation import hidden_of_tree
+from qguide.training.rollouts.models import fitted_prior_of
 from tests.support.echo import (
     episode,
     groups_in,
@@ -24,20 +38,6 @@ from tests.support.echo import (
     trajectories_in,
 )
 from tests.support.tiny_models import save_policy
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.runs import RunFolder, read_rows
-from training.jobs.sft import run_sft
-from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
-from training.optimization.options import Optimization, QNetOptimization
-from training.optimization.packed_groups import pack_groups
-from training.optimization.packed_trees import Framing
-from training.q_training.losses import output_embeddings
-from training.q_training.objective import (
-    world_loss,
-)
-from training.q_training.validation import hidden_of_tree
-from training.rollouts.models import fitted_prior_of
 
 
 @pytest.fixture(scope="module")

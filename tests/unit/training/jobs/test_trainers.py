@@ -7,16 +7,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
-from qnet.models.checkpoint import load_policy, load_qnet
-from qnet.models.manifest import MergedLora
-from qnet.types import Message, ToolCall
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.checkpoint import load_policy, load_qnet
+from qguide.qnet.models.manifest import MergedLora
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.data.runs import RunFolder, open_run
+from qguide.training.jobs.sft import SftConfig, build_model, run_sft
+from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.optimization.options import Lora, Optimization, QNetOptimization
 from tests.support.echo import TINY, episode, labels_in, sft_config, trajectories_in
 from tests.support.tiny_models import save_policy
-from training.data.runs import RunFolder, open_run
-from training.jobs.sft import SftConfig, build_model, run_sft
-from training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
-from training.optimization.options import Lora, Optimization, QNetOptimization
 
 
 @pytest.fixture(scope="module")

@@ -6,29 +6,29 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from training.configs.job_files import load_config
-from training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from training.data.group_labels import DecisionState, candidate_label
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.exploration.contrast import Contrast
-from training.exploration.mcts import Mcts
-from training.exploration.rising import Rising
-from training.exploration.step_rewards import StepRewards
-from training.exploration.tree_expansion import Exploration
-from training.jobs.choice_regret import ChoiceRegretConfig
-from training.jobs.collect import CollectConfig
-from training.jobs.evaluate import EvaluateConfig
-from training.jobs.explore import ExploreConfig
-from training.jobs.groups import GroupsConfig
-from training.jobs.ipr import IprConfig
-from training.jobs.label import LabelConfig
-from training.jobs.pairs import PairsConfig
-from training.jobs.paraphrase import ParaphraseConfig
-from training.jobs.rro import RroConfig
-from training.jobs.sft import SftConfig
-from training.jobs.train_dpo import TrainDpoConfig
-from training.jobs.train_policy import TrainPolicyConfig
-from training.jobs.train_qnet import TrainQNetConfig
+from qguide.training.configs.job_files import load_config
+from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from qguide.training.data.group_labels import DecisionState, candidate_label
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.exploration.contrast import Contrast
+from qguide.training.exploration.mcts import Mcts
+from qguide.training.exploration.rising import Rising
+from qguide.training.exploration.step_rewards import StepRewards
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig
+from qguide.training.jobs.collect import CollectConfig
+from qguide.training.jobs.evaluate import EvaluateConfig
+from qguide.training.jobs.explore import ExploreConfig
+from qguide.training.jobs.groups import GroupsConfig
+from qguide.training.jobs.ipr import IprConfig
+from qguide.training.jobs.label import LabelConfig
+from qguide.training.jobs.pairs import PairsConfig
+from qguide.training.jobs.paraphrase import ParaphraseConfig
+from qguide.training.jobs.rro import RroConfig
+from qguide.training.jobs.sft import SftConfig
+from qguide.training.jobs.train_dpo import TrainDpoConfig
+from qguide.training.jobs.train_policy import TrainPolicyConfig
+from qguide.training.jobs.train_qnet import TrainQNetConfig
 
 CONFIGS = Path(__file__).parents[4] / "training" / "configs" / "alfworld"
 KINDS: dict[str, type[BaseModel]] = {

@@ -4,13 +4,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from qnet.features.hashing import Hasher
-from qnet.types import History, Message
-from training.learning.advantage import Options, trace_returns
-from training.learning.episodes import Episode, folds_of
-from training.learning.learner import learn
-from training.licence.verdict import licence_of
-from training.trajectory import Drawn
+from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.types import History, Message
+from qguide.training.learning.advantage import Options, trace_returns
+from qguide.training.learning.episodes import Episode, folds_of
+from qguide.training.learning.learner import learn
+from qguide.training.licence.verdict import licence_of
+from qguide.training.trajectory import Drawn
 
 DRAWERS = ("red", "blue", "green")
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from qnet.types import Message
-from training.learning.preferences import (
+from qguide.qnet.types import Message
+from qguide.training.learning.preferences import (
     MOST_TAU,
     MOST_WEIGHT,
     Weights,
@@ -15,7 +15,7 @@ from training.learning.preferences import (
     greedy_preference,
     votes_preference,
 )
-from training.trajectory import Drawn
+from qguide.training.trajectory import Drawn
 
 LEFT, RIGHT = (Message("assistant", f"Thought: hm\nAction: {way}") for way in ("left", "right"))
 DRAWN = (Drawn(LEFT, 3, True), Drawn(RIGHT, 1, False))

@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from qnet.types import Message
-from training.learning.episodes import Episode
-from training.learning.recorded import recorded_decisions
-from training.trajectory import Drawn
+from qguide.qnet.types import Message
+from qguide.training.learning.episodes import Episode
+from qguide.training.learning.recorded import recorded_decisions
+from qguide.training.trajectory import Drawn
 
 START = (Message("user", "Open a door."),)
 

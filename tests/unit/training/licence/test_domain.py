@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import CheckpointError
-from qnet.features.domain import DOMAIN, Domain
-from qnet.types import History, Message
-from training.licence.domain import fit_domain
+from qguide.qnet.errors import CheckpointError
+from qguide.qnet.features.domain import DOMAIN, Domain
+from qguide.qnet.types import History, Message
+from qguide.training.licence.domain import fit_domain
 
 SYSTEM = Message("system", "You run errands in a house. Use the tools.")
 THINGS = ("milk", "butter", "spoon", "vase", "atlas", "juice")

@@ -5,9 +5,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from training.licence.credit import credit_of
-from training.licence.evidence import HeldBackDecision, evidence_of
-from training.licence.verdict import licence_of
+from qguide.training.licence.credit import credit_of
+from qguide.training.licence.evidence import HeldBackDecision, evidence_of
+from qguide.training.licence.verdict import licence_of
 
 EVEN = (math.log(0.5), math.log(0.5))
 

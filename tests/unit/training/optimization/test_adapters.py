@@ -10,13 +10,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from qnet.errors import ConfigError
-from qnet.models.manifest import Manifest
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.manifest import Manifest
+from qguide.training.optimization.adapters import merged, with_adapters
+from qguide.training.optimization.options import Lora, Optimization
+from qguide.training.optimization.trainer import Loop, Loss
 from tests.support.tiny_models import policy_model, q_model
 from tests.support.trainings import train, weights_of
-from training.optimization.adapters import merged, with_adapters
-from training.optimization.options import Lora, Optimization
-from training.optimization.trainer import Loop, Loss
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5]])
 STEPS = [[[1, 2, 3], [4, 5]], [[6, 7, 8]]] * 4

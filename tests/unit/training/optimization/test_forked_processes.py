@@ -7,8 +7,8 @@ TWO_TRAININGS = """
 import gc
 import torch
 from torch import distributed
-from training.optimization.launch import in_processes
-from training.optimization.options import Optimization
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import Optimization
 
 def leave_the_group():
     cycle = [distributed.group.WORLD]

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qnet.errors import ConfigError
-from qnet.models.qnet import QNet
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.qnet import QNet
+from qguide.training.optimization.adapters import merged
+from qguide.training.optimization.trainer import Loop, Loss
+from qguide.training.q_training.validation import require_packable
 from tests.support.tiny_models import q_model
 from tests.support.trainings import train, weights_of
-from training.optimization.adapters import merged
-from training.optimization.trainer import Loop, Loss
-from training.q_training.validation import require_packable
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5]])
 STEPS = [[[1, 2, 3], [4, 5]], [[6, 7, 8]]] * 4

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from training.optimization.launch import in_processes
-from training.optimization.muon import Muon, orthogonalise, shared_map
-from training.optimization.options import Optimization
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.muon import Muon, orthogonalise, shared_map
+from qguide.training.optimization.options import Optimization
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (4, 16), (16, 4)])

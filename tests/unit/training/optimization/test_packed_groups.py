@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from qnet.models.match_features import MATCH_FEATURES
-from qnet.scoring.value_head import NaiveScorer
-from qnet.types import Message, ScoreRequest
+from qguide.qnet.models.match_features import MATCH_FEATURES
+from qguide.qnet.scoring.value_head import NaiveScorer
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.optimization.packed_groups import pack_groups
+from qguide.training.optimization.packed_trees import Framing, PackedTree
+from qguide.training.q_training.validation import q_of_tree
 from tests.support.tiny_models import q_model, renderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.optimization.packed_groups import pack_groups
-from training.optimization.packed_trees import Framing, PackedTree
-from training.q_training.validation import q_of_tree
 
 
 def candidate(action: str, *, steps: int, won: bool = True, valid: bool = True) -> dict[str, Any]:

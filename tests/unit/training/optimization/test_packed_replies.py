@@ -6,21 +6,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Lfm2Config
 
-from qnet.errors import ConfigError
-from qnet.scoring.logprobs import SharedPrefixLogprobScorer
-from qnet.types import History, Message, ScoreRequest
-from tests.support.tiny_models import ARCHITECTURES, policy_model, renderer
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.group_labels import GroupLabels
-from training.data.preferences import PreferenceRow
-from training.data.records import rows_of
-from training.optimization.packed_replies import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
+from qguide.qnet.types import History, Message, ScoreRequest
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.preferences import PreferenceRow
+from qguide.training.data.records import rows_of
+from qguide.training.optimization.packed_replies import (
     PackedReplies,
     add_pair,
     pack_candidates,
     reply_path,
 )
-from training.policy_training.logprobs import reply_logprobs, require_packable
+from qguide.training.policy_training.logprobs import reply_logprobs, require_packable
+from tests.support.tiny_models import ARCHITECTURES, policy_model, renderer
 
 START: History = (Message("user", "you see mug"),)
 LATER: History = (*START, Message("assistant", "go to desk"), Message("user", "you see shelf"))

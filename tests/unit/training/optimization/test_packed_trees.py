@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, Lfm2Config, LlamaConfig, PretrainedConfig
 
-from qnet.errors import ConfigError
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from training.data.records import LabelRow, MessageRow
-from training.optimization.packed_trees import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.training.data.records import LabelRow, MessageRow
+from qguide.training.optimization.packed_trees import (
     PackedTree,
     Place,
     sibling_pairs,
     without_unbranched_suffixes,
 )
-from training.q_training.validation import q_of_tree, require_packable
+from qguide.training.q_training.validation import q_of_tree, require_packable
 
 LLAMA = LlamaConfig(
     vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2

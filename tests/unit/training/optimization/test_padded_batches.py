@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.optimization.padded_batches import Sequence1D, pad_column, pad_ids, plan_steps
+from qguide.training.optimization.padded_batches import Sequence1D, pad_column, pad_ids, plan_steps
 
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=80)
 

@@ -16,13 +16,13 @@ from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
-from qnet.errors import ConfigError
-from qnet.models.qnet import QNet
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.qnet import QNet
+from qguide.training.optimization.best_weights import BestWeights
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.trainer import Loop, Loss, Training
 from tests.support.tiny_models import q_model
-from training.optimization.best_weights import BestWeights
-from training.optimization.launch import in_processes
-from training.optimization.options import Optimization
-from training.optimization.trainer import Loop, Loss, Training
 
 pytestmark = pytest.mark.alone
 

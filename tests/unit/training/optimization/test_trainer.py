@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from qnet.errors import ConfigError
-from qnet.models.qnet import QNet
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.qnet import QNet
+from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.trainer import Loss
 from tests.support.devices import needs_cuda
 from tests.support.tiny_models import q_model
 from tests.support.trainings import STEPS, LossOf, line_loss, train, weights_of
-from training.optimization.optimizers import build_optimizers, cosine_with_warmup
-from training.optimization.options import Optimization
-from training.optimization.trainer import Loss
 
 devices = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("auto", marks=needs_cuda, id="cuda")]

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import LlamaConfig
 
 from benchmarks.measurement.shapes import SHAPES, llama_config
-from qnet.models.qnet import QNet
-from qnet.models.qnet_config import QNetConfig
-from training.optimization.training_memory import (
+from qguide.qnet.models.qnet import QNet
+from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.training.optimization.training_memory import (
     Dimensions,
     estimate_memory,
     layer_bytes,

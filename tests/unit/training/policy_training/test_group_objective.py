@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.algorithms.group_relative import advantages
-from training.optimization.packed_replies import PackedReplies, ReplyGroup
-from training.policy_training.group_objective import GroupObjective, groups_loss
+from qguide.training.algorithms.group_relative import advantages
+from qguide.training.optimization.packed_replies import PackedReplies, ReplyGroup
+from qguide.training.policy_training.group_objective import GroupObjective, groups_loss
 
 OLD = torch.tensor([-1.0, -2.0, -3.0, -4.0])
 

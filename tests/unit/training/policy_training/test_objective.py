@@ -7,9 +7,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from training.data.preferences import Level
-from training.optimization.packed_replies import PackedPair, PackedReplies
-from training.policy_training.objective import DpoObjective, LevelWeights, PairWeights, pairs_loss
+from qguide.training.data.preferences import Level
+from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
+from qguide.training.policy_training.objective import (
+    DpoObjective,
+    LevelWeights,
+    PairWeights,
+    pairs_loss,
+)
 
 # Log-probabilities of six replies under the policy and under its reference.
 POLICY = torch.tensor([-2.0, -4.0, -1.0, -3.0, -6.0, -5.0])

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.types import Message
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Message
+from qguide.training.algorithms.labelling import Target
+from qguide.training.data.augmentation import Augmentation, build_augmenter
+from qguide.training.data.records import LabelRow, rows_of
+from qguide.training.data.runs import JsonlWriter, RunFolder
+from qguide.training.q_training.examples import Examples, read_examples, rename_tree
 from tests.support.echo import episode, groups_in
-from training.algorithms.labelling import Target
-from training.data.augmentation import Augmentation, build_augmenter
-from training.data.records import LabelRow, rows_of
-from training.data.runs import JsonlWriter, RunFolder
-from training.q_training.examples import Examples, read_examples, rename_tree
 
 
 def write_labels(folder: Path, target: Target, *, tasks: int = 4) -> Path:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from training.algorithms.choice_quality import ScoredChoice
-from training.algorithms.posterior_temperature import TAUS
-from training.q_training.fitted_prior import fitted_prior
+from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.algorithms.posterior_temperature import TAUS
+from qguide.training.q_training.fitted_prior import fitted_prior
 
 
 def choices(

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from training.algorithms.choice_quality import ScoredChoice
-from training.q_training.judgement import judge
+from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.q_training.judgement import judge
 
 
 def choices(*, right: int, n: int = 40) -> list[ScoredChoice]:

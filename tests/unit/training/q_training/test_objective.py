@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from qnet.models.checkpoint import load_policy
-from tests.support.echo import episode, sft_config, trajectories_in
-from training.data.records import LabelRow, rows_of
-from training.jobs.sft import run_sft
-from training.optimization.options import Optimization
-from training.optimization.packed_trees import PackedTree, Place, pack_tree
-from training.q_training.objective import (
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.training.data.records import LabelRow, rows_of
+from qguide.training.jobs.sft import run_sft
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.packed_trees import PackedTree, Place, pack_tree
+from qguide.training.q_training.objective import (
     Objective,
     RankingLoss,
     hl_gauss_error,
     tree_loss,
 )
-from training.q_training.validation import sibling_accuracy
+from qguide.training.q_training.validation import sibling_accuracy
+from tests.support.echo import episode, sft_config, trajectories_in
 
 
 @pytest.fixture

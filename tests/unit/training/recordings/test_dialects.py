@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import RecordError
-from qnet.types import Message, ToolCall
-from training.recordings.fields import Fields
-from training.recordings.message_records import read_message_record
-from training.recordings.turns import THOUGHTS, read_turns
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.message_records import read_message_record
+from qguide.training.recordings.turns import THOUGHTS, read_turns
 
 EPISODE = (
     Message("system", "You find things."),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from tests.support.documents import blocks_of
-from training.jobs.import_episodes import ImportConfig, run_import
 
 MARKS = {"messages": "reward", "sharegpt": "conversations", "otel": "resourceSpans"}
 

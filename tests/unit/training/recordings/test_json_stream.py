@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from training.recordings import json_window
-from training.recordings.json_stream import Value, read_values
+from qguide.training.recordings import json_window
+from qguide.training.recordings.json_stream import Value, read_values
 
 
 def values(folder: Path, text: str | bytes) -> list[Value]:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import RecordError
-from qnet.types import Message, ToolCall
-from training.recordings.fields import Fields
-from training.recordings.message_records import read_message_record
-from training.recordings.sharegpt import read_sharegpt_record
+from qguide.qnet.errors import RecordError
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.message_records import read_message_record
+from qguide.training.recordings.sharegpt import read_sharegpt_record
 
 TASK = {"role": "user", "content": "Find the mug."}
 

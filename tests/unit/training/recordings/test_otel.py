@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ConfigError
-from qnet.types import Message, ToolCall
-from training.recordings.episode import BadRecord, RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.otel import read_spans
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.otel import read_spans
 
 REWARD = Fields(reward="eval.score", task="app.case")
 USER = {"role": "user", "parts": [{"type": "text", "content": "Find the mug."}]}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ConfigError
-from training.recordings.episode import BadRecord, RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.formats.read import read_episodes, recording_of
-from training.recordings.outcomes import read_outcomes
+from qguide.qnet.errors import ConfigError
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.recordings.outcomes import read_outcomes
 
 CHAT = [{"role": "user", "content": "Find the mug."}, {"role": "assistant", "content": "Here."}]
 

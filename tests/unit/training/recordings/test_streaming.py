@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import RecordError
-from training.recordings import json_window
-from training.recordings.fields import Fields
-from training.recordings.formats.read import read_episodes, recording_of
-from training.recordings.json_stream import read_values
+from qguide.qnet.errors import RecordError
+from qguide.training.recordings import json_window
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.recordings.json_stream import read_values
 
 COUNT = 300
 ROWS = [

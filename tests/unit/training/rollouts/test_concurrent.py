@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ConfigError, QGuideError, UpstreamLostError, UpstreamRefusedError
-from qnet.types import (
+from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError, UpstreamRefusedError
+from qguide.qnet.types import (
     Candidate,
     Message,
     SampleRequest,
@@ -14,19 +14,19 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from server.chat.fake_openai import FakeUpstream
-from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
-from training.rollouts.concurrent import run_concurrently
-from training.rollouts.hosted import HostedPolicy, build_hosted_policy
-from training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
-from training.rollouts.rollout import (
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.rollouts.concurrent import run_concurrently
+from qguide.training.rollouts.hosted import HostedPolicy, build_hosted_policy
+from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
+from qguide.training.rollouts.rollout import (
     EnvironmentCall,
     RolloutTask,
     SampleRequests,
     Timings,
     TimingsRequest,
 )
-from training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import Usage
+from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
 
 
 def policy(url: str, **changes: object) -> HostedPolicy:

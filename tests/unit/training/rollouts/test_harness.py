@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from training.data.runs import finished_task_ids
-from training.environments.corridor import CorridorConfig
-from training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
-from training.rollouts.models import Inference
-from training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.training.data.runs import finished_task_ids
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.models import Inference
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
 
 
 def config(output: Path, *, parallel: int = 2) -> RolloutConfig:

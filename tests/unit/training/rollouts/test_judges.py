@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError, JudgeAnswerError
-from qnet.types import Candidate, Message, SampleRequest, ScoreRequest
-from server.chat.fake_openai import FakeUpstream
-from training.data.decision_groups import DecisionGroupsRow
-from training.environments.corridor import CorridorConfig
-from training.evaluation.records import Results
-from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.rollouts.models import Inference, build_scorer, sha256_of_q_model
+from qguide.qnet.errors import ConfigError, JudgeAnswerError
+from qguide.qnet.types import Candidate, Message, SampleRequest, ScoreRequest
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.evaluation.records import Results
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.rollouts.models import Inference, build_scorer, sha256_of_q_model
 
 Address = tuple[FakeUpstream, str]
 STATE = (Message("user", "take the green book"),)

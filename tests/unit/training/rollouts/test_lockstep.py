@@ -5,18 +5,29 @@ from collections.abc import Sequence
 
 import pytest
 
-from qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError, QGuideError
-from qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from training.environment import StepResult
-from training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
-from training.rollouts.lockstep import run_rollouts
-from training.rollouts.rollout import (
+from qguide.qnet.errors import (
+    ConfigError,
+    EnvironmentFailureError,
+    HistoryTooLongError,
+    QGuideError,
+)
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from qguide.training.environment import StepResult
+from qguide.training.rollouts.episode import (
+    Episode,
+    derived_seed,
+    first_reply,
+    play_episode,
+    seeded,
+)
+from qguide.training.rollouts.lockstep import run_rollouts
+from qguide.training.rollouts.rollout import (
     EnvironmentCall,
     RolloutTask,
     SampleRequests,
     Timings,
 )
-from training.trajectory import parse_action, text_reply
+from qguide.training.trajectory import parse_action, text_reply
 
 HISTORY_LIMIT = 40
 

@@ -5,26 +5,26 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qnet.errors import ConfigError
-from qnet.models.licence import Licence
-from qnet.models.manifest import Manifest, sha256_of
-from qnet.scoring.implicit_q import SharedPrefixImplicitScorer
-from qnet.scoring.value_head import SharedPrefixScorer
-from qnet.types import Message, Scorer, ScoreRequest
-from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
-from training.environments.corridor import CorridorConfig
-from training.exploration.decision_groups import Decisions
-from training.exploration.tree_expansion import Exploration
-from training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.explore import ExploreConfig, run_explore
-from training.jobs.groups import Continuation, GroupsConfig, run_groups
-from training.rollouts.models import (
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.models.licence import Licence
+from qguide.qnet.models.manifest import Manifest, sha256_of
+from qguide.qnet.scoring.implicit_q import SharedPrefixImplicitScorer
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.types import Message, Scorer, ScoreRequest
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.exploration.decision_groups import Decisions
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.jobs.explore import ExploreConfig, run_explore
+from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
+from qguide.training.rollouts.models import (
     Inference,
     build_scorer,
     licence_warning,
     sha256_of_q_model,
 )
+from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 QUIET = Console(quiet=True)
 START, LEFT, RIGHT = (

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from qnet.errors import HistoryTooLongError
-from qnet.types import (
+from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.types import (
     Candidate,
     DrawRole,
     Message,
@@ -13,9 +13,9 @@ from qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from training.rollouts.lockstep import run_together
-from training.rollouts.policies import PolicyWithRollouts, guide_actions
-from training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.lockstep import run_together
+from qguide.training.rollouts.policies import PolicyWithRollouts, guide_actions
+from qguide.training.rollouts.rollout import RolloutTask
 
 SAMPLING = Sampling(temperature=1.0)
 

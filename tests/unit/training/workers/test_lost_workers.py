@@ -12,6 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.environments.registry import build_suite as build_any_suite
+from qguide.training.environments.registry import environment_config
+from qguide.training.workers.base import Request, WorkerClosedError, WorkerLostError
+from qguide.training.workers.config import Workers
+from qguide.training.workers.host import spec_of
+from qguide.training.workers.processes import ProcessExecutor, ProcessWorker
+from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_environments import GATE
 from tests.support.worker_jobs import (
     REPLIES,
@@ -22,14 +30,6 @@ from tests.support.worker_jobs import (
     run,
     worker_processes,
 )
-from training.environments.corridor import CorridorConfig
-from training.environments.registry import build_suite as build_any_suite
-from training.environments.registry import environment_config
-from training.workers.base import Request, WorkerClosedError, WorkerLostError
-from training.workers.config import Workers
-from training.workers.host import spec_of
-from training.workers.processes import ProcessExecutor, ProcessWorker
-from training.workers.suite import move_to_workers
 
 
 def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
@@ -41,8 +41,8 @@ def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
     alone = config.model_copy(update={"parallel": 1})
     gate = tmp_path / "gate"
     job = f"""
-from qnet.policies.scripted import ScriptedPolicy
-from training.jobs.explore import ExploreConfig, run_explore
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.training.jobs.explore import ExploreConfig, run_explore
 config = ExploreConfig.model_validate_json({alone.model_dump_json()!r})
 run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
 """

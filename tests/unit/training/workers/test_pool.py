@@ -2,8 +2,8 @@
 
 import pytest
 
-from training.workers.base import Reply, Request, WorkerLostError
-from training.workers.pool import WorkerPool
+from qguide.training.workers.base import Reply, Request, WorkerLostError
+from qguide.training.workers.pool import WorkerPool
 
 
 class Noting:

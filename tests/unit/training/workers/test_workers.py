@@ -17,13 +17,27 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qnet.errors import (
+from qguide.qnet.errors import (
     CheckpointError,
     ConfigError,
     EnvironmentFailureError,
     HistoryTooLongError,
 )
-from qnet.types import Message, SampleRequest, Sampling, ToolCall
+from qguide.qnet.types import Message, SampleRequest, Sampling, ToolCall
+from qguide.training.environment import SnapshotEnvironment, ToolEnvironment
+from qguide.training.environments.corridor import Corridor, CorridorConfig
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
+from qguide.training.environments.registry import build_suite as build_any_suite
+from qguide.training.environments.registry import environment_config
+from qguide.training.jobs.collect import CollectConfig, run_collect
+from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
+from qguide.training.jobs.explore import run_explore
+from qguide.training.jobs.groups import GroupsConfig, run_groups
+from qguide.training.rollouts.models import EMBEDDED, Inference
+from qguide.training.rollouts.remote_policy import RemotePolicy
+from qguide.training.workers.base import WorkerLostError
+from qguide.training.workers.config import Workers
+from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_jobs import (
     HERE,
     POLICY,
@@ -34,20 +48,6 @@ from tests.support.worker_jobs import (
     run,
     worker_processes,
 )
-from training.environment import SnapshotEnvironment, ToolEnvironment
-from training.environments.corridor import Corridor, CorridorConfig
-from training.environments.intercode_sql.bundle import InterCodeSqlToolsConfig, build_suite
-from training.environments.registry import build_suite as build_any_suite
-from training.environments.registry import environment_config
-from training.jobs.collect import CollectConfig, run_collect
-from training.jobs.evaluate import EvaluateConfig, run_evaluate
-from training.jobs.explore import run_explore
-from training.jobs.groups import GroupsConfig, run_groups
-from training.rollouts.models import EMBEDDED, Inference
-from training.rollouts.remote_policy import RemotePolicy
-from training.workers.base import WorkerLostError
-from training.workers.config import Workers
-from training.workers.suite import move_to_workers
 
 EXECUTORS = ["processes", "ray"]
 
@@ -324,7 +324,7 @@ def test_a_policy_without_a_free_gpu_says_so(
     ray_cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
-    monkeypatch.setattr("training.rollouts.remote_policy.START_S", 2.0)
+    monkeypatch.setattr("qguide.training.rollouts.remote_policy.START_S", 2.0)
     with pytest.raises(ConfigError, match=r"did not start within 2 s: workers.policy_gpus is 1"):
         remote_policy(policy_gpus=1)
 

@@ -11,17 +11,17 @@ PDDL types of the games).
 
 from collections.abc import Iterable
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult
-from training.environments.alfworld.game.game import Game, Item, ItemState, Receptacle
-from training.environments.alfworld.game.observation import NOTHING_HAPPENS
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import StepResult
+from qguide.training.environments.alfworld.game.game import Game, Item, ItemState, Receptacle
+from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
 _KNIVES = ("knife", "butterknife")
 _STATE_OF_VERB: dict[str, ItemState] = {"clean": "clean", "heat": "hot", "cool": "cool"}
 
 
 class PythonEnvironment:
-    """One episode of `game`; see `training.environment.Environment`."""
+    """One episode of `game`; see `qguide.training.environment.Environment`."""
 
     def __init__(self, game: Game) -> None:
         """Prepare the episode; `reset` starts it."""

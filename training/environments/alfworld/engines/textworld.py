@@ -17,8 +17,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import StepResult
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 _WORKER = Path(__file__).with_name("textworld_worker.py")
@@ -102,7 +102,7 @@ class WorkerProcess:
 
 
 class TextWorldEnvironment:
-    """One episode of a game file; see `training.environment.Environment`."""
+    """One episode of a game file; see `qguide.training.environment.Environment`."""
 
     def __init__(self, pool: "EnginePool", game: Path) -> None:
         """Prepare the episode; `reset` loads the game."""

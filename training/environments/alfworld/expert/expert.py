@@ -15,13 +15,13 @@ from copy import copy
 from dataclasses import replace
 from random import Random
 
-from training.environments.alfworld.expert.goals import TREATMENTS, Reply
-from training.environments.alfworld.expert.memory import HouseMemory
-from training.environments.alfworld.expert.mistakes import misreading, mistake
-from training.environments.alfworld.expert.search import next_receptacle, search_plan
-from training.environments.alfworld.game.observation import kind_of
-from training.environments.alfworld.game.statistics import Statistics, load_statistics
-from training.trajectory import parse_action, react_reply
+from qguide.training.environments.alfworld.expert.goals import TREATMENTS, Reply
+from qguide.training.environments.alfworld.expert.memory import HouseMemory
+from qguide.training.environments.alfworld.expert.mistakes import misreading, mistake
+from qguide.training.environments.alfworld.expert.search import next_receptacle, search_plan
+from qguide.training.environments.alfworld.game.observation import kind_of
+from qguide.training.environments.alfworld.game.statistics import Statistics, load_statistics
+from qguide.training.trajectory import parse_action, react_reply
 
 
 class Expert:

@@ -2,7 +2,7 @@
 
 from copy import copy
 
-from training.environments.alfworld.game.observation import (
+from qguide.training.environments.alfworld.game.observation import (
     NOTHING_HAPPENS,
     HouseTask,
     kind_of,

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from training.environments.alfworld.expert.goals import TREATMENTS, Reply
-from training.environments.alfworld.expert.memory import HouseMemory
-from training.environments.alfworld.game.observation import kind_of
+from qguide.training.environments.alfworld.expert.goals import TREATMENTS, Reply
+from qguide.training.environments.alfworld.expert.memory import HouseMemory
+from qguide.training.environments.alfworld.game.observation import kind_of
 
 
 def mistake(memory: HouseMemory, rng: Random) -> Reply:

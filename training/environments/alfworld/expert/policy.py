@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from random import Random
 
-from qnet.support.lru_cache import LRUCache
-from qnet.types import Candidate, Message, SampleRequest
-from training.environments.alfworld.expert.expert import Expert
+from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.types import Candidate, Message, SampleRequest
+from qguide.training.environments.alfworld.expert.expert import Expert
 
 MISREADINGS = 0.6
 """Share of misreadings among the mistakes. A Q model that has seen few of them believes a false "it

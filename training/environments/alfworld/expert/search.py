@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from training.environments.alfworld.game.observation import kind_of
-from training.environments.alfworld.game.statistics import Statistics
+from qguide.training.environments.alfworld.game.observation import kind_of
+from qguide.training.environments.alfworld.game.statistics import Statistics
 
 OPENING_COST = 2.0
 """Number of actions to look into a closed receptacle; an open one needs one action."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from qnet.errors import InvalidGameError
-from training.environments.alfworld.game import pddl
+from qguide.qnet.errors import InvalidGameError
+from qguide.training.environments.alfworld.game import pddl
 
 GoalKind = Literal[
     "pick_and_place_simple",

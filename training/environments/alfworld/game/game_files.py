@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from qnet.errors import InvalidGameError
-from training.environments.alfworld.game.game import Game, Goal, Item, Receptacle, parse_game
+from qguide.qnet.errors import InvalidGameError
+from qguide.training.environments.alfworld.game.game import Game, Goal, Item, Receptacle, parse_game
 
 DOMAIN_FILE = Path(__file__).with_name("domain.pddl")
 GRAMMAR_FILE = Path(__file__).with_name("grammar.txt")

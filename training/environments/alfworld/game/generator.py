@@ -8,9 +8,9 @@ has to be stored.
 from collections.abc import Mapping
 from random import Random
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
-from training.environments.alfworld.game.statistics import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
+from qguide.training.environments.alfworld.game.statistics import (
     Counts,
     Statistics,
     load_statistics,

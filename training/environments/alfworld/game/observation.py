@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.alfworld.game.game import GoalKind
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.alfworld.game.game import GoalKind
 
 NOTHING_HAPPENS = "Nothing happens."
 _NAME = r"[a-z]+ \d+"

@@ -1,6 +1,6 @@
 """Statistics of ALFWorld's train games: the places of objects and the contents of rooms.
 
-    python -m training.environments.alfworld.game.statistics TRAIN_GAMES_DIR
+    python -m qguide.training.environments.alfworld.game.statistics TRAIN_GAMES_DIR
 
 counts the games and writes `statistics.json` beside this module. The expert's search order and the
 generator's rooms are based on these numbers. Only train games are counted.
@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from qnet.errors import InvalidGameError
-from training.environments.alfworld.game.game import Game, Receptacle, load_game
+from qguide.qnet.errors import InvalidGameError
+from qguide.training.environments.alfworld.game.game import Game, Receptacle, load_game
 
 RoomKind = Literal["kitchen", "living room", "bedroom", "bathroom"]
 ITEM_PROPERTIES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")

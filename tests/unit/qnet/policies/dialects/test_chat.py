@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from qnet.decision.selection import distinct
-from qnet.openai_messages import reworded, text_of, wire_message
-from qnet.policies.dialects.chat import read_completion
-from qnet.types import spent_on
-from qnet.usage import NOTHING, TokenUsage
+from qguide.qnet.decision.selection import distinct
+from qguide.qnet.openai_messages import reworded, text_of, wire_message
+from qguide.qnet.policies.dialects.chat import read_completion
+from qguide.qnet.types import spent_on
+from qguide.qnet.usage import NOTHING, TokenUsage
 
 CACHED: Any = {"cache_control": {"type": "ephemeral"}}
 IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import InvalidRequestError
-from qnet.native import NativeRequest
-from qnet.policies.dialects.messages import MAX_TOKENS, MessagesDialect
-from qnet.types import Candidate, History, Message, Sampling, ToolCall
-from qnet.usage import TokenUsage
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.native import NativeRequest
+from qguide.qnet.policies.dialects.messages import MAX_TOKENS, MessagesDialect
+from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
+from qguide.qnet.usage import TokenUsage
 
 DIALECT = MessagesDialect()
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import InvalidRequestError
-from qnet.policies.dialects.responses import ResponsesDialect
-from qnet.types import Candidate, Message, Sampling, ToolCall
-from qnet.usage import TokenUsage
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.policies.dialects.responses import ResponsesDialect
+from qguide.qnet.types import Candidate, Message, Sampling, ToolCall
+from qguide.qnet.usage import TokenUsage
 
 DIALECT = ResponsesDialect()
 

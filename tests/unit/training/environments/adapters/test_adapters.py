@@ -12,18 +12,18 @@ import gymnasium
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from qnet.types import Message, ToolCall
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.types import Message, ToolCall
+from qguide.training.configs.job_files import load_config, read_environment
+from qguide.training.environment import Environment, ToolEnvironment
+from qguide.training.environments.adapters.config import AdaptedConfig
+from qguide.training.environments.contract import Subject, check_environment
+from qguide.training.environments.registry import environment_config, find_environment
+from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.jobs.explore import ExploreConfig
 from tests.support.environment_servers import agentgym_app, openenv_app
 from tests.support.own_environments import GymLamp
 from tests.support.serving import serving_app
-from training.configs.job_files import load_config, read_environment
-from training.environment import Environment, ToolEnvironment
-from training.environments.adapters.config import AdaptedConfig
-from training.environments.contract import Subject, check_environment
-from training.environments.registry import environment_config, find_environment
-from training.environments.task_selection import SelectedSuite, build_selected_suite
-from training.jobs.explore import ExploreConfig
 
 HERE = "tests.support.own_environments:"
 LAMP = {"name": f"{HERE}GymLamp", "count": 2, "reward_range": [0, 3], "harmless": "look"}

@@ -19,17 +19,17 @@ from fastapi import FastAPI, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import StreamingResponse
 from rich.console import Console
 
-from qnet.errors import EnvironmentFailureError
-from qnet.records import TreeRow
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.records import TreeRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environment import Environment, StepResult, flag_of, take
+from qguide.training.environments.registry import environment_config
+from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.exploration.tree_expansion import Exploration
+from qguide.training.jobs.explore import ExploreConfig, run_explore
 from tests.support.own_environments import BadReward
 from tests.support.presser import Presser
 from tests.support.serving import serving_app
-from training.data.runs import read_rows
-from training.environment import Environment, StepResult, flag_of, take
-from training.environments.registry import environment_config
-from training.environments.task_selection import build_selected_suite
-from training.exploration.tree_expansion import Exploration
-from training.jobs.explore import ExploreConfig, run_explore
 
 BAD = {
     "a text": ('"one"', "'one'"),

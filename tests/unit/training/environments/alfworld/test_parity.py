@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from training.environments.alfworld.engines import python as engine
-from training.environments.alfworld.parity import Agreement, ParityReport, run_parity
+from qguide.training.environments.alfworld.engines import python as engine
+from qguide.training.environments.alfworld.parity import Agreement, ParityReport, run_parity
 
 
 def parity(games: Path, episodes: int, max_steps: int) -> tuple[ParityReport, str]:

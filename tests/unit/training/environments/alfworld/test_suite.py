@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from training.environments.alfworld.suite import build_alfworld_suite, build_generated_suite
-from training.environments.task_selection import select_tasks
+from qguide.qnet.errors import ConfigError
+from qguide.training.environments.alfworld.suite import build_alfworld_suite, build_generated_suite
+from qguide.training.environments.task_selection import select_tasks
 
 
 def test_ids_are_the_same_from_every_level(games_dir: Path) -> None:

@@ -1,7 +1,11 @@
 """Search ranks a question's paragraphs, and lookup goes through the sentences of one."""
 
-from training.environments.hotpotqa.episode import ParagraphIndex, describe_found, sentences_with
-from training.environments.hotpotqa.questions import Paragraph
+from qguide.training.environments.hotpotqa.episode import (
+    ParagraphIndex,
+    describe_found,
+    sentences_with,
+)
+from qguide.training.environments.hotpotqa.questions import Paragraph
 
 RIVER = Paragraph("Isen", ("The Isen is a river.", " It flows through Calder."))
 TOWN = Paragraph("Calder", ("Calder is a town.", " A river named Isen runs there."))

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
-from training.data.records import TrajectoryRow
-from training.data.runs import read_rows
-from training.environment import Task
-from training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
-from training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
-from training.environments.hotpotqa.generated import NAME_SETS, generated_question
-from training.environments.hotpotqa.questions import read_questions
-from training.environments.task_selection import read_task_ids
-from training.jobs.collect import CollectConfig, run_collect
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import read_rows
+from qguide.training.environment import Task
+from qguide.training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
+from qguide.training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
+from qguide.training.environments.hotpotqa.generated import NAME_SETS, generated_question
+from qguide.training.environments.hotpotqa.questions import read_questions
+from qguide.training.environments.task_selection import read_task_ids
+from qguide.training.jobs.collect import CollectConfig, run_collect
 
 SPLITS = Path(__file__).parents[5] / "training/environments/hotpotqa/splits"
 ENTRY = {

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
 from tests.support.mariadb_dump import DUMP
-from training.environments.intercode_sql.mariadb import MariaDbServer
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from training.environments.intercode_sql import database as module
-from training.environments.intercode_sql.database import Database, open_file, open_script
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.training.environments.intercode_sql import database as module
+from qguide.training.environments.intercode_sql.database import Database, open_file, open_script
 
 SCRIPT = """
 CREATE TABLE shop.item (id INTEGER PRIMARY KEY, name VARCHAR(20) NOT NULL, sold TEXT);

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from qguide.training.environments.intercode_sql import mariadb_connection as module
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
+from qguide.training.environments.intercode_sql.database import QueryResult, ReadOnlyDatabase
+from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
+from qguide.training.environments.intercode_sql.mariadb_connection import MariaDatabase
 from tests.support.mariadb_dump import only
 from tests.support.recorded_sql import share_of_equal_rewards
-from training.environments.intercode_sql import mariadb_connection as module
-from training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from training.environments.intercode_sql.database import QueryResult, ReadOnlyDatabase
-from training.environments.intercode_sql.mariadb import MariaDbServer
-from training.environments.intercode_sql.mariadb_connection import MariaDatabase
 
 UNLIMITED = "SET STATEMENT max_statement_time=0, sql_select_limit=DEFAULT FOR "
 MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000) "

@@ -13,13 +13,13 @@ from typing import Any
 import psutil
 import pytest
 
-from qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.training.environments.intercode_sql import mariadb_connection as module
+from qguide.training.environments.intercode_sql import mariadb_process as process_module
+from qguide.training.environments.intercode_sql.mariadb import MariaDbServer, find_server
+from qguide.training.environments.intercode_sql.mariadb_connection import MariaDatabase
+from qguide.training.environments.intercode_sql.mariadb_process import MariaDbProcess
 from tests.support.mariadb_dump import DUMP, only
-from training.environments.intercode_sql import mariadb_connection as module
-from training.environments.intercode_sql import mariadb_process as process_module
-from training.environments.intercode_sql.mariadb import MariaDbServer, find_server
-from training.environments.intercode_sql.mariadb_connection import MariaDatabase
-from training.environments.intercode_sql.mariadb_process import MariaDbProcess
 
 ANSWERED_WITHIN_S = 60
 
@@ -135,7 +135,7 @@ def test_the_server_does_not_outlive_a_killed_job(server: MariaDbServer, tmp_pat
     job = f"""
 import sys, time
 from pathlib import Path
-from training.environments.intercode_sql.mariadb import MariaDbServer
+from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
 server = MariaDbServer(Path({str(dump)!r}), ["shop"])
 print(server.opener("shop")().execute("SELECT @@socket").records[0][0], flush=True)
 time.sleep(600)
@@ -157,8 +157,8 @@ def test_a_job_killed_while_the_server_is_installed_leaves_no_data(
     mariadb_installed: None,
 ) -> None:
     job = """
-from training.environments.intercode_sql.mariadb import find_server
-from training.environments.intercode_sql.mariadb_process import MariaDbProcess
+from qguide.training.environments.intercode_sql.mariadb import find_server
+from qguide.training.environments.intercode_sql.mariadb_process import MariaDbProcess
 process = MariaDbProcess(*find_server())
 print(process._folder, flush=True)
 process.start()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from training.environments.intercode_sql.episode import (
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
+from qguide.training.environments.intercode_sql.episode import (
     parse_records,
     shortened,
     with_shape,

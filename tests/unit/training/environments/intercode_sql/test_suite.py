@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
-from tests.support.recorded_sql import share_of_equal_rewards
-from training.environments.intercode_sql.actions import parse_sql
-from training.environments.intercode_sql.bundle import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.environments.intercode_sql.actions import parse_sql
+from qguide.training.environments.intercode_sql.bundle import (
     INTERCODE_SQL,
     InterCodeSqlConfig,
     build_suite,
 )
-from training.environments.intercode_sql.generated import generated_task
-from training.environments.task_selection import read_task_ids
+from qguide.training.environments.intercode_sql.generated import generated_task
+from qguide.training.environments.task_selection import read_task_ids
+from tests.support.recorded_sql import share_of_equal_rewards
 
 FOLDS = sorted((Path(__file__).parents[5] / "training/environments/intercode_sql/folds").iterdir())
 

@@ -9,17 +9,22 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError, EnvironmentFailureError
-from training.environment import Task
-from training.environments.sciworld.bundle import SCIWORLD, SciWorldConfig, build_suite
-from training.environments.sciworld.episode import NOT_UNDERSTOOD, SciWorldEpisode
-from training.environments.sciworld.simulator import (
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.training.environment import Task
+from qguide.training.environments.sciworld.bundle import SCIWORLD, SciWorldConfig, build_suite
+from qguide.training.environments.sciworld.episode import NOT_UNDERSTOOD, SciWorldEpisode
+from qguide.training.environments.sciworld.simulator import (
     EPISODE_MB,
     SimulatorPool,
     find_java,
     find_simulator,
 )
-from training.environments.sciworld.suite import SciWorldSuite, Split, split_tasks, step_limits
+from qguide.training.environments.sciworld.suite import (
+    SciWorldSuite,
+    Split,
+    split_tasks,
+    step_limits,
+)
 
 PAPERS: tuple[Split, ...] = ("train", "validation", "test")
 TASK = Task("find-plant/0", "find-plant", "0")

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from qnet.errors import ConfigError
-from training.environment import StepResult
-from training.environments.webshop.bundle import WEBSHOP, WebShopConfig, build_suite
-from training.environments.webshop.catalogue import Catalogue, Goal, Product
-from training.environments.webshop.episode import INVALID, ShoppingEpisode
-from training.environments.webshop.files import read_goals, read_products
-from training.environments.webshop.generated import (
+from qguide.qnet.errors import ConfigError
+from qguide.training.environment import StepResult
+from qguide.training.environments.webshop.bundle import WEBSHOP, WebShopConfig, build_suite
+from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.episode import INVALID, ShoppingEpisode
+from qguide.training.environments.webshop.files import read_goals, read_products
+from qguide.training.environments.webshop.generated import (
     CATALOGUE_SIZE,
     CATALOGUES,
     generated_goal,
     generated_products,
 )
-from training.environments.webshop.suite import ShoppingSuite
+from qguide.training.environments.webshop.suite import ShoppingSuite
 
 PRODUCTS = generated_products()
 GOAL = generated_goal(0, PRODUCTS)

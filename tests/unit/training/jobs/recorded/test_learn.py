@@ -5,14 +5,14 @@ from random import Random
 import pytest
 from rich.console import Console
 
-from qnet.errors import CheckpointError, ConfigError, RecordError
-from qnet.models.feature_q import WEIGHTS, is_feature_q, load_feature_q
-from qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
-from qnet.records import NodeRow, TreeRow
-from qnet.types import Message, ScoreRequest
-from training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
-from training.licence.report import show_manifest
-from training.rollouts.models import Inference, build_scorer
+from qguide.qnet.errors import CheckpointError, ConfigError, RecordError
+from qguide.qnet.models.feature_q import WEIGHTS, is_feature_q, load_feature_q
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.licence.report import show_manifest
+from qguide.training.rollouts.models import Inference, build_scorer
 
 RIGHT = {"ring": "red", "coin": "blue"}
 

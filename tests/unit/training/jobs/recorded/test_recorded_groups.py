@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import ConfigError, RecordError
-from training.data.decision_groups import DecisionGroupsRow
-from training.data.records import TrajectoryRow
-from training.data.runs import RunFolder, read_rows
-from training.environments.intercode_sql.bundle import InterCodeSqlConfig
-from training.jobs.recorded.groups import RecordedGroupsConfig, run_recorded_groups
+from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig
+from qguide.training.jobs.recorded.groups import RecordedGroupsConfig, run_recorded_groups
 
 
 def turn(action: str, reward: float = 0.0, observation: str = "[(2,)]") -> dict[str, Any]:

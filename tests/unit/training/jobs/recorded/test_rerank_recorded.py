@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig
+from qguide.training.jobs.recorded.groups import run_recorded_groups
+from qguide.training.jobs.recorded.rerank import RerankConfig, RerankedRow, RerankFold, run_rerank
 from tests.unit.training.jobs.recorded.test_recorded_groups import configure
-from training.data.runs import RunFolder, read_rows
-from training.environments.intercode_sql.bundle import InterCodeSqlConfig
-from training.jobs.recorded.groups import run_recorded_groups
-from training.jobs.recorded.rerank import RerankConfig, RerankedRow, RerankFold, run_rerank
 
 
 def write_fold(folder: Path, first_seed: int) -> Path:

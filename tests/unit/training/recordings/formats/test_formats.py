@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from qnet.types import Message
+from qguide.qnet.types import Message
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
+from qguide.training.recordings import json_window
+from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.recordings.formats.table import FORMATS
 from tests.support.documents import blocks_of
 from tests.support.recording_samples import (
     ASKED,
@@ -20,12 +26,6 @@ from tests.support.recording_samples import (
     bfcl,
     dump,
 )
-from training.jobs.import_episodes import ImportConfig, run_import
-from training.recordings import json_window
-from training.recordings.episode import BadRecord, RecordedEpisode
-from training.recordings.fields import Fields
-from training.recordings.formats.read import read_episodes, recording_of
-from training.recordings.formats.table import FORMATS
 
 
 def read(source: Path, format_: str | None = None, fields: Fields | None = None) -> list[Any]:

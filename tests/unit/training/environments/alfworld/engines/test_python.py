@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from training.environment import StepResult
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.game.game import Game, Goal, Item, Receptacle
-from training.environments.alfworld.game.observation import NOTHING_HAPPENS
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environment import StepResult
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.game.game import Game, Goal, Item, Receptacle
+from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
 
 def item(name: str, location: str | None, **properties: Any) -> Item:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.alfworld.engines import textworld
-from training.environments.alfworld.engines.textworld import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.alfworld.engines import textworld
+from qguide.training.environments.alfworld.engines.textworld import (
     BANNER,
     EnginePool,
     TextWorldEnvironment,

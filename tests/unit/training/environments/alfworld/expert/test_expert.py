@@ -5,15 +5,15 @@ from random import Random
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.suite import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.suite import (
     AlfWorldSuite,
     build_alfworld_suite,
     build_generated_suite,
 )
-from training.trajectory import parse_action
+from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 40
 LEAST_WIN_RATE = 0.97

@@ -5,16 +5,16 @@ from random import Random
 
 import pytest
 
-from qnet.types import Message, SampleRequest, Sampling
-from training.environments.alfworld.bundle import AlfWorldConfig
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.expert.memory import HouseMemory
-from training.environments.alfworld.expert.mistakes import misreading
-from training.environments.alfworld.expert.policy import ExpertPolicy
-from training.environments.alfworld.game.generator import generate_game
-from training.rollouts.models import Inference, build_policy
-from training.trajectory import parse_action
+from qguide.qnet.types import Message, SampleRequest, Sampling
+from qguide.training.environments.alfworld.bundle import AlfWorldConfig
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.memory import HouseMemory
+from qguide.training.environments.alfworld.expert.mistakes import misreading
+from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
+from qguide.training.environments.alfworld.game.generator import generate_game
+from qguide.training.rollouts.models import Inference, build_policy
+from qguide.training.trajectory import parse_action
 
 COLD, HOT = Sampling(0.0), Sampling(1.0, seed=3)
 
@@ -65,7 +65,7 @@ def test_a_misreading_claims_what_is_not_there_and_overlooks_what_is() -> None:
 
 
 def test_what_it_has_answered_before_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.environments.alfworld.expert.policy.MOST_EXPERTS", 3)
+    monkeypatch.setattr("qguide.training.environments.alfworld.expert.policy.MOST_EXPERTS", 3)
     asked, kept = [], ExpertPolicy()
     for seed in range(3):
         environment = PythonEnvironment(generate_game(seed))

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from training.environments.alfworld.expert.search import next_receptacle, search_plan
-from training.environments.alfworld.game.statistics import Statistics, load_statistics
+from qguide.training.environments.alfworld.expert.search import next_receptacle, search_plan
+from qguide.training.environments.alfworld.game.statistics import Statistics, load_statistics
 
 
 def statistics(**rates: int) -> Statistics:

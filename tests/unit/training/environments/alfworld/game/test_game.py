@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import InvalidGameError
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.game.game import (
+from qguide.qnet.errors import InvalidGameError
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.game.game import (
     GOAL_KINDS,
     Game,
     Goal,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import InvalidGameError
-from training.environment import Task
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.game.game import (
+from qguide.qnet.errors import InvalidGameError
+from qguide.training.environment import Task
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.game.game import (
     GOAL_KINDS,
     Game,
     Goal,
@@ -19,10 +19,10 @@ from training.environments.alfworld.game.game import (
     Receptacle,
     load_game,
 )
-from training.environments.alfworld.game.game_files import game_data, write_game
-from training.environments.alfworld.game.generator import generate_game
-from training.environments.alfworld.suite import AlfWorldSuite, build_generated_suite
-from training.trajectory import parse_action
+from qguide.training.environments.alfworld.game.game_files import game_data, write_game
+from qguide.training.environments.alfworld.game.generator import generate_game
+from qguide.training.environments.alfworld.suite import AlfWorldSuite, build_generated_suite
+from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 40
 SEEDS = 30

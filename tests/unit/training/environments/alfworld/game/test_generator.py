@@ -6,13 +6,13 @@ from hashlib import sha256
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.alfworld.engines.python import PythonEnvironment
-from training.environments.alfworld.expert.expert import Expert
-from training.environments.alfworld.game.game import GOAL_KINDS, Game
-from training.environments.alfworld.game.generator import NOVELTY, draw_game, generate_game
-from training.environments.alfworld.game.statistics import RoomStatistics, load_statistics
-from training.trajectory import parse_action
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game
+from qguide.training.environments.alfworld.game.generator import NOVELTY, draw_game, generate_game
+from qguide.training.environments.alfworld.game.statistics import RoomStatistics, load_statistics
+from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 40
 LEAST_WIN_RATE = 0.97

@@ -2,15 +2,15 @@
 
 import pytest
 
-from qnet.errors import EnvironmentFailureError
-from training.environments.alfworld.game.observation import (
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.training.environments.alfworld.game.observation import (
     HouseTask,
     Scene,
     read_receptacles,
     read_scene,
     read_task,
 )
-from training.environments.alfworld.game.statistics import load_statistics
+from qguide.training.environments.alfworld.game.statistics import load_statistics
 
 ROOM = (
     "You are in the middle of a room. Looking quickly around you, you see a bed 1, a desk 2,"

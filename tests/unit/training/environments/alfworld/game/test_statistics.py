@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from qnet.errors import InvalidGameError
-from training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
-from training.environments.alfworld.game.statistics import (
+from qguide.qnet.errors import InvalidGameError
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
+from qguide.training.environments.alfworld.game.statistics import (
     STATISTICS_FILE,
     RoomStatistics,
     count_statistics,
