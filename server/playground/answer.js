@@ -13,6 +13,7 @@ const REASONS = {
   likeliest: "its Q is that of all others, and it was drawn most often",
   only_candidate: "there was no other",
   unanimous: "all candidates are the same, so none was scored",
+  explored: "it was taken at random, so that its outcome is seen",
   fallback: "no Q could be given and it was drawn most often",
 };
 

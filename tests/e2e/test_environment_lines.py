@@ -1,7 +1,6 @@
 """The job files of each environment, in the order of its pipeline, at the smallest size."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,16 +71,12 @@ def test_the_job_files_lead_from_solutions_to_results(
         request.getfixturevalue("sciworld_installed")
     monkeypatch.chdir(tmp_path)
     folder = CONFIGS / environment
-    stages = tomllib.loads((folder / "pipeline.toml").read_text())["stages"]
-    for stage in stages.values():
-        job, config = stage["job"], str(folder / stage["config"])
-        playing = ENVIRONMENTS[environment] if job in PLAYING else ()
+    for stage in load_pipeline(folder / "pipeline.toml").stages.values():
+        playing = ENVIRONMENTS[environment] if stage.job in PLAYING else ()
         overrides = [
-            part
-            for one in (*stage.get("set", ()), *SMALLEST[job], *playing)
-            for part in ("--set", one)
+            part for one in (*stage.set, *SMALLEST[stage.job], *playing) for part in ("--set", one)
         ]
-        arguments = [job, "--config", config, *overrides]
+        arguments = [stage.job, "--config", str(stage.config), *overrides]
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
     results = json.loads((tmp_path / f"runs/{environment}/evaluation/results.json").read_text())

@@ -101,7 +101,7 @@ def test_no_arrow_runs_the_wrong_way(package: str) -> None:
         ("qnet", "def late():\n    from qguide.training.tasks import Task"),
         ("server", "from qguide.training import records"),
         ("server", "from qguide import training"),
-        ("server", "from " + "qguide.server.app import create_app"),
+        ("server", "from server.app import create_app"),
         ("training", "from qguide.server.schemas import ActRequest"),
         ("training", "from . import records"),
         ("qnet", "from tests.tiny_models import renderer"),
