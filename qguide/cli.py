@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from qguide.commands.checkpoint import domain, inspect
 from qguide.commands.demo import demo
 from qguide.commands.environment import app as environment
 from qguide.commands.errors import exit_with
@@ -15,7 +16,6 @@ from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.games import generate, parity, play
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
-from qguide.commands.learning import domain, inspect, learn
 from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
@@ -92,10 +92,9 @@ def _add(group: str, *commands: Callable[..., None]) -> None:
 
 
 _add("Server", serve, demo, report, fake_upstream)
-_add("Recordings", learn)
 _add("Pipelines", run)
-_add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
 add_jobs(app)
+_add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
 _add("Evaluation", compare, success_curve, step_rewards)
 _add("Environments", play, generate, parity)
 app.add_typer(keys, name="keys", rich_help_panel="Server")

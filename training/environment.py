@@ -23,7 +23,6 @@ from typing import (
     runtime_checkable,
 )
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.errors import EnvironmentFailureError
@@ -151,7 +150,11 @@ def flag_of(value: object, name: str) -> bool:
     """
     if value is None:
         return False
-    if isinstance(value, bool | np.bool_):
+    if isinstance(value, bool):
+        return value
+    import numpy as np  # here, because every command imports this module
+
+    if isinstance(value, np.bool_):
         return bool(value)
     raise EnvironmentFailureError(f"{name} is {reprlib.repr(value)}; give true or false")
 

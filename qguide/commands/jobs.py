@@ -32,8 +32,7 @@ Overrides = Annotated[
 def add_jobs(app: typer.Typer) -> None:
     """Add the command of each job, below the heading of its group."""
     for job in JOBS.values():
-        if not job.by_hand:
-            app.command(job.name, help=job.help, rich_help_panel=job.group)(_command_of(job))
+        app.command(job.name, help=job.help, rich_help_panel=job.group)(_command_of(job))
 
 
 def _command_of(job: Job) -> Any:

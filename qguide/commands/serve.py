@@ -24,6 +24,32 @@ _SWITCH_INTERVAL_S = 0.0005
 the device thread and must get it back from the event loop; with Python's default of 5 ms, a
 forward pass of a few ms took several times as long on a busy event loop."""
 
+Scorer = Annotated[
+    str | None,
+    typer.Option(
+        "--q-model",
+        "--scorer",
+        help="embedded, scripted, none, votes, likelihood, validity, a checkpoint folder or "
+        "judge:UPSTREAM; rules may stand before others (validity+votes). Without it only the "
+        "embedded policy has a Q model.",
+    ),
+]
+Upstream = Annotated[
+    str | None,
+    typer.Option(
+        help="A chat model as the policy: openai:MODEL, anthropic:MODEL or URL#MODEL; see "
+        "QGUIDE_UPSTREAMS. --scorer judge:MODEL has it judge its own candidates."
+    ),
+]
+Learn = Annotated[
+    bool,
+    typer.Option(
+        "--learn",
+        help="Learn from episodes that end with an outcome, and guide once a trial shows that "
+        "it helps; see GET /v1/learning.",
+    ),
+]
+
 _PLAIN_NAMES = ("embedded", "scripted", "none", "votes", "likelihood", "validity", "judge")
 
 
@@ -35,35 +61,13 @@ def serve(
         str | None,
         typer.Option(help="embedded, scripted, a checkpoint folder or an upstream."),
     ] = None,
-    q_model: Annotated[
-        str | None,
-        typer.Option(
-            "--q-model",
-            "--scorer",
-            help="embedded, scripted, none, votes, likelihood, validity, a checkpoint folder or "
-            "judge:UPSTREAM; rules may stand before others (validity+votes). Without it only the "
-            "embedded policy has a Q model.",
-        ),
-    ] = None,
-    upstream: Annotated[
-        str | None,
-        typer.Option(
-            help="A chat model as the policy: openai:MODEL, anthropic:MODEL or URL#MODEL; see "
-            "QGUIDE_UPSTREAMS. --scorer judge:MODEL has it judge its own candidates."
-        ),
-    ] = None,
+    q_model: Scorer = None,
+    upstream: Upstream = None,
     vllm: Annotated[
         str | None,
         typer.Option(help="A model to serve with vLLM as the policy; see QGUIDE_VLLM_PYTHON."),
     ] = None,
-    learn: Annotated[
-        bool,
-        typer.Option(
-            "--learn",
-            help="Learn from episodes that end with an outcome, and guide once a trial shows that "
-            "it helps; see GET /v1/learning.",
-        ),
-    ] = False,
+    learn: Learn = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept other machines without API keys.")
     ] = False,

@@ -32,7 +32,7 @@ class Option:
 
     name: str
     help: str
-    kind: type = str
+    kind: Any = str
     fields: tuple[str, ...] = ()
     several: bool = False
     argument: bool = False
@@ -116,6 +116,21 @@ IMPORT: Final = (
     Option("task_key", "Place of the task id; @file is the name of the file."),
     Option("messages_key", "Place of the messages, such as result.messages."),
     Option("outcomes", "JSON file of rewards by task id, for episodes that state none.", Path),
+    Option("default_reward", "Reward of episodes that state none.", float),
+    Option("skip_bad", "Leave out records that hold no episode.", bool),
+)
+
+LEARN: Final = (
+    Option(
+        "source",
+        "Recordings as `qguide import` reads them, or trajectories.",
+        list[Path],
+        argument=True,
+    ),
+    Option("output", "Folder to write.", Path),
+    Option("name", "Name that it is served under."),
+    Option("reward_key", "Field or span attribute that holds the reward."),
+    Option("task_key", "Field or span attribute that holds the task id."),
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
 )

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
-from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, Option
+from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
 from qguide.qnet.errors import ConfigError
 
 Group = Literal["Recordings", "Data", "Training", "Evaluation"]
@@ -32,7 +32,6 @@ class Job:
         prints: import path of the function that prints the result; empty where the job prints it
             itself; None prints its figures.
         stage: may be a stage of a pipeline; its output is a run folder.
-        by_hand: its command is written by hand, in `qguide.commands`.
     """
 
     name: str
@@ -44,7 +43,6 @@ class Job:
     options: tuple[Option, ...] = ()
     prints: str | None = None
     stage: bool = True
-    by_hand: bool = False
 
     def config_type(self) -> type[BaseModel]:
         """The class that validates the configuration."""
@@ -75,7 +73,8 @@ _ALL: Final = (
         "run_learn",
         "Recordings",
         "Learn a Q model from recorded episodes in seconds, without a network, and judge it.",
-        by_hand=True,
+        options=LEARN,
+        prints="",
     ),
     Job(
         "export-data",

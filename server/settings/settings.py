@@ -6,13 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import (
-    Field,
-    HttpUrl,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qguide.qnet.decision.decide import Fallback
@@ -21,9 +15,7 @@ from qguide.qnet.decision.perturbation import DEFAULT_MAX_TOKENS
 from qguide.qnet.decision.prior import PriorBy
 from qguide.qnet.decision.selection import SelectionName
 from qguide.qnet.judging.settings import JudgeSettings
-from qguide.qnet.policies.upstream_settings import (
-    UpstreamName,
-)
+from qguide.qnet.policies.upstream_settings import UpstreamName
 from qguide.qnet.records import MAX_REWARD
 from qguide.qnet.types import TaskMarker
 from qguide.server.allowlist.content import Reach

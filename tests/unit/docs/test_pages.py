@@ -188,8 +188,6 @@ def assert_qguide(command: Command) -> None:
             path = options["config"]
             overrides = [*(options["overrides"] or ()), *([] if path else ["output=there"])]
             filled = fields_of(JOBS[name].options, options)
-            if JOBS[name].by_hand:
-                filled["source"] = options["source"]
             kind = JOBS[name].config_type()
             load_config(kind, path and ROOT / path, overrides, options=filled)
         if name == "serve" and "policy" in options:

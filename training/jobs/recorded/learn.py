@@ -10,6 +10,7 @@ import secrets
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
 
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.feature_q import save_feature_q
@@ -21,6 +22,7 @@ from qguide.training.learning.episodes import Episode
 from qguide.training.learning.learner import Learned, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.domain import fit_domain
+from qguide.training.licence.report import show_licence
 from qguide.training.licence.verdict import licence_of
 from qguide.training.recordings.fields import Fields
 
@@ -77,8 +79,11 @@ class LearnConfig(BaseModel):
         )
 
 
-def run_learn(config: LearnConfig) -> Manifest:
-    """Write the checkpoint; its manifest says whether it may guide.
+def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifest:
+    """Write the checkpoint and show its licence; its manifest says whether it may guide.
+
+    Args:
+        console: shows the licence; None is stdout.
 
     Raises:
         ConfigError: see `read_learnable`.
@@ -97,7 +102,20 @@ def run_learn(config: LearnConfig) -> Manifest:
         manifest = _manifest(config, learned, episodes)
         states = [(episode.task, state) for episode in episodes for state in episode.states]
         domain = fit_domain(states, salt=salt.hex())
-        return save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
+        saved = save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
+    _show(saved, config.output / CHECKPOINT, console or Console())
+    return saved
+
+
+def _show(manifest: Manifest, checkpoint: Path, console: Console) -> None:
+    figures = manifest.metrics
+    console.print(
+        f"{figures['episodes']:,.0f} episodes of {figures['tasks']:,.0f} tasks, mean reward "
+        f"{figures['mean_reward']:.3f} → {checkpoint}",
+        markup=False,
+        soft_wrap=True,
+    )
+    show_licence(manifest.licence, console)
 
 
 def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) -> Manifest:

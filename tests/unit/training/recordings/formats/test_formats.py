@@ -15,17 +15,11 @@ from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
 from qguide.training.recordings.formats.table import FORMATS
 from tests.support.documents import blocks_of
-from tests.support.recording_samples import (
-    ASKED,
-    BFCL_FUNCTIONS,
-    CHAT,
-    INSPECT_HEADER,
-    SAMPLES,
-    Sample,
-    atif,
-    bfcl,
-    dump,
-)
+from tests.support.recordings import SAMPLES
+from tests.support.recordings.agents import atif
+from tests.support.recordings.runs import BFCL_FUNCTIONS, bfcl
+from tests.support.recordings.sample import ASKED, CHAT, Sample, dump
+from tests.support.recordings.traces import INSPECT_HEADER
 
 
 def read(source: Path, format_: str | None = None, fields: Fields | None = None) -> list[Any]:

@@ -1,0 +1,108 @@
+"""Results of benchmarks, and rows of trainers: InterCode, MINT, Terminal-Bench, BFCL, TRL, verl."""
+
+import json
+from pathlib import Path
+from typing import Final
+
+from tests.support.recordings.sample import (
+    ARGUMENTS,
+    ASKED,
+    CHAT,
+    SAID,
+    TASK,
+    Sample,
+    dump,
+)
+
+
+def intercode(folder: Path) -> None:
+    """Results of InterCode: an object of episodes."""
+    history = {
+        "actions": ["look desk", "take mug"],
+        "observations": ["A mug.", "Taken."],
+        "rewards": [0.2, 1.0],
+        "valid_action": [True, True],
+    }
+    summary = {"max_reward": 1.0, "max_reward_idx": 1, "turns_taken": 2, "turns_max": 2}
+    episode = {
+        "environment": "ic_bash",
+        "dataset": "d.json",
+        "task_id": 3,
+        "query": TASK,
+        "turn_history": history,
+        "summary": summary,
+    }
+    (folder / "ic_bash.json").write_text(json.dumps({"0": episode}, indent=2))
+
+
+def mint(folder: Path) -> None:
+    """An episode of MINT as the recordings beside the project have it."""
+    history = [{"role": m.role, "content": m.content} for m in SAID]
+    row = {"set": "reasoning/x", "task_id": 3, "model": "gpt", "success": 1, "history": history}
+    dump(folder / "episodes.jsonl", row)
+
+
+def mint_run(folder: Path) -> None:
+    """A line of MINT's own results."""
+    history = [{"role": m.role, "content": m.content} for m in SAID]
+    state = {"history": history, "success": True, "finished": True, "terminate_reason": "done"}
+    dump(folder / "results.jsonl", {"state": state, "task": {"task_id": "3", "prompt": TASK}})
+
+
+def trl(folder: Path) -> None:
+    """TRL's unpaired preferences, which KTO trains on."""
+    prompt, completion = [CHAT[0]], [CHAT[3]]
+    dump(folder / "kto.jsonl", {"prompt": prompt, "completion": completion, "label": True})
+
+
+def verl(folder: Path) -> None:
+    """A line of what verl writes into its `rollout_data_dir`."""
+    row = {"input": TASK, "output": "It is on the desk.", "score": 1.0, "step": 4, "gts": "desk"}
+    dump(folder / "4.jsonl", row)
+
+
+def terminal_bench(folder: Path) -> None:
+    """A run of Terminal-Bench with Terminus' logs; the run's own result repeats its trials."""
+    trial = folder / "run" / "mug" / "mug.1-of-1.run"
+    result = {
+        "trial_name": "mug.1-of-1.run",
+        "task_id": "mug",
+        "instruction": TASK,
+        "is_resolved": False,
+        "failure_mode": "agent_timeout",
+        "recording_path": None,
+    }
+    (trial / "agent-logs").mkdir(parents=True)
+    (trial / "results.json").write_text(json.dumps(result, indent=4))
+    (folder / "run" / "results.json").write_text(json.dumps({"results": [result]}, indent=4))
+    for number, (prompt, answer) in enumerate(((TASK, "look desk"), ("A mug.", "take mug"))):
+        episode = trial / "agent-logs" / f"episode-{number}"
+        episode.mkdir()
+        (episode / "prompt.txt").write_text(prompt)
+        (episode / "response.txt").write_text(answer)
+
+
+BFCL_FUNCTIONS: Final = [{"name": "look", "parameters": {"type": "dict"}}]
+
+
+def bfcl(folder: Path) -> None:
+    """A clone of BFCL's results: one model was right, the other's score has the question."""
+    prompt = {"id": "simple_0", "question": [[CHAT[0]]], "function": BFCL_FUNCTIONS}
+    for model in ("right", "wrong"):
+        result = [{"look": json.dumps(ARGUMENTS)}]
+        name = f"{model}/non_live/BFCL_v4_simple_result.json"
+        dump(folder / "result" / name, {"id": "simple_0", "result": result})
+    failure = {"id": "simple_0", "valid": False, "prompt": prompt, "error": ["wrong"]}
+    scores = folder / "score"
+    dump(scores / "right/non_live/BFCL_v4_simple_score.json", {"accuracy": 1.0})
+    dump(scores / "wrong/non_live/BFCL_v4_simple_score.json", {"accuracy": 0.0}, failure)
+
+
+SAMPLES: Final = (
+    Sample("intercode", intercode, SAID, "ic_bash/d.json/3"),
+    Sample("mint", mint, SAID, "reasoning/x/3", agent="gpt"),
+    Sample("mint-run", mint_run, SAID, "3"),
+    Sample("trl", trl, ASKED, ""),
+    Sample("verl", verl, ASKED, ""),
+    Sample("terminal-bench", terminal_bench, SAID[:4], "mug", reward=0.0, terminated=False),
+)
