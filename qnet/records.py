@@ -294,7 +294,8 @@ class OfferRow(Row):
         shadow: `name@version` of a second Q model that scored the step without effect; "" for none,
             None in rows of before.
         arm: how the episode was played while the server learned; "" without learning.
-        propensity: probability of `chosen` among these candidates; None without learning.
+        propensity: probability of `chosen` among these candidates, given whether the step explored
+            at random; None without learning.
     """
 
     task_id: NonEmpty

@@ -78,6 +78,8 @@ def _by_exit(text: str) -> float | None:
 def _by_tests(text: str) -> float | None:
     """Share of tests that passed by the last line that counts any."""
     for line in reversed(text.splitlines()):
+        if line.lstrip().startswith("Snapshots:"):  # Jest's last line counts no tests
+            continue
         counts = [(word.lower(), int(number)) for number, word in _REPORT.findall(line)]
         if total := sum(number for _, number in counts):
             return sum(number for word, number in counts if word == "passed") / total

@@ -26,6 +26,7 @@ from qguide.server.episodes.ruled_outcome import ruled_outcome
 from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
+from qguide.server.q_models.aliases import plain_name
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.outcome_rules import OutcomeRule
 from qguide.server.settings.settings import Settings
@@ -223,7 +224,7 @@ class Episodes:
 
             episode = await self._store.update(place, close)
             if ends and episode.last is not None:
-                self._metrics.count_episode(episode.last.q_model, outcome.reward)
+                self._metrics.count_episode(_counted_for(episode), outcome.reward)
             if episode.recorded:
                 await self._tell(place, episode)
                 return Closed(episode, "")
@@ -288,6 +289,13 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
     max_bytes, ttl_s = settings.episodes_memory_bytes, settings.episodes_ttl_s
     own = MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=ttl_s)
     return RedisEpisodeStore(link, own, max_bytes=max_bytes, ttl_s=ttl_s) if link else own
+
+
+def _counted_for(episode: Episode) -> str:
+    """The Q model that metrics count an episode for; learned ones as one, for they come and go."""
+    assert episode.last is not None
+    guided = episode.arm is not None and episode.arm.guided
+    return plain_name(episode.last.q_model) if guided else episode.last.q_model
 
 
 def _closed(episode_id: str, outcome: Outcome, known: Episode | None) -> Episode:

@@ -67,7 +67,8 @@ class Offer(_State):
         out_of_domain: the state was outside the Q model's domain; None if that was not asked.
         shadow: `name@version` of the Q model's shadow; "" for none, None in a state of before.
         arm: the episode's part in learning; None without learning.
-        propensity: probability of this choice among these candidates; None without learning.
+        propensity: probability of this choice among these candidates, given whether the step
+            explored; None without learning.
     """
 
     at: int

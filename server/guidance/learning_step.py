@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Final
 
 from qguide.qnet.action_key import effects_of
 from qguide.qnet.decision.decision import Decision
@@ -12,8 +11,7 @@ from qguide.qnet.openai_messages import tools_in
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.learning.service import Learning, Play
-
-_INSTRUCTING: Final = ("system", "developer")
+from qguide.server.messages.history import INSTRUCTING
 
 
 async def play_of(
@@ -33,7 +31,7 @@ def exploring(asked: GuidedStepRequest, play: Play) -> GuidedStepRequest:
 
 
 def propensity_of(decision: Decision) -> float:
-    """Probability of the choice among the candidates that were drawn."""
+    """Probability of the choice among the candidates, given whether the step explored."""
     if decision.reason != "explored":
         return 1.0
     return 1 / len(set(effects_of([candidate.message for candidate in decision.candidates])))
@@ -41,7 +39,7 @@ def propensity_of(decision: Decision) -> float:
 
 def _prompt(asked: GuidedStepRequest) -> str:
     """Hash of the system prompt and the tools."""
-    system = [message.content for message in asked.history if message.role in _INSTRUCTING]
+    system = [message.content for message in asked.history if message.role in INSTRUCTING]
     tools = tools_in(asked.sampling.parameters)
     text = json.dumps([system, tools], default=str, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:16]

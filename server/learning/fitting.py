@@ -60,12 +60,16 @@ class Fitter:
         self._stopped.set()
 
     def fit(self, folder: Path, progress: Progress) -> FitLine | None:
-        """Fit a new version; None if it was stopped. A failure is a line with its reason.
+        """Fit a new version; None if it was stopped, or there is nothing to learn from.
+
+        A failure is a line with its reason.
 
         Args:
             folder: of the group, whose learner's lock is held.
         """
         begun, episodes = progress.episodes.count, progress.newest(MOST_EPISODES)
+        if not episodes:  # a rollback came in between; a fit of no episodes would be one of all
+            return None
         versions = folder / "versions"
         version = 1 + max([progress.fit.version if progress.fit else 0, *_numbers(versions)])
         work = versions / f".{version}"
@@ -91,7 +95,7 @@ class Fitter:
         )
 
     def forget_old(self, folder: Path, *, keep: int | None) -> None:
-        """Remove all but the newest versions and the one that guides."""
+        """Remove all but the newest versions and the one that guides, or may be promoted."""
         versions = folder / "versions"
         for number in sorted(_numbers(versions))[:-KEPT_VERSIONS]:
             if number != keep:
@@ -100,7 +104,7 @@ class Fitter:
     def _run(self, work: Path, config: Path) -> str | None:
         """Run the fit to its end; returns "", or the reason of a failure, or None if stopped."""
         limits = self._limits
-        learn = (sys.executable, "-m", "qguide", "learn", "--config", str(config))
+        learn = (sys.executable, "-P", "-m", "qguide", "learn", "--config", str(config))
         limited = (str(limited_process.__file__), str(limits.cpu_s), str(limits.memory_bytes))
         ends = time.monotonic() + _WALL_PER_CPU * limits.cpu_s
         with ManagedProcess(
@@ -121,7 +125,8 @@ class Fitter:
             return ""
         if status == _OUT_OF_CPU:
             return f"it took more than {self._limits.cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
-        last = next((line for line in reversed(log.read_text().splitlines()) if line), "no message")
+        lines = log.read_text(errors="replace").splitlines()
+        last = next((line for line in reversed(lines) if line), "no message")
         if "MemoryError" in last:
             megabytes = self._limits.memory_bytes // 1024**2
             return f"it needs more than {megabytes:,} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"

@@ -163,8 +163,13 @@ class Group:
 
     def _promoted(self) -> list[Change]:
         now = self.progress
+        if now.mode == "forbidden":
+            raise InvalidRequestError(
+                "nothing can be promoted while guidance is forbidden; give the order auto first"
+            )
         if now.licensed is None or now.phase == "guiding":
-            said = "it guides already" if now.phase == "guiding" else "no fit has a licence yet"
+            guiding = now.phase == "guiding"
+            said = "it guides already" if guiding else "no fit since the last change has a licence"
             raise InvalidRequestError(f"nothing can be promoted: {said}; see GET /v1/learning")
         trial = now.trial + (now.phase == "collecting")
         began = [Change("trial", trial, now.since, "begun by the operator")]

@@ -61,7 +61,9 @@ class _Seat:
     Attributes:
         share: of new episodes that are guided.
         episodes: ends of episodes so far.
-        version: of `model`, or of one that could not be loaded.
+        version: of `model`; None without one.
+        refused: a version that could not be loaded.
+        loads_again_s: time of the loop before which that is not tried again.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
     """
 
@@ -72,6 +74,8 @@ class _Seat:
     episodes: int = 0
     version: int | None = None
     model: ServedQModel | None = None
+    refused: int | None = None
+    loads_again_s: float = 0.0
     fits_again_s: float = 0.0
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -161,7 +165,7 @@ class Learning:
         """The state of a group."""
         seat = await self._seat(group)
         async with seat.lock:
-            return state_of(group, seat.group.progress, self.rules)
+            return state_of(group, seat.group.progress, self.rules, share=seat.share)
 
     async def follow(self) -> None:
         """Follow what other replicas write, and fit where a fit is due."""
@@ -211,7 +215,8 @@ class Learning:
     async def _publish(self, seat: _Seat, changes: Sequence[PhaseLine]) -> None:
         """Let steps see the state; the version that guides is loaded before."""
         progress = seat.group.progress
-        if progress.version != seat.version:
+        waits = asyncio.get_running_loop().time() < seat.loads_again_s
+        if progress.version != seat.version and not (waits and progress.version == seat.refused):
             await self._load(seat, progress.version)
         guides = seat.model is not None
         seat.phase, seat.trial = progress.phase, progress.trial
@@ -236,7 +241,11 @@ class Learning:
         )
 
     async def _load(self, seat: _Seat, version: int | None) -> None:
-        """Serve a version in place of the one before; requests that hold that end with it."""
+        """Serve a version in place of the one before; requests that hold that end with it.
+
+        One that cannot be loaded, such as from a shared folder that does not show it yet, is tried
+        again later; until then nothing guides.
+        """
         former, model = seat.model, None
         if version is not None:
             try:
@@ -252,7 +261,9 @@ class Learning:
                 _log.error(
                     "learned_not_loaded", group=seat.group.name, version=version, reason=str(error)
                 )
-        seat.model, seat.version = model, version
+                seat.refused = version
+                seat.loads_again_s = asyncio.get_running_loop().time() + _AFTER_FAILURE_S
+        seat.model, seat.version = model, version if model else None
         if former is not None:
             former.retire()
 
@@ -269,8 +280,8 @@ class Learning:
                 changes = await asyncio.to_thread(self._learn, seat.group)
             async with seat.lock:
                 await self._publish(seat, changes)
-        except OSError as error:
-            _log.error("fit_not_noted", group=seat.group.name, reason=error.strerror)
+        except Exception:  # whatever it is, the next fit begins later, not at once
+            _log.exception("fit_not_noted", group=seat.group.name)
             seat.fits_again_s = asyncio.get_running_loop().time() + _AFTER_FAILURE_S
 
     def _learn(self, group: Group) -> list[PhaseLine]:
@@ -284,7 +295,8 @@ class Learning:
             if line is None:
                 return changes
             changes += group.fitted(line)
-            self._fitter.forget_old(group.folder, keep=group.progress.version)
+            licensed = group.progress.licensed
+            self._fitter.forget_old(group.folder, keep=licensed.version if licensed else None)
         outcome = "licensed" if line.licensed else "failed" if line.failed else "unlicensed"
         self._models.runtime.metrics.learning_fits.labels(group.name, outcome).inc()
         _log.info(
@@ -326,8 +338,8 @@ def build_learning(settings: Settings, models: Models) -> Learning | None:
 def _arm(seat: _Seat, place: str, prompt: str) -> Arm:
     """The arm of a new episode.
 
-    By a hash, so that it need not be kept to be told again; with the number of episodes in it,
-    because agents whose ids come again play the same task by the same id.
+    By a hash with the number of episodes in it, because agents whose ids come again play the same
+    task by the same id. The episode keeps it from its first step on.
     """
     guided = _point(_hash("arm", place, seat.episodes, seat.trial)) < seat.share
     return Arm(trial=seat.trial, guided=guided, share=seat.share, prompt=prompt)

@@ -61,8 +61,20 @@ class LearningState(Body):
     sentence: str
 
 
-def state_of(group: str, progress: Progress, rules: Rules) -> LearningState:
-    """The state of a group in figures and in a sentence."""
+def state_of(
+    group: str, progress: Progress, rules: Rules, *, share: float | None = None
+) -> LearningState:
+    """The state of a group in figures and in a sentence.
+
+    Args:
+        share: of new episodes that are guided here; None is what the phase says. It is 0 where the
+            version could not be loaded.
+    """
+    share = progress.share if share is None else share
+    lost = progress.version is not None and not share
+    unloaded = (
+        f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
+    )
     collecting = progress.phase == "collecting"
     unguided = progress.unguided if collecting else progress.control
     extra = progress.guided.mean_tokens - unguided.mean_tokens
@@ -75,7 +87,7 @@ def state_of(group: str, progress: Progress, rules: Rules) -> LearningState:
         successful=progress.episodes.mean,
         learnable=progress.learnable,
         trial=progress.trial,
-        share=progress.share,
+        share=share,
         guided=_arm(progress.guided),
         unguided=_arm(unguided),
         difference=DifferenceState(
@@ -91,7 +103,7 @@ def state_of(group: str, progress: Progress, rules: Rules) -> LearningState:
         next_fit_in=progress.next_fit_in,
         reason=progress.reason,
         at=progress.at,
-        sentence=_sentence(progress, rules),
+        sentence=_sentence(progress, rules) + unloaded,
     )
 
 

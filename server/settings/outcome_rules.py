@@ -34,6 +34,11 @@ class OutcomeRule(BaseModel):
         return self.where in ("exit_code", "test_report")
 
     @property
+    def greatest(self) -> float:
+        """The greatest outcome that it can give."""
+        return 1.0 if self.reads_outcome else self.outcome or 0.0
+
+    @property
     def only_at_end(self) -> bool:
         """True if it holds only of an agent's final reply."""
         return self.final or self.reads_outcome

@@ -351,7 +351,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _rules_are_within_rewards(self) -> Self:
-        greatest = max((rule.outcome or 0.0 for rule in self.outcome_rules), default=0.0)
+        greatest = max((rule.greatest for rule in self.outcome_rules), default=0.0)
         if greatest > self.max_reward:
             raise ValueError(
                 f"outcome_rules has an outcome of {greatest:g}, and max_reward is "

@@ -100,6 +100,7 @@ def test_an_exit_code_is_read_at_the_end(text: str, expected: float | None) -> N
         ("3 passed, 1 error in 0.2s", 0.75),
         ("Found 3 errors.", None),
         ("0 passed", None),
+        ("Tests:       4 failed, 1 passed, 5 total\nSnapshots:   2 passed, 2 total", 0.2),
     ],
 )
 def test_a_test_report_is_the_share_that_passed(text: str, expected: float | None) -> None:

@@ -26,7 +26,7 @@ def test_a_promoted_version_guides(tmp_path: Path) -> None:
 
 
 def test_nothing_without_a_licence_can_be_promoted(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="no fit has a licence"):
+    with pytest.raises(InvalidRequestError, match="no fit since the last change has a licence"):
         Group("_", tmp_path, Rules()).order("promote")
 
 
@@ -54,3 +54,12 @@ def test_what_is_forbidden_is_not_tried_until_it_is_allowed(tmp_path: Path) -> N
     group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
     assert group.progress.phase == "collecting"
     assert [change.phase for change in group.order("auto")] == ["trial"]
+
+
+def test_what_is_forbidden_cannot_be_promoted(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    group.order("forbid")
+    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    with pytest.raises(InvalidRequestError, match="give the order auto first"):
+        group.order("promote")
+    assert group.progress.phase == "collecting"

@@ -257,6 +257,28 @@ def test_replicas_with_one_folder_share_what_is_learned(
     assert set(guided) == {"learned@1"}
 
 
+def test_a_version_that_cannot_be_loaded_yet_is_tried_again(
+    serve: Serve, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qguide.server.learning.service._AFTER_FAILURE_S", 0.0)
+    client, chance = serve(settings), Random(8)
+    for number in range(120):
+        play(client, number, chance)
+    assert wait_for_fit(client)["phase"] == "trial"
+    version = tmp_path / LEARNING / KEYLESS / "versions" / "1"
+    version.rename(tmp_path / "aside")
+    replica = serve(settings)
+    play(replica, 120, chance)
+    assert state(replica)["share"] == 0
+    assert "version 1 cannot be loaded" in state(replica)["sentence"]
+
+    (tmp_path / "aside").rename(version)
+    ends = monotonic() + PATIENCE_S
+    while state(replica)["share"] != 0.5:
+        assert monotonic() < ends
+        sleep(0.05)
+
+
 def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
     serve: Serve, settings: Settings, tmp_path: Path
 ) -> None:

@@ -22,6 +22,11 @@ def test_rules_are_read_from_the_environment_in_their_order(
     assert (second.outcome, second.only_at_end) == (0.0, True)
 
 
+def test_a_rule_that_reads_its_outcome_may_give_1() -> None:
+    with pytest.raises(ValidationError, match="max_reward is 0"):
+        Settings.model_validate({"outcome_rules": [{"where": "test_report"}], "max_reward": 0.5})
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [

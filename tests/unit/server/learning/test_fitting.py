@@ -1,0 +1,30 @@
+"""Fits: what they learn from, and which versions are kept."""
+
+from pathlib import Path
+
+from qguide.server.learning.fitting import KEPT_VERSIONS, FitLimits, Fitter
+from qguide.server.learning.lines import EpisodeLine, PhaseLine
+from qguide.server.learning.progress import Progress
+from qguide.server.learning.rules import Rules
+
+
+def fitter(folder: Path) -> Fitter:
+    return Fitter(folder, FitLimits(cpu_s=60, memory_bytes=1024**3))
+
+
+def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
+    """A rollback after all of them leaves none, while the folder has those of other keys, too."""
+    progress = Progress(Rules())
+    progress.apply(EpisodeLine(episode="a", outcome=1, arm=None))
+    progress.apply(PhaseLine(phase="collecting", trial=1, since=1, reason="harms", at=0))
+    assert progress.newest(10) == ()
+    assert fitter(tmp_path).fit(tmp_path, progress) is None
+    assert not (tmp_path / "versions").exists()
+
+
+def test_the_version_that_may_guide_is_kept(tmp_path: Path) -> None:
+    for number in range(1, KEPT_VERSIONS + 4):
+        (tmp_path / "versions" / str(number)).mkdir(parents=True)
+    fitter(tmp_path).forget_old(tmp_path, keep=1)
+    kept = {int(path.name) for path in (tmp_path / "versions").iterdir()}
+    assert kept == {1, *range(4, KEPT_VERSIONS + 4)}
