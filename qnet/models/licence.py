@@ -59,7 +59,8 @@ class Licence(BaseModel):
         ceiling: share of pairs on whose order two halves of the outcomes agree.
         credit: correlation of the advantages of recorded actions with what was earned beyond
             expectation, with its 95 % interval by task.
-        leads: the same correlation minus that of `votes` and of `greedy`, where they are known.
+        leads: the same correlation minus that of `votes`, of `greedy` and of both together
+            (`prior`), where they are known.
         missing_decisions: about how many more would show the gain, if it is real.
     """
 

@@ -5,7 +5,7 @@ recorded episode counts as evidence, and the model that is kept has learned from
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean
 from typing import Final
@@ -27,7 +27,7 @@ from qguide.training.learning.preferences import (
 from qguide.training.learning.recorded import recorded_decisions
 from qguide.training.learning.ridge import Floats
 from qguide.training.licence.credit import Credit, credit_of
-from qguide.training.licence.evidence import Evidence, HeldBackDecision, evidence_of
+from qguide.training.licence.evidence import PRIOR, Evidence, HeldBackDecision, evidence_of
 
 _SEED: Final = 0
 _OTHER_ACTIONS: Final = 2
@@ -63,7 +63,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     weights = held_back.weights()
     return Learned(
         _model(fit(steps, options), steps, hasher),
-        evidence_of(held_back.decisions(), tau=weights.tau, greedy_weight=weights.greedy),
+        evidence_of(held_back.decisions()),
         held_back.credit(),
         weights,
     )
@@ -116,11 +116,13 @@ class _Judge:
         return np.array([mean(int(i)) for i in np.flatnonzero(held)])
 
     def decisions(self) -> Iterator[HeldBackDecision]:
-        """The decisions of every fold, valued by the others' model."""
+        """The decisions of every fold, valued by the others' model and weights."""
         for fold, found in self._fits.items():
             mine = [e for e, f in zip(self._episodes, self._of_episode, strict=True) if f == fold]
             model = _model(found, self._steps, self._hasher)
-            yield from recorded_decisions(mine, model.q_values)
+            weights = self.weights(self._of_step != fold)
+            for decision in recorded_decisions(mine, model.q_values):
+                yield replace(decision, tau=weights.tau, greedy_weight=weights.greedy)
 
     @property
     def _surprises(self) -> Floats:
@@ -139,13 +141,16 @@ class _Judge:
         Each fold's weights are fitted on the others.
         """
         preferred = self.advantages.copy()
+        prior = np.full(len(preferred), np.nan)
         known = ~np.isnan(self._votes)
         for fold in self._fits:
             mine = (self._of_step == fold) & known
             weights = self.weights(self._of_step != fold)
-            greedy = weights.greedy * np.nan_to_num(self._greedy[mine])
-            preferred[mine] += weights.tau * (self._votes[mine] + greedy)
-        own = {"votes": self._votes, "greedy": self._greedy}
+            prior[mine] = self._votes[mine] + weights.greedy * np.nan_to_num(self._greedy[mine])
+            preferred[mine] += weights.tau * prior[mine]
+        # Q has to add to what the agent's own preferences tell together, not to each alone.
+        both = np.where(np.isnan(self._greedy), np.nan, prior)
+        own = {"votes": self._votes, "greedy": self._greedy, PRIOR: both}
         return credit_of(preferred, self._surprises, self._steps.tasks, own)
 
 

@@ -7,8 +7,8 @@ the advantage that the Q model gives to the action that was taken. The numerator
 of the agent's expected outcome along the policy that Q tilts (the policy gradient theorem; Sutton
 et al., 2000), so it is above 0 where following Q helps. It needs no state that occurs twice.
 
-Where recordings tell what else the agent drew, its own preferences (votes, and the greedy reply)
-have such a correlation, too, and a licence needs a higher one.
+Where recordings tell what else the agent drew, its own preferences (votes, the greedy reply, both
+together) have such a correlation, too, and a licence needs a higher one than each.
 """
 
 from collections.abc import Callable, Mapping, Sequence

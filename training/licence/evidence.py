@@ -2,11 +2,11 @@
 
     outcome(chooser) = mean over tasks of the mean outcome of its choices
 
-The agent's own choice is one draw, the candidate that was drawn most often, or, where recordings
-tell which it is, the greedy reply: whichever is best. A licence is granted if the 95 % interval, by
-task, of posterior − own choice lies above 0. The
-posterior's temperature is fitted on the other half of the tasks, so that the fit is not judged by
-the decisions that it was chosen on.
+The agent's own choices are one draw, the candidate that was drawn most often, and, where recordings
+tell which it is, the greedy reply, and both of these together as the posterior weighs them. A
+licence is granted if the 95 % interval, by task, of posterior − own choice lies above 0 for each of
+them. The posterior's weights are fitted on other tasks, so that the fit is not judged by the
+decisions that it was chosen on.
 """
 
 import math
@@ -31,6 +31,9 @@ RESAMPLES: Final = 2_000
 OWN: Final = ("draw", "votes", "greedy")
 """Ways to choose without Q, the agent's own."""
 
+PRIOR: Final = "prior"
+"""The agent's own choice by votes and the greedy reply together, where the posterior knows both."""
+
 FEWEST_TASKS: Final = 10
 """Tasks below which an interval by task says little, and chance is licensed too often."""
 _SEED: Final = 0
@@ -46,6 +49,8 @@ class HeldBackDecision:
         q_values, log_prior: one per distinct candidate.
         outcomes: of each candidate, at least one.
         greedy: index of the agent's greedy reply; None if unknown.
+        tau: of the posterior that is judged here, fitted without this task; None: not fitted yet.
+        greedy_weight: of the greedy reply in its prior, likewise.
     """
 
     task: str
@@ -53,6 +58,8 @@ class HeldBackDecision:
     log_prior: Sequence[float]
     outcomes: Sequence[Sequence[float]]
     greedy: int | None = None
+    tau: float | None = None
+    greedy_weight: float = 0.0
 
     @property
     def valued(self) -> ValuedDecision:
@@ -60,8 +67,10 @@ class HeldBackDecision:
         means = tuple(fmean(own) for own in self.outcomes)
         return ValuedDecision(self.task, tuple(self.q_values), tuple(self.log_prior), means)
 
-    def favouring_greedy(self, weight: float) -> ValuedDecision:
-        """The decision with a weight added to the log prior of the greedy reply."""
+    @property
+    def favouring_greedy(self) -> ValuedDecision:
+        """The decision with the greedy reply's weight added to its log prior."""
+        weight = self.greedy_weight
         logs = [log + weight * (i == self.greedy) for i, log in enumerate(self.log_prior)]
         return replace(self.valued, log_prior=tuple(logs))
 
@@ -96,7 +105,7 @@ class Evidence:
         pairs: of candidates with different outcomes.
         choosers: figures of `draw`, `votes`, `greedy` where enough decisions tell it, `q`,
             `posterior` and `oracle`, in this order.
-        own: the best of the first three.
+        own: the one of the agent's own choices over which the gain is least certain.
         gain: outcome of the posterior minus that of `own`, and its interval.
         ceiling: agreement of the labels with themselves: share of pairs that one half of the
             outcomes orders as the other half does; None where candidates were seen once.
@@ -135,43 +144,47 @@ class Evidence:
         return math.ceil(self.decisions * ((half_width / self.gain) ** 2 - 1))
 
 
-def evidence_of(
-    decisions: Iterable[HeldBackDecision], *, tau: float | None = None, greedy_weight: float = 0.0
-) -> Evidence:
+def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = None) -> Evidence:
     """The figures on all decisions whose candidates differ in outcome.
 
     Args:
-        tau: of the posterior that is served, if it was not fitted on decisions; None fits it.
-        greedy_weight: of the greedy reply in its prior.
+        tau: of the posterior that is served, where decisions have none of their own; None fits it.
     """
     informing = [one for one in decisions if one.valued.informs]
     if not informing:
         return Evidence(0, 0, 0, {}, "", 0.0, (0.0, 0.0), None, None)
     valued = [one.valued for one in informing]
-    fitted = fit_tau(valued) if tau is None else None
-    outcomes = _outcomes(informing, fitted, tau=tau or 0.0, greedy_weight=greedy_weight)
+    own_taus = all(one.tau is not None for one in informing)
+    fitted = fit_tau(valued) if tau is None and not own_taus else None
+    outcomes = _outcomes(informing, fitted, tau=tau or 0.0)
     means = {name: _by_task(valued, own) for name, own in outcomes.items()}
     gains = {
         name: _by_task(valued, _differences(outcomes["posterior"], outcomes[name]))
-        for name in OWN
+        for name in (*OWN, PRIOR)
         if name in outcomes
     }
-    own = min(gains, key=lambda name: fmean(gains[name]))
-    pairs = [pair for one in valued for pair in _pairs(one)]
+    intervals = {name: _interval(gain) for name, gain in gains.items()}
+    own = min(intervals, key=lambda name: intervals[name][0])
+    shared = fitted.tau if fitted else tau or 0.0
+    pairs = [
+        pair
+        for one in informing
+        for pair in _pairs(one.valued, shared if one.tau is None else one.tau)
+    ]
     return Evidence(
         decisions=len(informing),
         tasks=len(means["draw"]),
         pairs=len(pairs),
         choosers={
             name: replace(
-                _figures(name, means, pairs, tau=fitted.tau if fitted else tau or 0.0),
+                _figures(name, means, pairs),
                 decisions=sum(outcome is not None for outcome in outcomes[name]),
             )
             for name in means
         },
         own=own,
         gain=fmean(gains[own]),
-        gain_interval=_interval(gains[own]),
+        gain_interval=intervals[own],
         ceiling=_ceiling(informing),
         tau=fitted,
     )
@@ -182,24 +195,22 @@ Outcomes = Sequence[float | None]
 
 
 def _outcomes(
-    decisions: Sequence[HeldBackDecision],
-    fitted: TauFit | None,
-    *,
-    tau: float,
-    greedy_weight: float,
+    decisions: Sequence[HeldBackDecision], fitted: TauFit | None, *, tau: float
 ) -> dict[str, Outcomes]:
     """Outcomes by each chooser of which enough is known; `tau` where none is fitted."""
     valued = [one.valued for one in decisions]
     taus = dict(_taus_of_tasks(valued)) if fitted else {}
     greedy = [_greedy(one) for one in decisions]
     known = {one.task for one in decisions if one.greedy is not None}
+    favours = any(one.greedy_weight and one.greedy is not None for one in decisions)
     return {
         "draw": [_drawn(one) for one in valued],
         "votes": [_likeliest(one) for one in valued],
         **({"greedy": greedy} if len(known) >= FEWEST_TASKS else {}),
+        **({PRIOR: [_likeliest(one.favouring_greedy) for one in decisions]} if favours else {}),
         "q": [one.outcome(0.0) for one in valued],
         "posterior": [
-            one.favouring_greedy(greedy_weight).outcome(taus.get(one.task, tau))
+            one.favouring_greedy.outcome(taus.get(one.task, tau) if one.tau is None else one.tau)
             for one in decisions
         ],
         "oracle": [max(one.outcomes) for one in valued],
@@ -237,31 +248,30 @@ def _drawn(one: ValuedDecision) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Margins by which Q and the log prior prefer the candidate of the better outcome."""
+    """Margins by which Q, the log prior and both prefer the candidate of the better outcome."""
 
     task: str
     q: float
     log_prior: float
+    posterior: float
 
 
-def _pairs(one: ValuedDecision) -> Iterator[_Pair]:
+def _pairs(one: ValuedDecision, tau: float) -> Iterator[_Pair]:
     for a, b in combinations(range(len(one.outcomes)), 2):
         if one.outcomes[a] != one.outcomes[b]:
             better, worse = (a, b) if one.outcomes[a] > one.outcomes[b] else (b, a)
-            yield _Pair(
-                one.task,
-                one.q_values[better] - one.q_values[worse],
-                one.log_prior[better] - one.log_prior[worse],
-            )
+            q = one.q_values[better] - one.q_values[worse]
+            log_prior = one.log_prior[better] - one.log_prior[worse]
+            yield _Pair(one.task, q, log_prior, q + tau * log_prior)
 
 
 def _figures(
-    name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair], *, tau: float
+    name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair]
 ) -> ChooserFigures:
     margin = {
         "votes": lambda pair: pair.log_prior,
         "q": lambda pair: pair.q,
-        "posterior": lambda pair: pair.q + tau * pair.log_prior,
+        "posterior": lambda pair: pair.posterior,
     }.get(name)
     outcome, best = fmean(means[name]), fmean(means["oracle"])
     accuracy, interval = _accuracy(pairs, margin) if margin and pairs else (None, None)

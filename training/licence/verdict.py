@@ -4,7 +4,11 @@ from qguide.qnet.models.licence import Licence, LicenceFigures, LicenceLead
 from qguide.training.licence.credit import Credit
 from qguide.training.licence.evidence import ChooserFigures, Evidence
 
-_PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply"}
+_PREFERRED_BY = {
+    "votes": "the vote",
+    "greedy": "the greedy reply",
+    "prior": "the vote with the greedy reply",
+}
 
 
 def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
@@ -57,8 +61,13 @@ def _of_decisions(evidence: Evidence) -> str:
 
 
 def _name_of(evidence: Evidence) -> str:
-    """The best of the agent's own choices in words; nothing where it is a random draw."""
-    return {"votes": ", by votes", "greedy": ", its greedy reply"}.get(evidence.own, "")
+    """The agent's hardest choice to beat, in words; nothing where it is a random draw."""
+    own = {
+        "votes": ", by votes",
+        "greedy": ", its greedy reply",
+        "prior": ", by votes and its greedy reply",
+    }
+    return own.get(evidence.own, "")
 
 
 def _of_credit(credit: Credit, *, credited: bool) -> str:

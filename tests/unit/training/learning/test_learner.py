@@ -120,7 +120,7 @@ def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(
 
     learned = learn([told(*one) for one in enumerate(episodes(160))], Options(), Hasher(b"salt"))
 
-    assert set(learned.credit.leads) == {"votes", "greedy"}
+    assert set(learned.credit.leads) == {"votes", "greedy", "prior"}
     assert licence_of(learned.evidence, learned.credit).granted is granted
 
 

@@ -174,6 +174,25 @@ def test_the_posterior_is_judged_with_the_weight_of_the_greedy_reply() -> None:
     told = [replace(decision(f"{n}", q_is_right=False), greedy=0) for n in range(40)]
 
     assert evidence_of(told, tau=0.1).choosers["posterior"].outcome == 0.0
-    weighed = evidence_of(told, tau=0.1, greedy_weight=20.0)
+    weighed = evidence_of([replace(one, tau=0.1, greedy_weight=20.0) for one in told])
     assert weighed.choosers["posterior"].outcome == 1.0
     assert weighed.choosers["votes"].outcome == pytest.approx(0.5)
+
+
+def test_votes_and_the_greedy_reply_together_are_the_agents_own_choice() -> None:
+    """A Q model of noise beats each of them alone by a posterior that weighs both."""
+    chance = Random(3)
+    decisions = []
+    for number in range(200):
+        votes, greedy = [chance.gauss(0, 1) for _ in range(3)], chance.randrange(3)
+        outcomes = [(vote + 1.5 * (i == greedy),) for i, vote in enumerate(votes)]
+        noise = [chance.gauss(0, 0.01) for _ in range(3)]
+        own = HeldBackDecision(f"{number}", noise, votes, outcomes, greedy)
+        decisions.append(replace(own, tau=100.0, greedy_weight=1.5))
+
+    evidence = evidence_of(decisions)
+
+    figures = {name: one.outcome for name, one in evidence.choosers.items()}
+    assert figures["posterior"] > max(figures["votes"], figures["greedy"])
+    assert evidence.own == "prior"
+    assert not evidence.licensed
