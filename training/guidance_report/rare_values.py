@@ -26,7 +26,9 @@ _MOST_VALUES: Final = 100
 """An argument with more values is free text, in which each is rare."""
 _MOST_KEPT: Final = 20_000
 _MOST_CHARACTERS: Final = 60
-_CALL: Final = re.compile(r"([\w.-]+)\((\{.*\})\)")
+_CALL: Final = re.compile(r"(?<![\w.-])([\w.-]+)\((\{.*\})\)")
+_MOST_READ: Final = 10_000
+"""Characters of an action; what is longer is a document, whose words are no arguments."""
 _WORDS: Final = re.compile(r"[^\s\[\](),;]+")
 
 _Value = tuple[str, str, str]
@@ -96,7 +98,7 @@ def _values(text: str) -> Iterator[_Value]:
     """The argument values of an action."""
     if ACTION_PREFIX not in text:  # no action: an answer in words
         return
-    action = message_key(Message("assistant", text))
+    action = message_key(Message("assistant", text))[:_MOST_READ]
     if calls := _CALL.findall(action):
         for tool, arguments in calls:
             for name, value in _arguments(arguments).items():

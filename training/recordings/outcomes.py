@@ -14,10 +14,9 @@ _FAILED: Final = (
     "unresolved_ids",
     "unresolved",
     "empty_patch_ids",
-    "error_ids",
-    "incomplete_ids",
     "failed",
 )
+"""Not `error_ids` and `incomplete_ids`: what was never judged has no reward."""
 _REWARDS: Final = ("reward", "score", "resolved", "success")
 _INDIVIDUAL: Final = "individual"
 

@@ -160,9 +160,9 @@ def _chat_rows(value: Json, place: str) -> Iterator[Json]:
         for index, item in enumerate(value["output"]):
             yield from _chat_rows(item, f"{place}.output[{index}]")
         return
-    if isinstance(value.get("kwargs"), Mapping) and isinstance(value.get("id"), list):
-        value = {**value["kwargs"], "type": str(value["id"][-1])}  # LangChain's JSON
-    kind = value.get("type")
+    if isinstance(value.get("kwargs"), Mapping) and isinstance(path := value.get("id"), list):
+        value = {**value["kwargs"], "type": str(path[-1]) if path else ""}  # LangChain's JSON
+    kind = value.get("type") if isinstance(value.get("type"), str) else None
     if "role" not in value and kind in ("system", "tool", *_ROLES):
         value, kind = {**value, "role": kind}, None
     kinds = _part_types(value)

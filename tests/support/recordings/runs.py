@@ -94,8 +94,15 @@ def bfcl(folder: Path) -> None:
         dump(folder / "result" / name, {"id": "simple_0", "result": result})
     failure = {"id": "simple_0", "valid": False, "prompt": prompt, "error": ["wrong"]}
     scores = folder / "score"
-    dump(scores / "right/non_live/BFCL_v4_simple_score.json", {"accuracy": 1.0})
-    dump(scores / "wrong/non_live/BFCL_v4_simple_score.json", {"accuracy": 0.0}, failure)
+    dump(
+        scores / "right/non_live/BFCL_v4_simple_score.json",
+        {"accuracy": 1.0, "correct_count": 1, "total_count": 1},
+    )
+    dump(
+        scores / "wrong/non_live/BFCL_v4_simple_score.json",
+        {"accuracy": 0.0, "correct_count": 0, "total_count": 1},
+        failure,
+    )
 
 
 SAMPLES: Final = (

@@ -3,7 +3,7 @@
 A clone has `result/MODEL/…_result.json`, the answers, and `score/MODEL/…_score.json`, which lists
 the failures with their questions. So every score below the folder is read once for the questions,
 and BFCL's own files of them, if they lie there. An answer that no score lists as a failure was
-right.
+right; so a score that lists fewer failures than it counts, or counts other answers, is refused.
 """
 
 import json
@@ -37,17 +37,17 @@ def read_answers(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
     """The answers of one file, each with its question and if it was right.
 
     Raises:
-        RecordError: the file cannot be read, or there is no score for it.
+        RecordError: the file cannot be read, or there is no score for it, or not a whole one.
     """
     root, score = _score_of(path)
     questions = _questions(root)
-    failed = {row["id"] for row in _rows(score) if "id" in row}
+    failed = _failed(score, answers=sum(1 for _ in read_values(path)))
     category = score.name.removesuffix("_score.json")
     around = {"@model": path.relative_to(root / "result").parts[0], "@category": category}
     for value in read_values(path, on_bytes=on_bytes):
         known = value.value.get("id") if isinstance(value.value, Mapping) else None
         question = questions.asked.get(str(known))
-        told = {"@question": question, "@failed": known in failed}
+        told = {"@question": question, "@failed": str(known) in failed}
         yield Value(value.line, value.value, value.flaw, {**around, **told})
 
 
@@ -103,6 +103,28 @@ def _score_of(path: Path) -> tuple[Path, Path]:
                 return root.parent, score
             raise RecordError(f"{path} has no score at score/{below}/{name}; run BFCL's evaluation")
     raise RecordError(f"{path} lies in no folder 'result'; name the folder above it")
+
+
+def _failed(score: Path, *, answers: int) -> frozenset[str]:
+    """Ids of the answers that a score lists as failures.
+
+    Raises:
+        RecordError: it is damaged, or not of all these answers.
+    """
+    rows = []
+    for value in read_values(score):
+        if value.flaw or not isinstance(value.value, Mapping):
+            raise RecordError(f"{score}, line {value.line}: {value.flaw or 'it is no object'}")
+        rows.append(value.value)
+    counts = rows[0] if rows else {}
+    ids = [str(row["id"]) for row in rows if "id" in row]
+    right, judged = counts.get("correct_count", 0), counts.get("total_count", 0)
+    if judged != answers or right != answers - len(ids):
+        raise RecordError(
+            f"{score} counts {right} of {judged} answers as right and lists {len(ids)} failures, "
+            f"but there are {answers:,} answers; run BFCL's evaluation again"
+        )
+    return frozenset(ids)
 
 
 @lru_cache(maxsize=1)  # every file of a clone needs the questions of all its scores

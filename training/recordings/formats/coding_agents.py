@@ -1,16 +1,16 @@
 """Trajectories of coding agents as plain records: ATIF, SWE-agent, mini-swe-agent."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
+from qguide.qnet.errors import RecordError
+from qguide.training.exports.atif import RAW
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.places import first_at, value_at
 
 SUBAGENTS: Final = "trajectories of subagents, which are episodes of their own"
 OTHER_STEPS: Final = "steps without words or calls"
 _SUBMITTED: Final = ("submitted", "Submitted")
-_RAW: Final = "raw_arguments"
-"""The only argument of a call whose arguments were no JSON object; `export-data` writes it."""
 _ATIF_ROLES: Final = {"system": "user", "user": "user", "agent": "assistant"}
 _ATIF_REWARDS: Final = (
     "@beside.verifier_result.rewards.reward",
@@ -64,8 +64,8 @@ def _atif_turns(step: Record, results: list[Record], *, first: bool) -> Iterator
 
 def _atif_call(call: Record) -> dict[str, Any]:
     given = call.get("arguments")
-    if isinstance(given, dict) and given.keys() == {_RAW}:
-        given = given[_RAW]
+    if isinstance(given, dict) and given.keys() == {RAW}:
+        given = given[RAW]
     function = {"name": call["function_name"], "arguments": given}
     return {"id": call["tool_call_id"], "function": function}
 
@@ -77,6 +77,8 @@ def _atif_results(calls: list[dict[str, Any]], results: list[Record]) -> Iterato
     """
     known = {one["source_call_id"]: one for one in results if one.get("source_call_id")}
     others = [one.get("content") or "" for one in results if not one.get("source_call_id")]
+    if unknown := known.keys() - {call["id"] for call in calls}:
+        raise RecordError(f"an observation answers call {min(unknown)!r}, which its step has not")
     if not calls:
         yield from ({"role": "user", "content": content} for content in others if content)
         return
@@ -118,12 +120,3 @@ def mini_swe_records(record: Record) -> Iterator[Record]:
         "terminated": value_at(record, "info.exit_status") in _SUBMITTED,
         "left_out": {"the note that the agent has ended": len(record["messages"]) - len(said)},
     }
-
-
-def texts_in(parts: object) -> str:
-    """The texts of a list of parts, or a text itself; "" without any."""
-    if isinstance(parts, str):
-        return parts
-    found: Iterable[object] = parts if isinstance(parts, list) else ()
-    texts = [one.get("text") for one in found if isinstance(one, Mapping)]
-    return "\n".join(text for text in texts if isinstance(text, str))

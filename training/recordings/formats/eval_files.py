@@ -1,6 +1,7 @@
 """Inspect's `.eval` logs: a zip with a header and one JSON file per sample."""
 
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,14 @@ from qguide.training.recordings.json_window import OnBytes
 
 _HEADERS: Final = ("header.json", "_journal/start.json")
 _KEPT: Final = ("eval",)
+_UNREADABLE: Final = (
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,  # another compression
+    RuntimeError,  # it is encrypted
+)
 
 
 def read_samples(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
@@ -31,7 +40,7 @@ def read_samples(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
             for name in names:
                 if name.startswith("samples/") and name.endswith(".json"):
                     yield _sample(log, name, around)
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _UNREADABLE as error:
         raise RecordError(f"{path} cannot be read: {error}") from error
     on_bytes(path.stat().st_size)
 

@@ -26,11 +26,15 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
         ConfigError: there are none.
     """
     if source.is_dir():
-        below = [path for path in sorted(source.glob("**/*")) if not _is_hidden(path, source)]
+        below = [
+            path
+            for path in sorted(source.glob("**/*"))
+            if path.is_file() and not _is_hidden(path, source)
+        ]
         named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
         if not (found := named or [path for path in below if _is_json(path)]):
             raise ConfigError(f"{source} holds no .jsonl or .json file; name a file")
-        return [path for path in found if path.is_file()]
+        return found
     if not source.is_file():
         raise ConfigError(f"{source} does not exist; name a file or a folder")
     return [source]

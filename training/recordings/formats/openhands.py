@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, Final
 
-from qguide.training.recordings.formats.coding_agents import texts_in
+from qguide.qnet.errors import RecordError
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.places import first_at, value_at
 
@@ -46,10 +46,10 @@ def _flat(history: list[Any]) -> Iterator[Any]:
 def _new_turns(event: Record) -> Iterator[Record]:
     match event["kind"]:
         case "SystemPromptEvent":
-            yield {"role": "system", "content": texts_in([event["system_prompt"]])}
+            yield {"role": "system", "content": _texts_in([event["system_prompt"]])}
         case "MessageEvent":
             role = "assistant" if event.get("source") == "agent" else "user"
-            if content := texts_in(value_at(event, "llm_message.content")):
+            if content := _texts_in(value_at(event, "llm_message.content")):
                 yield {"role": role, "content": content}
         case "ActionEvent":
             yield _new_action(event)
@@ -57,7 +57,7 @@ def _new_turns(event: Record) -> Iterator[Record]:
             said = first_at(
                 event, ("observation.content", "error", "rejection_reason", "observation.output")
             )
-            yield _result(event.get("tool_call_id"), texts_in(said))
+            yield _result(event.get("tool_call_id"), _texts_in(said))
 
 
 def _new_action(event: Record) -> Record:
@@ -67,7 +67,7 @@ def _new_action(event: Record) -> Record:
     if given is None:
         given = {name: v for name, v in (event.get("action") or {}).items() if name != "kind"}
     call = {"id": event.get("tool_call_id"), "name": event["tool_name"], "arguments": given}
-    thought = texts_in(event.get("thought"))
+    thought = _texts_in(event.get("thought"))
     return {"role": "assistant", "content": thought, "tool_calls": [call]}
 
 
@@ -116,3 +116,18 @@ def _result(call_id: object, content: object) -> Record:
     if call_id:
         return {"role": "tool", "tool_call_id": call_id, "content": content}
     return {"role": "user", "content": content}
+
+
+def _texts_in(parts: object) -> str:
+    """The texts of a list of parts, or a text itself; "" without any.
+
+    Raises:
+        RecordError: a part is not text.
+    """
+    if isinstance(parts, str):
+        return parts
+    found = [one for one in parts if isinstance(one, Mapping)] if isinstance(parts, list) else []
+    for one in found:
+        if one.get("type", "text") != "text":
+            raise RecordError(f"it has a part of type {one['type']!r}, which is not text")
+    return "\n".join(text for one in found if isinstance(text := one.get("text"), str))

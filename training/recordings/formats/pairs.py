@@ -32,8 +32,10 @@ def preference_records(record: Record) -> Iterator[Record]:
         prompt = _turns(record["prompt"], "user") if record.get("prompt") else []
         answers = (record["chosen"], record["rejected"])
     for answer, reward in zip(answers, (1.0, 0.0), strict=True):
+        turns = _turns(answer, "assistant")
+        whole = bool(turns) and turns[0].get("role") in ("system", "developer", "user")
         yield {
-            "messages": [*prompt, *_turns(answer, "assistant")],
+            "messages": turns if whole else [*prompt, *turns],
             "reward": reward,
             "task_id": record.get("task_id"),
         }

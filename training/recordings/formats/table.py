@@ -66,7 +66,7 @@ FORMATS: Final[Mapping[str, Layout]] = {
     "atif": Layout(
         ("schema_version steps agent",),
         translate=atif_records,
-        files=("trajectory*.json", "*.atif.json"),
+        files=("trajectory.json", "trajectory.cont-*.json", "*.atif.json"),
         beside="../result.json",
     ),
     "tau-bench": Layout(("traj reward",), Places(messages="traj")),

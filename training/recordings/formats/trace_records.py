@@ -4,7 +4,7 @@ Each becomes a `Fragment`, as OpenTelemetry's spans do: the last request of a tr
 history. Scores and feedback are attributes, which `--reward-key` names.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -36,7 +36,8 @@ def langfuse(record: object) -> Iterator[Fragment]:
     """A trace with its observations, an observation, or a score of one."""
     row = _object(record)
     trace = _text(row, "traceId", "trace_id") or _text(row, "id")
-    scores = {"scores": {one.get("name"): one.get("value") for one in _objects(row.get("scores"))}}
+    told = [(one.get("name"), one.get("value")) for one in _objects(row.get("scores"))]
+    scores = {"scores": _one_each(told, "score")}
     if "type" not in row and "name" in row and "value" in row:
         scores = {"scores": {row["name"]: row["value"]}}
     yield _fragment(row, trace, {**row, **scores})
@@ -58,27 +59,33 @@ def mlflow(record: object) -> Iterator[Fragment]:
     row = _object(record)
     info = value_at(row, "info")
     trace = str(first_at(info, ("trace_id", "request_id")) or "")
-    assessments = {
-        one.get("assessment_name") or one.get("name"): first_at(
-            one, ("feedback.value", "expectation.value", "value")
+    told = [
+        (
+            one.get("assessment_name") or one.get("name"),
+            first_at(one, ("feedback.value", "expectation.value", "value")),
         )
         for one in _objects(value_at(info, "assessments"))
-    }
+        if one.get("valid") is not False  # another one has taken its place
+    ]
+    assessments = _one_each(told, "assessment")
     yield _fragment({}, trace, {**_object(info), "assessments": assessments})
     for span in _objects(first_at(row, ("data.spans", "spans"))):
         attributes = {name: _plain(value) for name, value in _object(span["attributes"]).items()}
-        told = {**span, **attributes, "type": attributes.get("mlflow.spanType")}
-        yield _fragment(told, trace, told, ("mlflow.spanInputs",), ("mlflow.spanOutputs",))
+        fields = {**span, **attributes, "type": attributes.get("mlflow.spanType")}
+        yield _fragment(fields, trace, fields, ("mlflow.spanInputs",), ("mlflow.spanOutputs",))
 
 
 def phoenix(record: object) -> Iterator[Fragment]:
     """A span in OpenInference's conventions; its annotations are at `annotations.NAME`."""
     row = _nested(_object(record))
     trace = str(value_at(row, "context.trace_id") or "")
-    annotations = {
-        one.get("name"): first_at(one, ("result.score", "score"))
-        for one in _objects(row.get("annotations"))
-    }
+    annotations = _one_each(
+        [
+            (one.get("name"), first_at(one, ("result.score", "score")))
+            for one in _objects(row.get("annotations"))
+        ],
+        "annotation",
+    )
     attributes = _object(row.get("attributes") or {})
     llm = _object(attributes.get("llm") or {})
     told = {
@@ -91,6 +98,19 @@ def phoenix(record: object) -> Iterator[Fragment]:
     session = value_at(attributes, "session.id")
     named = {CONVERSATION: session} if session else {}
     yield _fragment(told, trace, {**attributes, **named, "annotations": annotations})
+
+
+def _one_each(told: Iterable[tuple[Any, Any]], what: str) -> dict[Any, Any]:
+    """One value of each name.
+
+    Raises:
+        RecordError: there are several that differ; nothing says which one counts.
+    """
+    found: dict[Any, Any] = {}
+    for name, value in told:
+        if found.setdefault(name, value) != value:
+            raise RecordError(f"it has two values of the {what} {name!r}; keep the one that counts")
+    return found
 
 
 def _phoenix_turn(row: Record) -> Record:
@@ -143,6 +163,8 @@ def _messages(said: Any, places: tuple[str, ...], role: str) -> list[Any]:
     match said:
         case {"role": _} | {"kwargs": _} | {"object": "response"}:
             return [said]
+        case {"tool_calls": [_, *_]}:
+            return [{"role": role, **said}]
         case Mapping():
             system = [{"role": "system", "content": said["system"]}] if said.get("system") else []
             return system + _messages(first_at(said, places), places, role)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.types import Message
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.recordings import json_window
@@ -65,11 +66,90 @@ def test_answers_of_bfcl_have_the_question_of_any_models_failure(tmp_path: Path)
     assert [call.name for call in reply.tool_calls] == ["look"]
 
 
+def counted(right: int, answers: int) -> dict[str, float]:
+    """The first line of a score of BFCL."""
+    return {"accuracy": right / answers, "correct_count": right, "total_count": answers}
+
+
+@pytest.mark.parametrize(
+    "score",
+    ["", '{"accuracy": 0.0, "correct_count": 0, "total_count": 1}\n', '{"total_count": 1}\n{"id"'],
+)
+def test_a_score_of_bfcl_that_is_not_whole_makes_no_answer_right(
+    score: str, tmp_path: Path
+) -> None:
+    bfcl(tmp_path)
+    (tmp_path / "score/wrong/non_live/BFCL_v4_simple_score.json").write_text(score)
+    with pytest.raises(RecordError, match="BFCL_v4_simple_score"):
+        read(tmp_path, "bfcl")
+
+
+def test_a_preference_whose_answers_hold_the_prompt_has_it_once(tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "hi"}
+    answers = ([asked, {"role": "assistant", "content": text}] for text in ("yes", "no"))
+    dump(tmp_path / "p.jsonl", dict(zip(("chosen", "rejected"), answers, strict=True), prompt="hi"))
+    chosen, rejected = read(tmp_path, "preferences")
+    assert [message.content for message in chosen.messages] == ["hi", "yes"]
+    assert [message.content for message in rejected.messages] == ["hi", "no"]
+
+
+def test_two_scores_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
+    asked = {"type": "GENERATION", "id": "g", "input": "hi", "output": "yes"}
+    scores = [{"name": "correct", "value": value} for value in (0, 1)]
+    dump(tmp_path / "t.jsonl", {"id": "t", "observations": [asked], "scores": scores})
+    (bad,) = read(tmp_path, "langfuse", Fields(reward="scores.correct"))
+    assert "two values of the score 'correct'" in bad.reason
+
+
+def test_an_answer_without_a_role_keeps_its_calls(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    answer = {"content": "let me", "tool_calls": [call]}
+    asked = {"type": "GENERATION", "id": "g", "input": "hi", "output": answer}
+    score = [{"name": "correct", "value": 1}]
+    dump(tmp_path / "t.jsonl", {"id": "t", "observations": [asked], "scores": score})
+    (episode,) = read(tmp_path, "langfuse", Fields(reward="scores.correct"))
+    assert [one.name for one in episode.messages[-1].tool_calls] == ["look"]
+
+
+def test_a_damaged_log_of_inspect_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.eval"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as log:
+        log.writestr("samples/mug_epoch_1.json", json.dumps({"text": "x" * 5_000}))
+    data = bytearray(path.read_bytes())
+    data[60:70] = bytes(10)
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match="cannot be read"):
+        read(tmp_path, "inspect")
+
+
+def test_an_observation_of_a_call_that_its_step_has_not_is_refused(tmp_path: Path) -> None:
+    atif(tmp_path)
+    (path,) = tmp_path.glob("**/trajectory.json")
+    trajectory = json.loads(path.read_text())
+    trajectory["steps"][2]["observation"]["results"][0]["source_call_id"] = "c9"
+    path.write_text(json.dumps(trajectory))
+    (bad,) = read(tmp_path, "atif")
+    assert "answers call 'c9'" in bad.reason
+
+
+def test_a_summary_of_an_agents_words_is_no_episode(tmp_path: Path) -> None:
+    atif(tmp_path)
+    (path,) = tmp_path.glob("**/trajectory.json")
+    path.with_name("trajectory.summarization-1-summary.json").write_text(path.read_text())
+    assert len(read(tmp_path, "atif")) == 1
+
+
+def test_a_folder_that_is_named_like_a_file_holds_no_records(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(ConfigError, match="holds no"):
+        recording_of(tmp_path)
+
+
 def test_answers_of_bfcl_in_2024_are_texts_under_other_names(tmp_path: Path) -> None:
     name = "m/gorilla_openfunctions_v1_test_simple_result.json"
     dump(tmp_path / "result" / name, {"id": "simple_0", "result": "\n[look(at='desk')]"})
     failure = {"id": "simple_0", "prompt": {"question": "Find the mug.", "function": {}}}
-    dump(tmp_path / "score" / "m" / "simple_score.json", {"accuracy": 0.0}, failure)
+    dump(tmp_path / "score" / "m" / "simple_score.json", counted(0, 1), failure)
     (episode,) = read(tmp_path, "bfcl")
     assert episode.messages[-1] == Message("assistant", "[look(at='desk')]")
     assert episode.reward == 0.0
@@ -78,14 +158,14 @@ def test_answers_of_bfcl_in_2024_are_texts_under_other_names(tmp_path: Path) -> 
 def test_answers_of_bfcl_that_cannot_be_judged_are_named(tmp_path: Path) -> None:
     bfcl(tmp_path)
     dump(tmp_path / "result/right/BFCL_v4_other_result.json", {"id": "other_0", "result": "x"})
-    dump(tmp_path / "score/right/BFCL_v4_other_score.json", {"accuracy": 1.0})
+    dump(tmp_path / "score/right/BFCL_v4_other_score.json", counted(1, 1))
     bad = [found for found in read(tmp_path, "bfcl") if isinstance(found, BadRecord)]
     assert "no model failed it" in bad[0].reason
 
 
 def test_questions_of_bfcl_may_lie_beside_its_results(tmp_path: Path) -> None:
     dump(tmp_path / "result/m/BFCL_v4_other_result.json", {"id": "other_0", "result": "x"})
-    dump(tmp_path / "score/m/BFCL_v4_other_score.json", {"accuracy": 1.0})
+    dump(tmp_path / "score/m/BFCL_v4_other_score.json", counted(1, 1))
     question = {"id": "other_0", "question": [[CHAT[0]]], "function": BFCL_FUNCTIONS}
     dump(tmp_path / "data/BFCL_v4_other.json", question)
     (episode,) = read(tmp_path, "bfcl")
