@@ -52,16 +52,14 @@ Each writes JSON, and most write a plot beside it. Like every job they also read
 
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 
 from benchmarks.commands.runs import (
-    progress_bar,
     run_episodes,
     run_fairness,
     run_gpu,
@@ -72,12 +70,11 @@ from benchmarks.commands.runs import (
     run_scale,
     run_score,
     run_serve,
+    run_soak,
 )
 from qguide.commands.errors import shown_errors
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
-
-ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 KEPT = "interrupted; the output holds the results so far (complete: false)"
 
@@ -138,11 +135,7 @@ def score(
     overrides: Overrides = None,
 ) -> None:
     """Measure the time to score a step with a warm cache, against baselines and a lower bound."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.score.config import ScoreBench
-
-        run_score(_load(ScoreBench, config, overrides, options))
+    _measure("benchmarks.score.config:ScoreBench", run_score, locals())
 
 
 @app.command()
@@ -172,15 +165,7 @@ def soak(
     overrides: Overrides = None,
 ) -> None:
     """Grow sessions for minutes; fails if memory exceeds its budget or Q differs."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.commands.soak import soak_and_report
-        from benchmarks.soak.soak import Soak
-
-        plan = _load(Soak, config, overrides, options)
-        passed = soak_and_report(plan, progress_bar)
-    if not passed:
-        raise typer.Exit(1)
+    _measure("benchmarks.soak.soak:Soak", run_soak, locals())
 
 
 @app.command()
@@ -204,11 +189,7 @@ def serve(
     overrides: Overrides = None,
 ) -> None:
     """Measure throughput, latency and overhead of /v1/act and /v1/score over HTTP."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.serve.load_test import ServeBench
-
-        run_serve(_load(ServeBench, config, overrides, options))
+    _measure("benchmarks.serve.load_test:ServeBench", run_serve, locals())
 
 
 @app.command()
@@ -229,11 +210,7 @@ def fairness(
     overrides: Overrides = None,
 ) -> None:
     """Measure the latency of one key's requests, alone and under the load of another key."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.fairness.fairness import FairnessBench
-
-        run_fairness(_load(FairnessBench, config, overrides, options))
+    _measure("benchmarks.fairness.fairness:FairnessBench", run_fairness, locals())
 
 
 @app.command()
@@ -248,11 +225,7 @@ def episodes(
     overrides: Overrides = None,
 ) -> None:
     """Measure what storing a step costs, by the number of steps before it."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.episodes.episodes import EpisodesBench
-
-        run_episodes(_load(EpisodesBench, config, overrides, options))
+    _measure("benchmarks.episodes.episodes:EpisodesBench", run_episodes, locals())
 
 
 @app.command()
@@ -270,11 +243,7 @@ def read_ahead(
     overrides: Overrides = None,
 ) -> None:
     """Measure what a cold history adds to a step of an upstream, read ahead and not."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.read_ahead.read_ahead import ReadAheadBench
-
-        run_read_ahead(_load(ReadAheadBench, config, overrides, options))
+    _measure("benchmarks.read_ahead.read_ahead:ReadAheadBench", run_read_ahead, locals())
 
 
 @app.command()
@@ -299,11 +268,7 @@ def learning_curve(
     overrides: Overrides = None,
 ) -> None:
     """Measure how the success of an agent grows at a server that learns while it runs."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.learning.curve import CurveBench
-
-        run_learning_curve(_load(CurveBench, config, overrides, options))
+    _measure("benchmarks.learning.curve:CurveBench", run_learning_curve, locals())
 
 
 @app.command()
@@ -318,11 +283,7 @@ def learning_latency(
     overrides: Overrides = None,
 ) -> None:
     """Measure the latency of steps at a server that learns, beside one that does not."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.learning.latency import LatencyBench
-
-        run_learning_latency(_load(LatencyBench, config, overrides, options))
+    _measure("benchmarks.learning.latency:LatencyBench", run_learning_latency, locals())
 
 
 @app.command()
@@ -340,13 +301,7 @@ def gpu(
     overrides: Overrides = None,
 ) -> None:
     """Check a GPU: contract tests, training steps and scoring at 1 B and 7 B."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.gpu.config import GpuCheck
-
-        passed = run_gpu(_load(GpuCheck, config, overrides, options))
-    if not passed:
-        raise typer.Exit(1)
+    _measure("benchmarks.gpu.config:GpuCheck", run_gpu, locals())
 
 
 @app.command()
@@ -362,11 +317,7 @@ def rollouts(
     overrides: Overrides = None,
 ) -> None:
     """Measure how much faster episodes of a hosted policy are at once than one at a time."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.rollouts.rollouts import RolloutsBench
-
-        run_rollouts(_load(RolloutsBench, config, overrides, options))
+    _measure("benchmarks.rollouts.rollouts:RolloutsBench", run_rollouts, locals())
 
 
 @app.command()
@@ -387,31 +338,26 @@ def scale(
     overrides: Overrides = None,
 ) -> None:
     """Simulate time and cost of up to 10,000 tasks on up to 100 replicas from a step's cost."""
-    options = _options(locals())
-    with _shown_errors():
-        from benchmarks.scale.config import ScaleBench
-
-        run_scale(_load(ScaleBench, config, overrides, options))
+    _measure("benchmarks.scale.config:ScaleBench", run_scale, locals())
 
 
-def _shown_errors() -> AbstractContextManager[None]:
-    """Print errors with status 2, because status 1 means a failed soak test or check."""
-    return shown_errors(other_status=2, interrupted=KEPT)
+def _measure(kind: str, run: Callable[[Any], bool | None], given: Mapping[str, Any]) -> None:
+    """Run a benchmark with the options of its command; a check that fails exits with 1.
 
+    Args:
+        kind: import path of its configuration, whose module is imported only now.
+        given: the command's parameters.
+    """
+    options = {name: value for name, value in given.items() if name not in ("config", "overrides")}
+    options["command"] = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    # Other errors exit with 2, because 1 means a failed soak test or check.
+    with shown_errors(other_status=2, interrupted=KEPT):
+        from qguide.training.configs.job_files import load_config
 
-def _load(
-    kind: type[ConfigT],
-    config: Path | None,
-    overrides: Sequence[str] | None,
-    options: dict[str, object],
-) -> ConfigT:
-    """Options of a benchmark, from its file and its command line."""
-    from qguide.training.configs.job_files import load_config
-
-    return load_config(kind, config, overrides or (), options=options)
-
-
-def _options(given: dict[str, object]) -> dict[str, object]:
-    """The options of a command by field name, and its command line."""
-    options = {name: given[name] for name in given if name not in ("config", "overrides")}
-    return options | {"command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])}
+        module, _, name = kind.partition(":")
+        config_type = getattr(import_module(module), name)
+        passed = run(
+            load_config(config_type, given["config"], given["overrides"] or (), options=options)
+        )
+    if passed is False:
+        raise typer.Exit(1)

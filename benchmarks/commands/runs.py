@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.scale.config import ScaleBench
     from benchmarks.score.config import ScoreBench
     from benchmarks.serve.load_test import ServeBench
+    from benchmarks.soak.soak import Soak
 
 
 def run_score(config: "ScoreBench") -> None:
@@ -41,6 +42,13 @@ def run_gpu(config: "GpuCheck") -> bool:
         run = gpu_check(config, advance=advance)
     print_gpu(run, Console())
     return run.passed
+
+
+def run_soak(config: "Soak") -> bool:
+    """Grow sessions; True if memory kept its budget and no Q differed."""
+    from benchmarks.commands.soak import soak_and_report
+
+    return soak_and_report(config, progress_bar)
 
 
 def run_episodes(config: "EpisodesBench") -> None:
