@@ -46,6 +46,7 @@ from qguide.server.routes import (
     completions,
     docs,
     episodes,
+    gemini,
     health,
     playground,
     pooling,
@@ -63,7 +64,7 @@ from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
-_DIALECTS: Final = (act, score, rerank, pooling, chat, completions, responses, anthropic)
+_DIALECTS: Final = (act, score, rerank, pooling, chat, completions, responses, anthropic, gemini)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
 

@@ -18,6 +18,8 @@ from qguide.server.errors.table import known_error_response
 from qguide.server.errors.types import ForbiddenError, OverLimitError, UnauthorizedError
 from qguide.server.settings.settings import Settings
 
+KEY_HEADERS: Final = ("x-api-key", "x-goog-api-key")
+"""Headers that may hold a key beside `Authorization`: of Anthropic's and of Gemini's clients."""
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset(
@@ -142,4 +144,4 @@ def _given_key(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    return headers.get("x-api-key")
+    return next((headers[name] for name in KEY_HEADERS if name in headers), None)

@@ -2,17 +2,17 @@
 
 from typing import Any, Final
 
-from qguide.server.access.admission import HEALTH
+from qguide.server.access.admission import HEALTH, KEY_HEADERS
 
 _SCHEMES: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},
-    "x-api-key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
 }
 _OPEN: Final = HEALTH | {"/playground/abilities"}
 
 
 def declare_keys(document: dict[str, Any], *, required: bool) -> None:
-    """Declare the two headers that may hold a key.
+    """Declare the headers that may hold a key.
 
     Args:
         document: the OpenAPI document, changed in place.

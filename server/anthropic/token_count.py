@@ -1,12 +1,11 @@
 """Number of tokens of a prompt, by a tokenizer that this server has."""
 
 import json
+from collections.abc import Callable
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import CountsTokens, History, Message
 from qguide.server.anthropic.answers import CountedTokens, TokenSource
-from qguide.server.anthropic.schemas import CountTokensRequest
-from qguide.server.anthropic.translation import chat_prompt
 from qguide.server.chat.history import to_chat_history
 from qguide.server.chat.schemas import chat_request_of
 from qguide.server.guidance.readable_view import readable_view
@@ -17,7 +16,7 @@ from qguide.server.streaming.events import Json
 
 
 async def count_tokens(
-    history: History, body: CountTokensRequest, policy: ServedPolicy, models: Models
+    history: History, q_model: str | None, policy: ServedPolicy, models: Models, *, tools: bool
 ) -> CountedTokens:
     """Count by the tokenizer of the policy, or of the Q model if the policy is an upstream.
 
@@ -27,6 +26,8 @@ async def count_tokens(
 
     Args:
         history: the prompt, see `prompt_history`.
+        q_model: the caller's; None is the default.
+        tools: the prompt has tools.
 
     Raises:
         InvalidRequestError: neither has a tokenizer in this server.
@@ -34,9 +35,9 @@ async def count_tokens(
     """
     if isinstance(policy.model, CountsTokens):
         tokens = await policy.model.count_tokens(history)
-        source = TokenSource(counted_by="policy", name=policy.name, exact=not body.tools)
+        source = TokenSource(counted_by="policy", name=policy.name, exact=not tools)
         return CountedTokens(input_tokens=tokens, qguide=source)
-    q_model, counted = await models.q_models.count_tokens(body.qguide.q_model, history)
+    q_model, counted = await models.q_models.count_tokens(q_model, history)
     if counted is None:
         raise InvalidRequestError(
             f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in "
@@ -47,15 +48,18 @@ async def count_tokens(
     return CountedTokens(input_tokens=counted, qguide=source)
 
 
-def prompt_history(body: CountTokensRequest, policy: ServedPolicy, settings: Settings) -> History:
+def prompt_history(prompt: Callable[[], Json], policy: ServedPolicy, settings: Settings) -> History:
     """The prompt as a history; tools as their JSON, because chat templates write them so.
+
+    Args:
+        prompt: translates it to the fields of a chat completion's body.
 
     Raises:
         InvalidRequestError: a tool is nested too deeply.
         MalformedHistoryError: the policy, or if it is an upstream the Q model, cannot read it.
     """
-    prompt = {name: value for name, value in chat_prompt(body).items() if value is not None}
-    chat = chat_request_of(prompt)
+    fields = {name: value for name, value in prompt().items() if value is not None}
+    chat = chat_request_of(fields)
     history, flaw = to_chat_history(
         chat.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
     )
@@ -64,7 +68,7 @@ def prompt_history(body: CountTokensRequest, policy: ServedPolicy, settings: Set
         if view is None:
             raise flaw
         history = view.history
-    tools: list[Json] = prompt.get("tools", [])
+    tools: list[Json] = fields.get("tools", [])
     if not tools:
         return history
     return (Message("system", "\n".join(json.dumps(tool) for tool in tools)), *history)

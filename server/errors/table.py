@@ -40,6 +40,7 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
 )
 from qguide.server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
+from qguide.server.errors.gemini import gemini_body, speaks_gemini
 from qguide.server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
 from qguide.server.errors.types import (
     BelowThresholdError,
@@ -97,7 +98,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 """Status and code by error class, subclasses before their base classes."""
 
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
-_API = "/v1/"
+_API = ("/v1/", "/v1beta/")
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 100
 
@@ -137,6 +138,8 @@ def error_response(
     path = request.url.path
     if speaks_anthropic(path):
         status, body = anthropic_body(status, code, message, request_id, details)
+    elif speaks_gemini(path):
+        status, body = gemini_body(status, code, message, request_id, details)
     else:
         detail = {"code": code, "message": message}
         unrouted = code == HTTP_CODES[404] and path.startswith(_API)  # OpenAI's, as far as known

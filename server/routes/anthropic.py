@@ -11,7 +11,13 @@ from qguide.server.anthropic.answers import AnthropicMessage, CountedTokens, Mes
 from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
 from qguide.server.anthropic.streaming import MessageWriter
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
-from qguide.server.anthropic.translation import CALLED_HERE, Asked, message_of, read_message
+from qguide.server.anthropic.translation import (
+    CALLED_HERE,
+    Asked,
+    chat_prompt,
+    message_of,
+    read_message,
+)
 from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, options_of
@@ -64,8 +70,9 @@ async def count_message_tokens(
 ) -> CountedTokens:
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(body.model)
-    history = await translate_body(request, partial(prompt_history, body, policy, settings))
-    return await count_tokens(history, body, policy, models)
+    read = partial(prompt_history, partial(chat_prompt, body), policy, settings)
+    history = await translate_body(request, read)
+    return await count_tokens(history, body.qguide.q_model, policy, models, tools=bool(body.tools))
 
 
 def _read(

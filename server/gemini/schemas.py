@@ -1,0 +1,190 @@
+"""Request and error bodies of Gemini's routes, with the `qguide` extension."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from qguide.server.messages.schemas import NOT_EMPTY, ListOf, Seed, StepOptions, Temperature
+
+_NAMES = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+"""Gemini's clients write fields in camel case, or as the protocol buffers have them."""
+
+
+class Blob(Whole):
+    """Bytes of an image or a document."""
+
+    model_config = _NAMES
+
+    mime_type: str
+    data: str = Field(description="in base64")
+
+
+class FileData(Whole):
+    """Address of an image or a document."""
+
+    model_config = _NAMES
+
+    file_uri: str
+    mime_type: str | None = None
+
+
+class GeminiCall(Whole):
+    """A call of a function that the caller runs."""
+
+    name: str
+    id: str | None = None
+    args: dict[str, Any] | None = None
+
+
+class GeminiResult(Whole):
+    """What a called function returned."""
+
+    name: str
+    id: str | None = Field(
+        default=None, description="of its call; without one, the first open call of that name"
+    )
+    response: dict[str, Any] | None = None
+
+
+class GeminiPart(Whole):
+    """One part of a turn."""
+
+    model_config = _NAMES
+
+    text: str | None = None
+    thought: bool | None = Field(default=None, description="true if the text is a thought")
+    thought_signature: str | None = None
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+    function_call: GeminiCall | None = None
+    function_response: GeminiResult | None = None
+
+
+class Content(Whole):
+    """One turn of a conversation."""
+
+    role: Literal["user", "model", "function"] | None = Field(
+        default=None, description="null is the user"
+    )
+    parts: ListOf[GeminiPart] | None = None
+
+
+class FunctionDeclaration(Whole):
+    """A function that the caller runs."""
+
+    model_config = _NAMES
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(default=None, description="Gemini's schema")
+    parameters_json_schema: Any = Field(default=None, description="JSON schema, in its place")
+
+
+class GeminiTool(Whole):
+    """Functions; a tool that Google runs is refused."""
+
+    model_config = _NAMES
+
+    function_declarations: ListOf[FunctionDeclaration] | None = None
+
+
+class CallingConfig(Whole):
+    """The functions that an answer may or must call."""
+
+    model_config = _NAMES
+
+    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] | None = None
+    allowed_function_names: ListOf[str] | None = None
+
+
+class ToolConfig(Whole):
+    """Options of the tools."""
+
+    model_config = _NAMES
+
+    function_calling_config: CallingConfig | None = None
+
+
+class ThinkingConfig(Whole):
+    """Request for thoughts; the upstream decides how long it thinks."""
+
+    model_config = _NAMES
+
+    include_thoughts: bool | None = None
+
+
+class GenerationConfig(Whole):
+    """Options of the draws."""
+
+    model_config = _NAMES
+
+    temperature: Temperature | None = None
+    top_p: float | None = Field(default=None, allow_inf_nan=False)
+    top_k: float | None = Field(default=None, allow_inf_nan=False)
+    candidate_count: int | None = Field(default=None, description="1: `qguide` says how many")
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    stop_sequences: ListOf[str] | None = None
+    seed: Seed | None = None
+    presence_penalty: float | None = Field(default=None, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(default=None, allow_inf_nan=False)
+    response_mime_type: str | None = None
+    response_schema: dict[str, Any] | None = Field(default=None, description="Gemini's schema")
+    response_json_schema: Any = Field(default=None, description="JSON schema, in its place")
+    thinking_config: ThinkingConfig | None = None
+
+
+class GeminiPrompt(WholeRequest):
+    """Everything that the model reads."""
+
+    model_config = _NAMES
+
+    contents: ListOf[Content] = Field(json_schema_extra=NOT_EMPTY)
+    system_instruction: Content | None = None
+    tools: ListOf[GeminiTool] | None = None
+    tool_config: ToolConfig | None = None
+
+
+class GenerateContentRequest(GeminiPrompt):
+    """Gemini's request body."""
+
+    generation_config: GenerationConfig = GenerationConfig()
+    qguide: GuidanceOptions = GuidanceOptions()
+
+
+class CountedRequest(GeminiPrompt):
+    """A whole request whose tokens are counted."""
+
+    contents: ListOf[Content] = Field(default_factory=list)
+
+
+class CountContentRequest(CountedRequest):
+    """A prompt whose tokens are counted: `contents`, or a whole request."""
+
+    generate_content_request: CountedRequest | None = None
+    qguide: StepOptions = StepOptions()
+
+
+class GeminiErrorReason(BaseModel):
+    """Our code of an error, where Google's clients look for a reason."""
+
+    type_: str = Field(alias="@type")
+    reason: str
+    domain: Literal["qguide"]
+    metadata: dict[str, str]
+
+
+class GeminiErrorDetail(BaseModel):
+    """Google's error object."""
+
+    code: int
+    message: str
+    status: str
+    details: list[GeminiErrorReason]
+
+
+class GeminiErrorBody(BaseModel):
+    """Error response of these routes."""
+
+    error: GeminiErrorDetail

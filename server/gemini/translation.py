@@ -1,0 +1,246 @@
+"""Translation between Gemini's requests and chat completions' guided steps. Pure."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qguide.qnet.anthropic_blocks import INVALID_JSON, THOUGHTS
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.openai_messages import wire_message
+from qguide.qnet.types import Candidate, spent_on
+from qguide.server.allowlist.parameters import without_effect
+from qguide.server.anthropic.history import input_of
+from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
+from qguide.server.chat.translation import finish_reason_of, guidance_of
+from qguide.server.gemini.contents import chat_turns, signature_of
+from qguide.server.gemini.schemas import (
+    CallingConfig,
+    FunctionDeclaration,
+    GeminiPrompt,
+    GenerateContentRequest,
+    GenerationConfig,
+)
+from qguide.server.guidance.step_types import GuidedStepResult
+from qguide.server.streaming.events import Json
+
+CALLED_HERE: Final = {
+    "stop": "generationConfig.stopSequences",
+    "response_format": "generationConfig.responseSchema",
+    "tools": "tools",
+}
+"""Gemini's names of parameters that a chat completion calls otherwise."""
+
+_CACHED: Final = frozenset(("cachedContent", "cached_content"))
+_MODES: Final = {"ANY": "required", "NONE": "none"}
+_FINISH_REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
+_JSON: Final = "application/json"
+_COUNTS: Final = re.compile(r"(min|max)(Items|Length|Properties)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as a chat completion, and what its answer depends on.
+
+    Attributes:
+        thinks: the caller wants the upstream's thoughts as parts.
+        warnings: what could not be passed on, and why.
+    """
+
+    chat: ChatCompletionRequest
+    thinks: bool
+    warnings: tuple[str, ...]
+
+
+def read_content(body: GenerateContentRequest, model: str) -> Asked:
+    """Translate a request to a chat completion's.
+
+    Args:
+        model: of the request's path.
+
+    Raises:
+        InvalidRequestError: several candidates are asked for, or a form that an answer cannot have.
+        MalformedHistoryError: a part has no place in a chat completion, or a result no call.
+        UnsupportedParameterError: a tool is one that Google runs, or a part of the prompt is cached
+            at Google's.
+    """
+    if _CACHED & body.parameters.keys():
+        raise UnsupportedParameterError(
+            "cachedContent is a part of the prompt that only Google has; send it in contents",
+            parameter="cachedContent",
+        )
+    config = body.generation_config
+    chat = chat_prompt(body, model) | {
+        "max_tokens": config.max_output_tokens,
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "top_k": None if config.top_k is None else int(config.top_k),
+        "seed": config.seed,
+        "stop": config.stop_sequences or None,
+        "presence_penalty": config.presence_penalty,
+        "frequency_penalty": config.frequency_penalty,
+        "response_format": _response_format(config),
+    }
+    if config.candidate_count not in (None, 1):
+        raise InvalidRequestError(
+            f"generationConfig.candidateCount is {config.candidate_count}, but an answer has the "
+            "best candidate alone; set qguide.return_candidates to see all that were drawn"
+        )
+    dropped = {f"generationConfig.{name}" for name in config.model_extra or {}}
+    thinking = config.thinking_config
+    if thinking and thinking.model_extra:
+        dropped |= {f"generationConfig.thinkingConfig.{name}" for name in thinking.model_extra}
+    return Asked(
+        chat_request_of({name: value for name, value in chat.items() if value is not None}),
+        bool(thinking and thinking.include_thoughts),
+        tuple(without_effect(dropped | body.parameters.keys())),
+    )
+
+
+def chat_prompt(body: GeminiPrompt, model: str) -> Json:
+    """The prompt as fields of a chat completion's body; null where there is nothing.
+
+    Raises:
+        InvalidRequestError, MalformedHistoryError, UnsupportedParameterError: see `read_content`.
+    """
+    calling = body.tool_config.function_calling_config if body.tool_config else None
+    return {
+        "model": model,
+        "messages": chat_turns(body.system_instruction, body.contents),
+        "tools": _tools(body, calling) or None,
+        "tool_choice": _tool_choice(calling) if calling else None,
+    }
+
+
+def _tools(body: GeminiPrompt, calling: CallingConfig | None) -> list[Json]:
+    allowed = calling.allowed_function_names if calling else None
+    tools = []
+    for index, tool in enumerate(body.tools or ()):
+        if others := (tool.model_extra or {}).keys():
+            raise UnsupportedParameterError(
+                f"tools[{index}] has {sorted(others)[0][:40]!r}: upstreams know no tools that "
+                "Google runs; remove it, or describe your own function in functionDeclarations",
+                parameter="tools",
+            )
+        tools += [
+            {"type": "function", "function": _function(declared)}
+            for declared in tool.function_declarations or ()
+            if not allowed or declared.name in allowed
+        ]
+    return tools
+
+
+def _function(declared: FunctionDeclaration) -> Json:
+    parameters = declared.parameters_json_schema
+    if parameters is None and declared.parameters is not None:
+        parameters = json_schema(declared.parameters)
+    function = {
+        "name": declared.name,
+        "description": declared.description,
+        "parameters": parameters,
+    }
+    return {name: value for name, value in function.items() if value is not None}
+
+
+def json_schema(schema: Mapping[str, Any]) -> Json:
+    """JSON schema of one of Gemini's, which has types in capitals and `nullable`."""
+    written: Json = {}
+    for name, value in schema.items():
+        if name == "type" and isinstance(value, str):
+            written["type"] = value.lower()
+        elif _COUNTS.fullmatch(name) and isinstance(value, str) and value.isdecimal():
+            written[name] = int(value)
+        elif name == "properties" and isinstance(value, dict):
+            written[name] = {key: _inner(one) for key, one in value.items()}
+        elif name in ("anyOf", "any_of") and isinstance(value, list):
+            written["anyOf"] = [_inner(one) for one in value]
+        elif name == "items":
+            written[name] = _inner(value)
+        elif name not in ("nullable", "propertyOrdering", "property_ordering"):
+            written[name] = value
+    if schema.get("nullable") is True and "type" in written:
+        written["type"] = [written["type"], "null"]
+    return written
+
+
+def _inner(schema: object) -> object:
+    return json_schema(schema) if isinstance(schema, dict) else schema
+
+
+def _tool_choice(calling: CallingConfig) -> str | Json:
+    names = calling.allowed_function_names or ()
+    if calling.mode == "ANY" and len(names) == 1:
+        return {"type": "function", "function": {"name": names[0]}}
+    return _MODES.get(calling.mode or "", "auto")
+
+
+def _response_format(config: GenerationConfig) -> Json | None:
+    if config.response_mime_type not in (None, "text/plain", _JSON):
+        raise InvalidRequestError(
+            f"generationConfig.responseMimeType is {config.response_mime_type[:40]!r}, but an "
+            f"answer is text/plain or {_JSON}"
+        )
+    schema = config.response_json_schema
+    if schema is None and config.response_schema is not None:
+        schema = json_schema(config.response_schema)
+    if schema is not None:
+        form = {"name": "answer", "schema": schema, "strict": True}
+        return {"type": "json_schema", "json_schema": form}
+    return {"type": "json_object"} if config.response_mime_type == _JSON else None
+
+
+def content_of(taken: GuidedStepResult, asked: Asked, options: GuidanceOptions) -> Json:
+    """The response body: Gemini's answer, extended by `qguide`."""
+    decision = taken.decision
+    chosen = decision.candidates[decision.chosen]
+    guidance = guidance_of(taken, options, [decision.chosen])
+    parts, unparsed = _parts_of(chosen, thinks=asked.thinks)
+    guidance["warnings"] += [*asked.warnings, *unparsed]
+    reason = _FINISH_REASONS.get(finish_reason_of(chosen), "STOP")
+    content = {"role": "model", "parts": parts}
+    return {
+        "candidates": [{"content": content, "finishReason": reason, "index": 0}],
+        "usageMetadata": _usage(taken),
+        "modelVersion": taken.policy,
+        "responseId": uuid.uuid4().hex,
+        "qguide": guidance,
+    }
+
+
+def _parts_of(candidate: Candidate, *, thinks: bool) -> tuple[list[Json], list[str]]:
+    """Parts of the chosen candidate, and warnings of calls whose arguments are not an object."""
+    message, wire = candidate.message, wire_message(candidate.message)
+    parts: list[Json] = []
+    fields = [name for name in THOUGHTS if isinstance(wire.get(name), str) and wire[name]]
+    if thinks and fields:  # upstreams with both fields say the same in both
+        signature = signature_of(fields[0])
+        parts.append({"text": wire[fields[0]], "thought": True, "thoughtSignature": signature})
+    refusal = wire.get("refusal")
+    if text := message.content or (refusal if isinstance(refusal, str) else ""):
+        parts.append({"text": text})
+    unparsed = []
+    for call in message.tool_calls:
+        read, is_object = input_of(call.arguments)
+        if not is_object:
+            unparsed.append(
+                f"the arguments of the call of {call.name!r} are not a JSON object; its args have "
+                f"them as the text {INVALID_JSON}"
+            )
+        called = call.id or f"call_{uuid.uuid4().hex}"
+        parts.append({"functionCall": {"id": called, "name": call.name, "args": read}})
+    return parts, unparsed
+
+
+def _usage(taken: GuidedStepResult) -> Json:
+    """Tokens of all candidates; Gemini counts thoughts apart from the candidates'."""
+    usage = taken.decision.usage
+    details = spent_on(taken.decision.candidates).completion_details
+    thoughts = int(details.get("reasoning_tokens") or 0)
+    return {
+        "promptTokenCount": usage.prompt_tokens,
+        "cachedContentTokenCount": usage.cached_prompt_tokens,
+        "candidatesTokenCount": usage.completion_tokens - thoughts,
+        "thoughtsTokenCount": thoughts,
+        "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -1,0 +1,159 @@
+"""POST /v1beta/models/MODEL:generateContent: Gemini's API, answered with the best candidate."""
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from qguide.server.anthropic.token_count import count_tokens, prompt_history
+from qguide.server.bodies.parsing import translate_body
+from qguide.server.bodies.route import BodyRoute
+from qguide.server.chat.schemas import GuidanceOptions, options_of
+from qguide.server.chat.translation import read_request
+from qguide.server.errors.table import STATUSES
+from qguide.server.gemini.answers import (
+    CountedContent,
+    GeminiModel,
+    GeminiModels,
+    GeneratedContent,
+)
+from qguide.server.gemini.schemas import (
+    CountContentRequest,
+    GeminiErrorBody,
+    GenerateContentRequest,
+)
+from qguide.server.gemini.streaming import ContentWriter, chunks_of
+from qguide.server.gemini.translation import (
+    CALLED_HERE,
+    Asked,
+    chat_prompt,
+    content_of,
+    read_content,
+)
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
+from qguide.server.settings.settings import Settings
+from qguide.server.streaming.event_stream import EventStream
+from qguide.server.streaming.events import Json
+from qguide.server.streaming.openapi import answer_or_events
+
+router = APIRouter(tags=["gemini"], route_class=BodyRoute)
+
+_MODEL: Final = "/v1beta/models/{model}"
+_STABLE: Final = "/v1/models/{model}"
+"""Google's SDK asks here unless it is told `api_version`."""
+
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": GeminiErrorBody} for status in STATUSES
+}
+_ANSWERED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": GeneratedContent}, **_ERRORS}
+_STREAMED: Final[dict[int | str, dict[str, Any]]] = {
+    200: answer_or_events(
+        GeneratedContent,
+        GeneratedContent,
+        description="A list of answers with a piece each, or with `alt=sse` their events.",
+        event_description="One event: an answer with a piece of the content.",
+        named=False,
+    ),
+    **_ERRORS,
+}
+_METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
+
+
+@router.get("/v1beta/models", responses=_ERRORS)
+async def list_gemini_models(models: ModelsDep) -> GeminiModels:
+    """List the policies as Gemini lists its models."""
+    return GeminiModels(models=[_card(policy) for policy in models.policies.values()])
+
+
+@router.get(_MODEL, responses=_ERRORS)
+async def show_gemini_model(model: str, models: ModelsDep) -> GeminiModel:
+    """Show a policy as Gemini shows a model."""
+    return _card(models.find_policy(model))
+
+
+@router.post(f"{_STABLE}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
+@router.post(f"{_MODEL}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
+async def generate_content(
+    model: str, body: GenerateContentRequest, request: Request, stepper: StepperDep
+) -> Response:
+    """Draw M candidates and return the one with the highest Q as Gemini's answer."""
+    step, asked, options = await _asked(model, body, request, stepper)
+    return JSONResponse(await _complete(step, asked, options, stepper))
+
+
+@router.post(f"{_STABLE}:streamGenerateContent", response_class=JSONResponse, responses=_STREAMED)
+@router.post(f"{_MODEL}:streamGenerateContent", response_class=JSONResponse, responses=_STREAMED)
+async def stream_content(
+    model: str,
+    body: GenerateContentRequest,
+    request: Request,
+    stepper: StepperDep,
+    alt: Annotated[str, Query(description="`sse` for server-sent events")] = "json",
+) -> Response:
+    """Draw M candidates and return the one with the highest Q in pieces."""
+    step, asked, options = await _asked(model, body, request, stepper)
+    complete = partial(_complete, step, asked, options, stepper)
+    if alt != "sse":
+        return JSONResponse(list(chunks_of(await complete())))
+    heartbeat_s = stepper.settings.heartbeat_s
+    return EventStream(request, complete, ContentWriter(), heartbeat_s=heartbeat_s)
+
+
+@router.post(f"{_STABLE}:countTokens", responses=_ERRORS)
+@router.post(f"{_MODEL}:countTokens", responses=_ERRORS)
+async def count_content_tokens(
+    model: str,
+    body: CountContentRequest,
+    request: Request,
+    models: ModelsDep,
+    settings: SettingsDep,
+) -> CountedContent:
+    """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
+    policy = models.find_policy(model)
+    counted = body.generate_content_request or body
+    read = partial(prompt_history, partial(chat_prompt, counted, model), policy, settings)
+    history = await translate_body(request, read)
+    tools = bool(counted.tools)
+    told = await count_tokens(history, body.qguide.q_model, policy, models, tools=tools)
+    return CountedContent(total_tokens=told.input_tokens, qguide=told.qguide)
+
+
+async def _asked(
+    model: str, body: GenerateContentRequest, request: Request, stepper: GuidedStepService
+) -> tuple[GuidedStepRequest, Asked, GuidanceOptions]:
+    """The step that is asked for, and what its answer needs of the request."""
+    options = options_of(body.qguide, request.headers)
+    policy = stepper.models.find_policy(model)
+    read = partial(_read, body, model, options, policy, stepper.settings)
+    return *await translate_body(request, read), options
+
+
+def _read(
+    body: GenerateContentRequest,
+    model: str,
+    options: GuidanceOptions,
+    policy: ServedPolicy,
+    settings: Settings,
+) -> tuple[GuidedStepRequest, Asked]:
+    asked = read_content(body, model)
+    return read_request(asked.chat, options, policy, settings, names=CALLED_HERE), asked
+
+
+async def _complete(
+    step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
+) -> Json:
+    return content_of(await stepper.take(step), asked, options)
+
+
+def _card(policy: ServedPolicy) -> GeminiModel:
+    return GeminiModel(
+        name=f"models/{policy.name}",
+        version="1",
+        display_name=policy.name,
+        description=f"A policy of this server: {policy.source}",
+        supported_generation_methods=list(_METHODS),
+    )
