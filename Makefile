@@ -64,7 +64,7 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
 		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
-		tests/e2e/test_messages_clients.py
+		tests/e2e/test_messages_clients.py tests/e2e/test_gemini_clients.py
 
 test-open-responses: setup $(VENV)/.installed-dev ## Open Responses' compliance suite, from the checkout OPEN_RESPONSES; with bun
 	@test -n "$(OPEN_RESPONSES)" || { echo "OPEN_RESPONSES is empty; name a checkout of Open Responses" \
