@@ -49,7 +49,6 @@ from qguide.server.routes import (
     gemini,
     health,
     playground,
-    pooling,
     recorded,
     rerank,
     responses,
@@ -64,7 +63,7 @@ from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
-_DIALECTS: Final = (act, score, rerank, pooling, chat, completions, responses, anthropic, gemini)
+_DIALECTS: Final = (act, score, rerank, chat, completions, responses, anthropic, gemini)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
 

@@ -39,7 +39,7 @@ class GeminiCall(Whole):
 
 
 class GeminiResult(Whole):
-    """What a called function returned."""
+    """The result of a called function."""
 
     name: str
     id: str | None = Field(

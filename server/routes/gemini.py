@@ -44,7 +44,7 @@ router = APIRouter(tags=["gemini"], route_class=BodyRoute)
 
 _MODEL: Final = "/v1beta/models/{model}"
 _STABLE: Final = "/v1/models/{model}"
-"""Google's SDK asks here unless it is told `api_version`."""
+"""Google's SDK asks here unless it is told `api_version`; the same routes, documented once."""
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": GeminiErrorBody} for status in STATUSES
@@ -75,7 +75,7 @@ async def show_gemini_model(model: str, models: ModelsDep) -> GeminiModel:
     return _card(models.find_policy(model))
 
 
-@router.post(f"{_STABLE}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
+@router.post(f"{_STABLE}:generateContent", response_class=JSONResponse, include_in_schema=False)
 @router.post(f"{_MODEL}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
 async def generate_content(
     model: str, body: GenerateContentRequest, request: Request, stepper: StepperDep
@@ -85,7 +85,9 @@ async def generate_content(
     return JSONResponse(await _complete(step, asked, options, stepper))
 
 
-@router.post(f"{_STABLE}:streamGenerateContent", response_class=JSONResponse, responses=_STREAMED)
+@router.post(
+    f"{_STABLE}:streamGenerateContent", response_class=JSONResponse, include_in_schema=False
+)
 @router.post(f"{_MODEL}:streamGenerateContent", response_class=JSONResponse, responses=_STREAMED)
 async def stream_content(
     model: str,
@@ -103,7 +105,7 @@ async def stream_content(
     return EventStream(request, complete, ContentWriter(), heartbeat_s=heartbeat_s)
 
 
-@router.post(f"{_STABLE}:countTokens", responses=_ERRORS)
+@router.post(f"{_STABLE}:countTokens", include_in_schema=False)
 @router.post(f"{_MODEL}:countTokens", responses=_ERRORS)
 async def count_content_tokens(
     model: str,

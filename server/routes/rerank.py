@@ -1,16 +1,18 @@
-"""POST /v1/rerank, /v2/rerank and /score: Q in the formats of other rerankers' servers.
+"""POST /v1/rerank, /v2/rerank, /score, /classify and /pooling: Q in the formats of other servers.
 
 Jina's, vLLM's, Infinity's, TEI's and Voyage's clients call /rerank or /v1/rerank, Cohere's call
-/v2/rerank. vLLM's clients also call /score and /v1/score, which is ours as well.
+/v2/rerank. vLLM's clients also call /score and /v1/score, which is ours as well, and /classify and
+/pooling for the reward of a conversation's last action.
 """
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import History, Message
+from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.messages.history import TriedCandidates
@@ -24,6 +26,7 @@ from qguide.server.rerank.foreign import (
     tei_response,
     voyage_response,
 )
+from qguide.server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
 from qguide.server.rerank.schemas import (
     CohereRerankRequest,
     CohereRerankResponse,
@@ -74,6 +77,32 @@ async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreR
     with scoring.hold(scoring.reranker(body.model), body.episode_id) as q_model:
         q_values, scored = await _score_pairs(histories, documents, q_model, scoring)
     return pair_response(q_values, q_model.id, scored, activation=bool(body.use_activation))
+
+
+@router.post("/classify")
+async def classify(body: PoolingRequest, request: Request, scoring: ScoringDep) -> ClassifyResponse:
+    """Return Q as the score of the only label; raw with `use_activation` false."""
+    return ClassifyResponse.of(body, *await _score_last(body, request, scoring))
+
+
+@router.post("/pooling")
+async def pool(body: PoolingRequest, request: Request, scoring: ScoringDep) -> PoolingResponse:
+    """Return Q as a vector of one number; raw with `use_activation` false."""
+    return PoolingResponse.of(body, *await _score_last(body, request, scoring))
+
+
+async def _score_last(
+    body: PoolingRequest, request: Request, scoring: ScoringService
+) -> tuple[str, Scored]:
+    """Score the last action; returns the `name@version` that scored as well."""
+    history, action = await translate_body(request, body.split)
+    q_model, scored = await scoring.step(
+        scoring.history(history),
+        scoring.candidates([action]),
+        q_model=scoring.reranker(body.model),
+        episode_id=body.episode_id,
+    )
+    return q_model.id, scored
 
 
 async def _rank(

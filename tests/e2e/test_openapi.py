@@ -160,7 +160,8 @@ def test_every_answer_is_documented_and_none_is_a_failure(served: Served) -> Non
     assert {status for _, status in sent} >= {200, 400, 404, 422}
     assert (401 in {status for _, status in sent}) == bool(served.headers)
     answered = {label for label, status in sent if status == 200}
-    assert answered & {"POST /v1/score", "POST /v1/act", "POST /v1/rerank", "POST /v2/rerank"}
+    scored = ("act", "score", "rerank", "chat", "completions", "responses", "messages", "Content")
+    assert any(label.startswith("POST /v") and label.endswith(scored) for label in answered)
     if CASES >= ENOUGH_CASES:
         assert served.answers <= sent.keys()
 
