@@ -114,7 +114,9 @@ def test_a_call_goes_out_and_its_result_comes_back(
 def test_results_without_ids_belong_to_the_calls_of_their_names(
     guided: TestClient, upstream: FakeUpstream
 ) -> None:
-    calls = [{"functionCall": {"name": name, "args": {}}} for name in ("look", "go", "look")]
+    calls: list[dict[str, Any]] = [
+        {"functionCall": {"name": name, "args": {}}} for name in ("look", "go", "look")
+    ]
     results = [
         {"functionResponse": {"name": name, "response": response}}
         for name, response in [
