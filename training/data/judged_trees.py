@@ -5,7 +5,7 @@ reward would become its label. A judge's score is a label of its own, so here it
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean
 
 from qguide.qnet.errors import ConfigError
@@ -16,17 +16,17 @@ from qguide.training.data.records import tree_from_row
 from qguide.training.trajectory import Step
 
 
-def require_one_judge(rows: Sequence[TreeRow], judge: str) -> str:
+def require_one_judge(found: Collection[str], judge: str) -> str:
     """The judge whose scores are labels; scores of different judges or prompts are never mixed.
 
     Args:
-        rows: of all tasks.
-        judge: its `name@version`; "" is the only one.
+        found: `name@version` of every judge whose scores the rows have.
+        judge: that of one; "" is the only one.
 
     Raises:
         ConfigError: there is none, or several and none is named.
     """
-    judges = sorted({judged.judge for row in rows for judged in row.judged})
+    judges = sorted(found)
     if not judges:
         raise ConfigError(
             "no tree has a judge's scores; serve with a judge as the Q model and with "

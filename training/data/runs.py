@@ -285,16 +285,45 @@ def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
     Raises:
         RecordError: the file is missing, or a line is not a valid `row_type`.
     """
+    for _, row in placed_rows(path, row_type):
+        yield row
+
+
+def placed_rows(path: Path, row_type: type[Row]) -> Iterator[tuple[int, Row]]:
+    """The rows of `read_rows`, each with its place in the file, from which `row_at` reads it again.
+
+    Raises:
+        RecordError: as `read_rows`.
+    """
+    place = 0
     for number, line in _lines(path, warns=True):
         try:
-            yield row_type.model_validate_json(line)
+            yield place, row_type.model_validate_json(line)
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "the row"
+            field = ".".join(map(str, first["loc"])) or "the row"
             raise RecordError(
-                f"{path}, line {number}: {place}: {first['msg']}; expected a "
+                f"{path}, line {number}: {field}: {first['msg']}; expected a "
                 f"{row_type.__name__}: name another file, or run the job that writes this one again"
             ) from error
+        place += len(line)
+
+
+def row_at(path: Path, place: int, row_type: type[Row]) -> Row:
+    """The row that begins at a place, in bytes, which `placed_rows` told.
+
+    Raises:
+        RecordError: the file has changed since.
+    """
+    with regular(path).open("rb") as file:
+        file.seek(place)
+        line = file.readline()
+    try:
+        return row_type.model_validate_json(line)
+    except ValidationError as error:
+        raise RecordError(
+            f"{path} was changed while it was read; start again when nothing writes to it"
+        ) from error
 
 
 def finished_task_ids(path: Path) -> set[str]:

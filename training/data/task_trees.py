@@ -3,10 +3,13 @@
 A task's trees with different openings stay apart, because they hold no state in common.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import TreeRow
@@ -15,7 +18,24 @@ from qguide.training.algorithms.tree import Tree, merge_trees
 from qguide.training.data.judged_trees import judged_tree, require_one_judge
 from qguide.training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
 from qguide.training.data.records import SearchRow, tree_from_row
-from qguide.training.data.runs import read_rows, rows_path
+from qguide.training.data.runs import placed_rows, row_at, rows_path
+
+_TABLES: Final = """
+    CREATE TABLE rows (task, opening, file, place);
+    CREATE TABLE judged (task, opening, judge);
+"""
+_IN_ORDER: Final = """
+    SELECT task, first, last, opening, file, place FROM (
+        SELECT *, rowid AS number,
+            MIN(opening) OVER of_task AS first, MAX(opening) OVER of_task AS last,
+            MIN(rowid) OVER of_task AS task_number,
+            MIN(rowid) OVER (PARTITION BY task, opening) AS tree_number
+        FROM rows WINDOW of_task AS (PARTITION BY task)
+    )
+    WHERE :judge IS NULL
+        OR (task, opening) IN (SELECT task, opening FROM judged WHERE judge = :judge)
+    ORDER BY task_number, tree_number, number
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +85,8 @@ class TaskTree:
         )
 
 
-def read_task_trees(
-    folders: Sequence[Path], *, min_reward: float, max_reward: float, judge: str | None = None
-) -> list[TaskTree]:
-    """Every task with at least one action, and its merged tree.
+class TaskTrees:
+    """Every task with at least one action, and its merged tree, one in memory at a time.
 
     A task whose trees have different openings, for example with the date, gives one tree for each
     opening. Their task ids end with a hash of the opening, because labels with equal task ids count
@@ -83,31 +101,77 @@ def read_task_trees(
     Raises:
         ConfigError: there is no tree with an action, no judge's score or several judges', or a
             folder is named twice.
-        RecordError: a row is not a valid tree, stands in its file twice, or has a reward out of
-            bounds.
+        RecordError: a row is not a valid tree or has a reward out of bounds; while iterating, it
+            stands in its file twice.
     """
-    tasks: dict[str, dict[str, list[SearchRow]]] = defaultdict(lambda: defaultdict(list))
-    for path, folder in _once_each(folders).items():
-        explored: dict[str, list[SearchRow]] = defaultdict(list)
-        for row in read_rows(path, SearchRow):
-            _check_rewards(row, folder, min_reward=min_reward, max_reward=max_reward)
-            _check_it_is_new(row, folder, explored[row.task_id])
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        *,
+        min_reward: float,
+        max_reward: float,
+        judge: str | None = None,
+    ) -> None:
+        self._folders = _once_each(folders)
+        self._paths = tuple(self._folders)
+        self._rewards = min_reward, max_reward
+        # Where the rows of each tree begin. SQLite keeps in a temporary file what is too much for
+        # memory, and sorts there, so ten million rows may be read.
+        self._index = sqlite3.connect("")
+        self._index.executescript(_TABLES)
+        for number, path in enumerate(self._paths):
+            self._note_rows(number, path)
+        self._judge = None
+        if not len(self):
+            raise ConfigError(
+                f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` "
+                "first"
+            )
+        if judge is not None:
+            found = {name for (name,) in self._index.execute("SELECT DISTINCT judge FROM judged")}
+            self._judge = require_one_judge(found, judge)
+
+    def _note_rows(self, number: int, path: Path) -> None:
+        for place, row in placed_rows(path, SearchRow):
+            _check_rewards(row, self._folders[path], *self._rewards)
             if row.nodes:
-                tasks[whole_task_id(row)][opening_hash_of_row(row)].append(row)
-    if not tasks:
-        raise ConfigError(
-            f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first"
-        )
-    found = {
-        split_task_id(task_id, digest, among=openings): rows
-        for task_id, openings in tasks.items()
-        for digest, rows in openings.items()
-    }
-    if judge is None:
-        return [_task_tree(rows, task_id=task_id) for task_id, rows in found.items()]
-    named = require_one_judge([row for rows in found.values() for row in rows], judge)
-    judged = [_judged_tree(rows, task_id=task_id, judge=named) for task_id, rows in found.items()]
-    return [task for task in judged if task.judged]
+                tree = whole_task_id(row), opening_hash_of_row(row)
+                self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (*tree, number, place))
+                judges = {judged.judge for judged in row.judged}
+                self._index.executemany(
+                    "INSERT INTO judged VALUES (?, ?, ?)", [(*tree, judge) for judge in judges]
+                )
+
+    def __len__(self) -> int:
+        """Number of trees."""
+        count = "SELECT COUNT(*) FROM (SELECT DISTINCT task, opening FROM "
+        if self._judge is None:
+            ((trees,),) = self._index.execute(count + "rows)")
+        else:
+            ((trees,),) = self._index.execute(count + "judged WHERE judge = ?)", (self._judge,))
+        return int(trees)
+
+    def __iter__(self) -> Iterator[TaskTree]:
+        """The trees, in the order of their first rows."""
+        ordered = self._index.execute(_IN_ORDER, {"judge": self._judge})
+        for (task, first, last, opening), places in groupby(ordered, key=itemgetter(0, 1, 2, 3)):
+            task_id = split_task_id(task, opening, among={first, last})
+            rows = self._read([(number, place) for *_, number, place in places])
+            if self._judge is None:
+                yield _task_tree(rows, task_id=task_id)
+            else:
+                yield _judged_tree(rows, task_id=task_id, judge=self._judge)
+
+    def _read(self, places: Sequence[tuple[int, int]]) -> list[SearchRow]:
+        rows: list[SearchRow] = []
+        before: dict[int, list[SearchRow]] = {}
+        for number, place in places:
+            path = self._paths[number]
+            row = row_at(path, place, SearchRow)
+            _check_it_is_new(row, self._folders[path], before.setdefault(number, []))
+            rows.append(row)
+        return rows
 
 
 def _task_tree(rows: Sequence[SearchRow], *, task_id: str) -> TaskTree:
@@ -147,7 +211,7 @@ def _check_it_is_new(row: SearchRow, folder: Path, before: list[SearchRow]) -> N
         before.append(row)
 
 
-def _check_rewards(row: TreeRow, folder: Path, *, min_reward: float, max_reward: float) -> None:
+def _check_rewards(row: TreeRow, folder: Path, min_reward: float, max_reward: float) -> None:
     for node in row.nodes:
         if not min_reward <= node.reward <= max_reward:
             raise RecordError(

@@ -9,6 +9,7 @@ done.
 """
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -23,7 +24,7 @@ from qguide.training.algorithms.temporal_difference import gae_advantages, lambd
 from qguide.training.algorithms.tree import Tree, branching_fraction
 from qguide.training.data.records import LabelRow, after_leaf_fields, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
-from qguide.training.data.task_trees import TaskTree, read_task_trees
+from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.rollouts.models import (
     INFERENCE_MAY_CHANGE,
     Inference,
@@ -118,7 +119,7 @@ def run_label(config: LabelConfig, *, scorer: Scorer | None = None) -> dict[str,
 def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[str, object]:
     statistics = _Statistics()
     with rows_at_once(run.rows) as writer:
-        tasks = read_task_trees(
+        tasks = TaskTrees(
             config.trees,
             min_reward=config.min_reward,
             max_reward=config.max_reward,
@@ -176,13 +177,13 @@ class _Statistics:
     """Statistics of the labels; only the spread among siblings can help to choose an action."""
 
     def __init__(self) -> None:
-        self._labels: list[float] = []
-        self._spreads: list[float] = []
-        self._branching: list[float] = []
+        self._labels = array("d")
+        self._spreads = array("d")
+        self._branching = array("d")
         self._tasks_with_reward = 0
 
     def add(self, tree: Tree, labels: Mapping[int, float]) -> None:
-        self._labels += labels.values()
+        self._labels.extend(labels.values())
         self._branching.append(branching_fraction(tree))
         self._tasks_with_reward += any(node.step.reward > 0 for node in tree.nodes)
         for group in sibling_groups(tree):
@@ -197,7 +198,7 @@ class _Statistics:
             "tasks_with_reward": self._tasks_with_reward,
             "labels": len(self._labels),
             "label_mean": mean,
-            "label_std": math.sqrt(_mean([(label - mean) ** 2 for label in self._labels])),
+            "label_std": math.sqrt(_mean(array("d", ((n - mean) ** 2 for n in self._labels)))),
             "label_min": min(self._labels),
             "label_max": max(self._labels),
             "histogram": _histogram(self._labels),

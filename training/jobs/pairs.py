@@ -38,7 +38,7 @@ from qguide.training.data.runs import (
     rows_at_once,
     rows_path,
 )
-from qguide.training.data.task_trees import TaskTree, read_task_trees
+from qguide.training.data.task_trees import TaskTree, TaskTrees
 
 _LEAST_MARGIN = 1e-9
 
@@ -127,9 +127,7 @@ def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
         for episode in read_rows(rows_path(folder), DecisionGroupsRow):
             yield from _of_groups(episode, config)
     if config.trees:
-        tasks = read_task_trees(
-            config.trees, min_reward=config.min_reward, max_reward=config.max_reward
-        )
+        tasks = TaskTrees(config.trees, min_reward=config.min_reward, max_reward=config.max_reward)
         for task in tasks:
             yield from _of_tree(task, config)
     yield from _of_trajectories(config)

@@ -15,7 +15,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import TrajectoryRow, messages_of
 from qguide.training.data.runs import read_rows
-from qguide.training.data.task_trees import TaskTree, read_task_trees
+from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import reply_path
@@ -111,8 +111,8 @@ def test_merged_again_by_label_the_tree_is_the_same(tmp_path: Path) -> None:
     again.mkdir()
     (row,) = trees(tmp_path)
     (again / "rows.jsonl").write_text(row.model_copy(update={"draws": 3}).model_dump_json() + "\n")
-    (once,) = read_task_trees([folder], min_reward=0, max_reward=1)
-    (twice,) = read_task_trees([folder, again], min_reward=0, max_reward=1)
+    (once,) = TaskTrees([folder], min_reward=0, max_reward=1)
+    (twice,) = TaskTrees([folder, again], min_reward=0, max_reward=1)
     assert once.tree == twice.tree
 
 
@@ -197,7 +197,7 @@ def test_a_task_named_like_a_split_one_keeps_its_own_tree(tmp_path: Path) -> Non
         opened("q3", "up", task="a#2"),
     ]
     imported(tmp_path, rows)
-    found = read_task_trees([tmp_path / "out" / "trees"], min_reward=0, max_reward=1)
+    found = TaskTrees([tmp_path / "out" / "trees"], min_reward=0, max_reward=1)
     assert len({task.row.task_id for task in found}) == 3
     assert [states(task) for task in found] == [["q1 left"], ["q2 right"], ["q3 up"]]
 
@@ -208,7 +208,7 @@ def test_imports_that_open_differently_are_labelled_apart(tmp_path: Path) -> Non
         (tmp_path / day).mkdir()
         imported(tmp_path / day, [opened(day, action, task="a") for action in actions])
         folders.append(tmp_path / day / "out" / "trees")
-    found = read_task_trees(folders, min_reward=0, max_reward=1)
+    found = TaskTrees(folders, min_reward=0, max_reward=1)
     assert [states(task) for task in found] == [
         ["Monday left"],
         ["Tuesday up", "Tuesday down"],
@@ -223,7 +223,7 @@ def test_the_tree_of_an_opening_is_the_same_in_every_import(tmp_path: Path) -> N
         folder.mkdir()
         imported(folder, [opened(day, f"go{number}", task="a") for day in days])
         folders.append(folder / "out" / "trees")
-    found = read_task_trees(folders, min_reward=0, max_reward=1)
+    found = TaskTrees(folders, min_reward=0, max_reward=1)
     assert [states(task) for task in found] == [["Monday go0", "Monday go1"], ["Tuesday go1"]]
 
 
