@@ -5,7 +5,8 @@ vector has length 1, however many words there are, so that a document of a thous
 much as a task of five. A feature's sign is hashed too, so that collisions cancel out in the mean.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -24,36 +25,80 @@ _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
+@dataclass(frozen=True, slots=True)
+class Families:
+    """Families of features, one after the other.
+
+    Attributes:
+        hashes: of their features, which are different within a family.
+        values: as many, by which each family has length 1.
+    """
+
+    hashes: Hashes
+    values: NDArray[np.float32]
+
+    def beside(self, left: Hashes) -> "Families":
+        """The families of every pair of one of these features and one of `left`."""
+        values = np.tile(self.values * np.float32(max(len(left), 1) ** -0.5), len(left))
+        return Families(crossed(left, self.hashes), values)
+
+
 class Hasher:
     """Hashes of texts under a salt, and families of them as one sparse vector.
 
     Args:
         salt: without it nobody can tell which words the weights of a feature belong to.
         bits: the vector has 2^bits places.
+        vocabulary: hashes of the words of states that are read; None reads all.
     """
 
-    def __init__(self, salt: bytes = b"", *, bits: int = 20) -> None:
-        self.salt, self.bits = salt[:64], bits
+    def __init__(
+        self, salt: bytes = b"", *, bits: int = 20, vocabulary: Hashes | None = None
+    ) -> None:
+        self.salt, self.bits, self.vocabulary = salt[:64], bits, vocabulary
         self._hash = lru_cache(_CACHED_WORDS)(
             lambda text: int.from_bytes(
                 blake2b(text.encode(errors="replace"), digest_size=8, key=self.salt).digest(), "big"
             )
         )
 
+    def reading(self, vocabulary: Hashes) -> "Hasher":
+        """The same with a vocabulary."""
+        return Hasher(self.salt, bits=self.bits, vocabulary=vocabulary)
+
     def hashes(self, texts: Iterable[str]) -> Hashes:
         """Hash of each text."""
         return np.fromiter((self._hash(text[:_MOST_CHARACTERS]) for text in texts), np.uint64)
 
-    def sparse(self, families: Sequence[Hashes]) -> Sparse:
+    def words(self, texts: Iterable[str]) -> Hashes:
+        """Hash of each word of a state that is in the vocabulary."""
+        found = self.hashes(texts)
+        if self.vocabulary is None:
+            return found
+        return found[np.isin(found, self.vocabulary)]
+
+    def sparse(self, families: Sequence[Families]) -> Sparse:
         """One vector of all families, each of length 1; an empty family adds nothing."""
-        filled = [np.unique(family) for family in families if family.size]
-        if not filled:
-            return np.zeros(0, np.int32), np.zeros(0, np.float32)
-        lengths = np.array([family.size for family in filled])
-        hashed = np.concatenate(filled)
+        hashed = np.concatenate([each.hashes for each in families])
+        values = np.concatenate([each.values for each in families])
         indices = (hashed >> np.uint64(64 - self.bits)).astype(np.int32)
-        signs = np.where(hashed & np.uint64(1), np.float32(1), np.float32(-1))
-        return indices, signs * np.repeat(lengths, lengths).astype(np.float32) ** np.float32(-0.5)
+        return indices, np.where(hashed & np.uint64(1), values, -values)
+
+
+def families_of(named: Mapping[str, Hashes], hasher: Hasher) -> Families:
+    """Families by their names, which tell equal hashes of two of them apart."""
+    lengths = np.array([len(hashes) for hashes in named.values()])
+    names = np.repeat(hasher.hashes(named), lengths)
+    hashes = np.concatenate(list(named.values()))
+    values = np.repeat(np.maximum(lengths, 1) ** -0.5, lengths).astype(np.float32)
+    return Families(_mixed(names * _ODD + hashes), values)
+
+
+def mean_of(vectors: Sequence[Sparse], weights: Sequence[float]) -> Sparse:
+    """Weighted mean of some vectors."""
+    total = sum(weights)
+    scaled = [v * np.float32(w / total) for (_, v), w in zip(vectors, weights, strict=True)]
+    return np.concatenate([indices for indices, _ in vectors]), np.concatenate(scaled)
 
 
 def crossed(left: Hashes, right: Hashes) -> Hashes:

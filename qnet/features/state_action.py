@@ -2,7 +2,8 @@
 
 Nothing here knows an environment. A family crosses something of the candidate (its whole action, or
 its skeleton, in which each word stands for where it was read before) with something of the state
-(words of the task and of observations, actions before, the step).
+(words of the task and of observations, actions before, the step). Of the state only words of the
+hasher's vocabulary are read, of the candidate all.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.hashing import Hasher, Hashes, Sparse, crossed
+from qguide.qnet.features.hashing import Families, Hasher, Sparse, crossed, families_of
 from qguide.qnet.features.words import (
     ActionWords,
     action_words,
@@ -23,7 +24,7 @@ from qguide.qnet.features.words import (
 )
 from qguide.qnet.types import History, Message
 
-FEATURES_VERSION: Final = 1
+FEATURES_VERSION: Final = 2
 """Rises whenever the same text gets other features, because weights belong to features."""
 
 _TASK_WORDS: Final = 60
@@ -38,7 +39,7 @@ _MOST_REPETITIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Words:
     """Parts of a history that the features read.
 
     Attributes:
@@ -66,26 +67,43 @@ class State:
         return min(len(self.actions), _MOST_STEPS)
 
 
-def state_of(history: History) -> State:
+@dataclass(frozen=True, slots=True)
+class State:
+    """A history as features read it.
+
+    Attributes:
+        alone: families of the state, from which its value is learned.
+        beside_key, beside_form: families that stand beside a candidate's action, and beside its
+            skeleton.
+    """
+
+    hasher: Hasher
+    read: Words
+    alone: Families
+    beside_key: Families
+    beside_form: Families
+
+
+def state_of(history: History, hasher: Hasher) -> State:
     """The parts of a history, whatever its length."""
     start = next((i for i, m in enumerate(history) if m.role == "user"), 0)
     actions, observed = _turns(history[start + 1 :])
     task = words_of(history[start].text)[:_TASK_WORDS] if history else ()
-    answers = observed[1:]
     texts = tuple(text for text in observed if text)[-_RECENT_OBSERVATIONS:]
     last = texts[-1] if texts else ""
     each = _RECENT_WORDS // max(len(texts), 1)
     recent = [word for text in reversed(texts) for word in focused(text, task, most=max(each, 30))]
-    return State(
+    read = Words(
         task=task,
         last=focused(last, task, most=_LAST_WORDS),
         recent=tuple(dict.fromkeys(recent)),
         all_last=frozenset(words_of(last)),
         earlier=frozenset(word for text in observed[:-1] for word in words_of(text)),
         actions=tuple(actions),
-        answers=tuple(words_of(text) for text in answers),
+        answers=tuple(words_of(text) for text in observed[1:]),
         text=texts,
     )
+    return State(hasher, read, *_families(read, hasher))
 
 
 def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
@@ -101,99 +119,95 @@ def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
     return actions, ["\n".join(texts) for texts in observed]
 
 
-def state_features(state: State, hasher: Hasher) -> Sparse:
+def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families]:
+    """Families of the state itself, and those that stand beside an action and its skeleton."""
+    task, last, recent = map(hasher.words, (read.task, read.last, read.recent))
+    verbs = list(dict.fromkeys(action.verb for action in read.actions))
+    done, step = hasher.hashes(verbs), hasher.hashes([f"{read.step}"])
+    paired = crossed(task[:_PAIRED_WORDS], recent[:_PAIRED_WORDS])
+    of_state = {
+        "step": step,
+        "task": task,
+        "last": last,
+        "recent": recent,
+        "task-last": crossed(task[:_PAIRED_WORDS], last),
+        "task-recent": paired,
+        "verbs": done,
+        "verbs-step": crossed(step, done),
+    }
+    of_key = {
+        "key": hasher.hashes([""]),
+        "key-task": task,
+        "key-last": last,
+        "key-recent": recent,
+        "key-both": hasher.words(word for word in read.task if word in read.all_last),
+        "key-task-recent": paired,
+        "key-verbs": done,
+    }
+    of_form = {
+        "form": hasher.hashes([""]),
+        "form-step": step,
+        "form-task": task,
+        "form-last": last,
+        "form-recent": recent,
+        "form-verbs": hasher.hashes([*verbs, f"{len(verbs)} verbs"]),
+        "form-after": hasher.hashes([_last_turn(read)]),
+    }
+    return tuple(families_of(each, hasher) for each in (of_state, of_key, of_form))
+
+
+def state_features(state: State) -> Sparse:
     """Vector of a state, from which its value is learned."""
-    names, family = _Namer(hasher).names, _Namer(hasher, "state").family
-    task, last, recent = map(hasher.hashes, (state.task, state.last, state.recent))
-    verbs = hasher.hashes({action.verb for action in state.actions})
-    step = names(f"{state.step}")
-    return hasher.sparse(
-        [
-            family("step", step),
-            family("task", task),
-            family("last", last),
-            family("recent", recent),
-            family("task-last", crossed(task[:_PAIRED_WORDS], last)),
-            family("task-recent", crossed(task[:_PAIRED_WORDS], recent[:_PAIRED_WORDS])),
-            family("verbs", verbs),
-            family("verbs-step", crossed(step, verbs)),
-        ]
-    )
+    return state.hasher.sparse([state.alone])
 
 
-def candidate_features(state: State, candidate: Message, hasher: Hasher) -> Sparse:
+def candidate_features(state: State, candidate: Message) -> Sparse:
     """Vector of a candidate in a state, from which its advantage is learned."""
-    names, family = _Namer(hasher).names, _Namer(hasher, "candidate").family
+    hasher, read = state.hasher, state.read
     action = action_words(candidate)
     relations = [
-        relation(word, task=state.task, last=state.all_last, earlier=state.earlier)
+        relation(word, task=read.task, last=read.all_last, earlier=read.earlier)
         for word in action.words
     ]
-    key, verb, form = names(action.key), names(action.verb), names(skeleton(action, relations))
-    acts = np.concatenate([key, form])
-    task, last, recent = map(hasher.hashes, (state.task, state.last, state.recent))
-    step, before = names(f"{state.step}"), [one.key for one in state.actions]
-    said = names(f"{min(before.count(action.key), _MOST_REPETITIONS)}")
-    verbs = {one.verb for one in state.actions}
-    both = hasher.hashes(word for word in state.task if word in state.all_last)
-    bag = hasher.hashes(dict.fromkeys(action.words[:_BAG_WORDS]))
-    sentence, shared = _sentence_of(action, state)
-    paired = crossed(task[:_PAIRED_WORDS], recent[:_PAIRED_WORDS])
+    form = skeleton(action, relations)
+    said = f"{min([one.key for one in read.actions].count(action.key), _MOST_REPETITIONS)}"
+    sentence, shared = _sentence_of(action, read)
+    of_verb = {
+        "verb-step": hasher.hashes([f"{read.step}"]),
+        "words": hasher.hashes(dict.fromkeys(action.words[:_BAG_WORDS])),
+        "sentence": hasher.words(sentence),
+        "shared": hasher.hashes([f"{shared}"]),
+    }
+    of_acts = {
+        "said": hasher.hashes([said]),
+        "answer": hasher.hashes([_answer_before(action, read)]),
+    }
+    key, form, verb = (hasher.hashes([text]) for text in (action.key, form, action.verb))
     return hasher.sparse(
         [
-            family("key", key),
-            family("form", form),
-            family("verb-step", crossed(verb, step)),
-            family("form-step", crossed(form, step)),
-            family("said", crossed(acts, said)),
-            family("said-any", said),
-            family("answer", crossed(acts, names(_answer_before(action, state)))),
-            family("key-task", crossed(key, task)),
-            family("form-task", crossed(form, task)),
-            family("key-last", crossed(key, last)),
-            family("form-last", crossed(form, last)),
-            family("key-recent", crossed(key, recent)),
-            family("form-recent", crossed(form, recent)),
-            family("key-both", crossed(key, both)),
-            family("key-task-recent", crossed(key, paired)),
-            family("key-verbs", crossed(key, hasher.hashes(verbs))),
-            family("form-verbs", crossed(form, hasher.hashes((*verbs, f"{len(verbs)} verbs")))),
-            family("form-after", crossed(form, names(_last_turn(state)))),
-            family("words", crossed(verb, bag)),
-            family("sentence", crossed(verb, hasher.hashes(sentence))),
-            family("shared", crossed(verb, names(f"{shared}"))),
+            state.beside_key.beside(key),
+            state.beside_form.beside(form),
+            families_of(of_verb, hasher).beside(verb),
+            families_of(of_acts, hasher).beside(np.concatenate([key, form])),
+            families_of({"said-any": hasher.hashes([said])}, hasher),
         ]
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Namer:
-    """Hashes of names, and families of features whose hashes begin with the family's name."""
-
-    hasher: Hasher
-    of: str = ""
-
-    def names(self, *texts: str) -> Hashes:
-        return self.hasher.hashes(texts)
-
-    def family(self, name: str, features: Hashes) -> Hashes:
-        return crossed(self.names(f"{self.of} {name}"), features)
-
-
-def _answer_before(action: ActionWords, state: State) -> str:
+def _answer_before(action: ActionWords, state: Words) -> str:
     """Beginning of what was observed when this was last done; "" if it never was."""
     pairs = zip(reversed(state.actions), reversed(state.answers), strict=True)
     return next((" ".join(a[:_ANSWER_WORDS]) for one, a in pairs if one.key == action.key), "")
 
 
-def _last_turn(state: State) -> str:
+def _last_turn(state: Words) -> str:
     """The last action's verb and the beginning of its answer."""
     if not state.actions:
         return ""
     return " ".join((state.actions[-1].verb, *state.answers[-1][:3]))
 
 
-def _sentence_of(action: ActionWords, state: State) -> tuple[Iterable[str], int]:
+def _sentence_of(action: ActionWords, state: Words) -> tuple[Iterable[str], int]:
     """The sentence that the action's words were read in, and how much it shares with the task.
 
     Of several that hold as many of them, the one that shares most with the task; without the words

@@ -3,7 +3,8 @@
     Q(s, a) = V(s) + A(s, a),   V(s) = v · x(s) + b,   A(s, a) = w · x(s, a)
 
 Its folder holds `config.json`, `model.safetensors` and `manifest.json`, like any checkpoint's; it
-has neither a tokenizer nor a trunk, and reading it needs no torch.
+has neither a tokenizer nor a trunk, and reading it needs no torch. Beside the weights are hashes of
+the words of states that it reads.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,7 @@ from qguide.qnet.types import History, Message
 CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
 _TENSORS: Final = ("advantages", "values")
+VOCABULARY: Final = "vocabulary"
 
 
 class FeatureQConfig(BaseModel):
@@ -72,18 +74,17 @@ class FeatureQ:
 
     def q_values(self, history: History, candidates: tuple[Message, ...]) -> tuple[float, ...]:
         """Q of each candidate."""
-        state = state_of(history)
-        value = self.config.mean + _dot(state_features(state, self.hasher), self.values)
+        state = state_of(history, self.hasher)
+        value = self.config.mean + _dot(state_features(state), self.values)
         return tuple(value + advantage for advantage in self._advantages(state, candidates))
 
     def advantages_of(self, history: History, candidates: Sequence[Message]) -> tuple[float, ...]:
         """A(s, a) of each candidate."""
-        return self._advantages(state_of(history), candidates)
+        return self._advantages(state_of(history, self.hasher), candidates)
 
     def _advantages(self, state: State, candidates: Sequence[Message]) -> tuple[float, ...]:
         return tuple(
-            _dot(candidate_features(state, candidate, self.hasher), self.advantages)
-            for candidate in candidates
+            _dot(candidate_features(state, candidate), self.advantages) for candidate in candidates
         )
 
 
@@ -101,7 +102,7 @@ def save_feature_q(
     """Write weights, configuration, domain and manifest; the manifest gets the files' hashes."""
     directory.mkdir(parents=True, exist_ok=True)
     domain.save(directory)
-    save_file({"values": model.values, "advantages": model.advantages}, directory / WEIGHTS)
+    save_file(_tensors(model), directory / WEIGHTS)
     (directory / CONFIG).write_text(model.config.model_dump_json(indent=2) + "\n")
     complete = manifest.model_copy(
         update={
@@ -136,7 +137,9 @@ def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:
             f"{FEATURES_VERSION}; learn it again"
         )
     _require_fit(directory, tensors, places=1 << config.bits)
-    hasher = Hasher(bytes.fromhex(config.salt), bits=config.bits)
+    hasher = Hasher(
+        bytes.fromhex(config.salt), bits=config.bits, vocabulary=tensors.get(VOCABULARY)
+    )
     return FeatureQ(config, tensors["values"], tensors["advantages"], hasher), manifest
 
 
@@ -149,7 +152,15 @@ def is_feature_q(directory: Path) -> bool:
         return False
 
 
-def _require_fit(directory: Path, tensors: dict[str, NDArray[np.float32]], *, places: int) -> None:
+def _tensors(model: FeatureQ) -> dict[str, NDArray[Any]]:
+    """The weights, and the hashes of the vocabulary where there is one."""
+    tensors: dict[str, NDArray[Any]] = {"values": model.values, "advantages": model.advantages}
+    if model.hasher.vocabulary is not None:
+        tensors[VOCABULARY] = model.hasher.vocabulary
+    return tensors
+
+
+def _require_fit(directory: Path, tensors: dict[str, NDArray[Any]], *, places: int) -> None:
     for name in _TENSORS:
         weights = tensors.get(name)
         if weights is None or weights.shape != (places,) or weights.dtype != np.float32:
@@ -160,6 +171,9 @@ def _require_fit(directory: Path, tensors: dict[str, NDArray[np.float32]], *, pl
             raise CheckpointError(
                 f"{directory}: {name} holds values that are not finite; learn it again"
             )
+    words = tensors.get(VOCABULARY)
+    if words is not None and (words.ndim != 1 or words.dtype != np.uint64):
+        raise CheckpointError(f"{directory}: {VOCABULARY} is no list of hashes; learn it again")
 
 
 def _dot(vector: Sparse, weights: NDArray[np.float32]) -> float:

@@ -5,22 +5,34 @@ other steps, and from the task. So the value V of the states is fitted first, an
 credited with what it changed:
 
     G_t = (1 - lambda) V(s_t+1) + lambda G_t+1, and G_T the outcome     (Sutton and Barto, 12.3)
-    A(s_t, a_t) ~ G_t - V(s_t)
+    A(s_t, a_t) - E A(s_t, ·) ~ G_t - V(s_t)
 
 V of a state comes from episodes of other tasks (cross-fitting), so that no step is judged by its
-own luck. Both are linear in hashed features.
+own luck. E A is the mean over the agent's draws, where they were recorded: an action is judged
+beside what else could have been done (as in the R-learner; Nie and Wager, 2021), and draws that
+were all alike teach nothing. Where they are unknown it is left out. V and A are linear in hashed
+features.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.action_key import message_key
+from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
+from qguide.qnet.types import Message
 from qguide.training.learning.episodes import Episode, folds_of
 from qguide.training.learning.ridge import Design, Floats, design, ridge
+from qguide.training.trajectory import Drawn
+
+_OTHERS: Final = 2
+"""Actions of other states that stand for draws which are unknown."""
+_SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,9 @@ class Steps:
 
     Attributes:
         states, actions: their features.
+        others: mean features of what else could have been done, in the columns of `actions`: of the
+            agent's draws, or where those are unknown of actions of other states.
+        told: (n,) true where the agent's draws are known.
         outcome: (n,) of each decision's episode.
         last: (n,) true at an episode's last decision.
         tasks: of each decision.
@@ -51,6 +66,8 @@ class Steps:
 
     states: Design
     actions: Design
+    others: Design
+    told: NDArray[np.bool_]
     outcome: Floats
     last: NDArray[np.bool_]
     tasks: tuple[str, ...]
@@ -60,6 +77,8 @@ class Steps:
         return Steps(
             self.states.where(chosen),
             self.actions.where(chosen),
+            self.others.where(chosen),
+            self.told[chosen],
             self.outcome[chosen],
             self.last[chosen],
             tuple(task for task, kept in zip(self.tasks, chosen, strict=True) if kept),
@@ -81,22 +100,46 @@ class Fit:
 
 def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
     """Features of all decisions."""
-    states, actions = [], []
+    chance = Random(_SEED)
+    anything = [action for episode in episodes for action in episode.actions]
+    states, actions, others, told = [], [], [], []
     for episode in episodes:
-        for history, action in zip(episode.states, episode.actions, strict=True):
-            state = state_of(history)
-            states.append(state_features(state, hasher))
-            actions.append(candidate_features(state, action, hasher))
+        for history, action, drawn in zip(
+            episode.states, episode.actions, episode.choices, strict=True
+        ):
+            state, known = state_of(history, hasher), _tells_choice(action, drawn)
+            compared = (
+                drawn if known else [Drawn(one) for one in chance.choices(anything, k=_OTHERS)]
+            )
+            states.append(state_features(state))
+            actions.append(candidate_features(state, action))
+            others.append(
+                mean_of(
+                    [candidate_features(state, one.message) for one in compared],
+                    [one.count for one in compared],
+                )
+            )
+            told.append(known)
     lengths = [len(episode.actions) for episode in episodes]
     last = np.zeros(sum(lengths), np.bool_)
     last[np.cumsum(lengths) - 1] = True
+    both = design([*actions, *others], bits=hasher.bits)
+    first = np.arange(2 * len(actions)) < len(actions)
     return Steps(
         states=design(states, bits=hasher.bits),
-        actions=design(actions, bits=hasher.bits),
+        actions=both.where(first),
+        others=both.where(~first),
+        told=np.array(told, np.bool_),
         outcome=np.repeat([episode.reward for episode in episodes], lengths),
         last=last,
         tasks=tuple(e.task for e, n in zip(episodes, lengths, strict=True) for _ in range(n)),
     )
+
+
+def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:
+    """Whether these are the draws that an action was taken from."""
+    effects = {message_key(one.message) for one in drawn}
+    return sum(one.count for one in drawn) > 1 and message_key(action) in effects
 
 
 def fit(steps: Steps, options: Options) -> Fit:
@@ -107,7 +150,8 @@ def fit(steps: Steps, options: Options) -> Fit:
     for _ in range(options.rounds):
         values = _cross_fitted(steps.states, returns, folds, alpha=options.alpha)
         returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
-    advantages, _ = ridge(steps.actions, returns - values, alpha=options.alpha)
+    centred = steps.actions.minus(steps.others, where=steps.told)
+    advantages, _ = ridge(centred, returns - values, alpha=options.alpha)
     weights, mean = ridge(steps.states, returns, alpha=options.alpha)
     return Fit(weights, advantages, mean)
 

@@ -6,8 +6,6 @@ recorded episode counts as evidence, and the model that is kept has learned from
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from random import Random
-from statistics import fmean
 from typing import Final
 
 import numpy as np
@@ -26,11 +24,10 @@ from qguide.training.learning.preferences import (
 )
 from qguide.training.learning.recorded import recorded_decisions
 from qguide.training.learning.ridge import Floats
+from qguide.training.learning.vocabulary import vocabulary_of
 from qguide.training.licence.credit import Credit, credit_of
 from qguide.training.licence.evidence import PRIOR, Evidence, HeldBackDecision, evidence_of
 
-_SEED: Final = 0
-_OTHER_ACTIONS: Final = 2
 _TAU_OF_ADVANTAGE: Final = 0.3
 """At a third, two errands' recordings and a help desk's chose as well as by Q alone; at the whole,
 and at the temperature fitted on recorded decisions, up to 8 points worse."""
@@ -58,6 +55,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     Raises:
         ConfigError: there is no episode with an action.
     """
+    hasher = hasher.reading(vocabulary_of(episodes, hasher))
     steps = steps_of(episodes, hasher)
     held_back = _Judge(episodes, steps, options, hasher)
     weights = held_back.weights()
@@ -91,29 +89,9 @@ class _Judge:
             found = fit(steps.where(~held), options)
             self._fits[fold] = found
             mine = steps.where(held)
-            others = self._of_others(_model(found, steps, hasher), held)
-            self.advantages[held] = mine.actions.rows @ found.advantages - others
+            difference = mine.actions.rows - mine.others.rows
+            self.advantages[held] = difference @ found.advantages
             self._values[held] = mine.states.rows @ found.values + found.mean
-
-    def _of_others(self, model: FeatureQ, held: NDArray[np.bool_]) -> Floats:
-        """Mean advantage of what else could have been done, in each held-back state.
-
-        The features of an action hold words of the state, and with them some of its value. That
-        part is the same for every action, so it is no preference and gets no credit. The agent's
-        draws are taken where they are known, elsewhere actions that were taken in other states.
-        """
-        states = [state for episode in self._episodes for state in episode.states]
-        actions = [action for episode in self._episodes for action in episode.actions]
-        chance = Random(_SEED)
-
-        def mean(i: int) -> float:
-            if choice := self._choices[i]:
-                drawn = model.advantages_of(states[i], choice.candidates)
-                return drawn[choice.taken] - choice.centred(drawn)
-            others = chance.choices(actions, k=_OTHER_ACTIONS)
-            return fmean(model.advantages_of(states[i], others))
-
-        return np.array([mean(int(i)) for i in np.flatnonzero(held)])
 
     def decisions(self) -> Iterator[HeldBackDecision]:
         """The decisions of every fold, valued by the others' model and weights."""

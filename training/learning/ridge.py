@@ -34,6 +34,10 @@ class Design:
         """Some of the examples, in the same columns."""
         return Design(self.rows[chosen], self.used, self.bits)
 
+    def minus(self, other: "Design", *, where: NDArray[np.bool_]) -> "Design":
+        """The examples less those of another design in the same columns, at some places."""
+        return Design(self.rows - other.rows.multiply(where[:, None]), self.used, self.bits)
+
     def spread(self, weights: Floats) -> NDArray[np.float32]:
         """(2^bits,) the weights of the columns at their places, 0 elsewhere."""
         whole = np.zeros(1 << self.bits, np.float32)

@@ -12,7 +12,7 @@ def call(name: str, arguments: str) -> Message:
 
 
 def weight(history: History, candidate: Message, hasher: Hasher) -> dict[int, float]:
-    indices, values = candidate_features(state_of(history), candidate, hasher)
+    indices, values = candidate_features(state_of(history, hasher), candidate)
     found: dict[int, float] = {}
     for index, value in zip(indices.tolist(), values.tolist(), strict=True):
         found[index] = found.get(index, 0.0) + value
@@ -94,6 +94,25 @@ def test_a_salt_hides_which_weights_a_word_has() -> None:
     )
 
 
+def test_words_of_states_outside_the_vocabulary_are_not_read() -> None:
+    def hasher(*known: str) -> Hasher:
+        return Hasher(b"salt", vocabulary=np.sort(Hasher(b"salt").hashes(known)))
+
+    reply = call("open", '{"place": "fridge"}')
+    other = (*HISTORY[:-1], Message("tool", "No milk here. There is a lamp."))
+    without, with_both = hasher("milk"), hasher("milk", "vase", "lamp")
+
+    assert weight(HISTORY, reply, without) == weight(other, reply, without)
+    assert weight(HISTORY, reply, with_both) != weight(other, reply, with_both)
+
+
+def test_an_actions_own_words_are_always_read() -> None:
+    hasher = Hasher(b"salt", vocabulary=np.zeros(0, np.uint64))
+    fridge, shelf = (call("open", f'{{"place": "{place}"}}') for place in ("fridge", "rack"))
+
+    assert weight(HISTORY, fridge, hasher) != weight(HISTORY, shelf, hasher)
+
+
 @pytest.mark.parametrize(
     "history",
     [
@@ -108,11 +127,11 @@ def test_a_salt_hides_which_weights_a_word_has() -> None:
 )
 def test_odd_histories_and_replies_have_finite_features(history: History, reply: Message) -> None:
     hasher = Hasher(b"")
-    state = state_of(history)
+    state = state_of(history, hasher)
 
     for indices, values in (
-        state_features(state, hasher),
-        candidate_features(state, reply, hasher),
+        state_features(state),
+        candidate_features(state, reply),
     ):
         assert np.isfinite(values).all()
         assert ((indices >= 0) & (indices < 1 << hasher.bits)).all()

@@ -45,10 +45,14 @@ def score(client: TestClient, messages: Any, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def test_a_state_of_its_kind_is_guided(start: Any) -> None:
-    answer = act(start(), INSIDE)
+def scored(answer: dict[str, Any]) -> bool:
+    """Whether Q judged the candidates; of words that it does not know all have the same."""
+    q_values = [candidate["q_value"] for candidate in answer["candidates"]]
+    return None not in q_values and "outside" not in (answer["unguided_reason"] or "")
 
-    assert answer["guided"] is True
+
+def test_candidates_in_a_state_of_its_kind_are_scored(start: Any) -> None:
+    assert scored(act(start(), INSIDE))
 
 
 def test_a_foreign_task_is_answered_by_the_policy_alone_and_says_why(start: Any) -> None:
@@ -67,11 +71,11 @@ def test_such_a_step_is_answered_even_where_a_missing_q_is_an_error(start: Any) 
 
 
 def test_a_request_may_insist(start: Any) -> None:
-    assert act(start(), OUTSIDE, out_of_domain="guide")["guided"] is True
+    assert scored(act(start(), OUTSIDE, out_of_domain="guide"))
 
 
 def test_the_operator_may_insist(start: Any) -> None:
-    assert act(start(out_of_domain="guide"), OUTSIDE)["guided"] is True
+    assert scored(act(start(out_of_domain="guide"), OUTSIDE))
 
 
 def test_candidates_of_a_foreign_task_are_scored_and_the_likeliest_is_chosen(start: Any) -> None:

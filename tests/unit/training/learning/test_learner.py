@@ -124,6 +124,28 @@ def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(
     assert licence_of(learned.evidence, learned.credit).granted is granted
 
 
+def test_an_action_is_judged_beside_what_else_was_drawn() -> None:
+    """Of two guests one is always generous; the drawers differ in what the other's hold."""
+
+    def episode(number: int) -> Episode:
+        guest, colour = ("rich", "poor")[number % 2], DRAWERS[number // 2 % 2]
+        start = (Message("user", f"Find a coin of the {guest} guest."),)
+        reward = 1.0 if guest == "rich" else float(colour == "blue")
+        alike = (Drawn(opened(colour), 2),)
+        return Episode(f"{number}", (start,), (opened(colour),), reward, (alike,))
+
+    alike = [episode(number) for number in range(80)]
+    other = [replace(e, drawn=((Drawn(opened("red")), Drawn(opened("blue"))),)) for e in alike]
+
+    def gain(recorded: list[Episode]) -> float:
+        model = learn(recorded, Options(), Hasher(b"salt")).model
+        red, blue = model.advantages_of(recorded[1].states[0], list(map(opened, DRAWERS[:2])))
+        return blue - red
+
+    assert gain(alike) == 0
+    assert gain(other) > 0.1
+
+
 def test_votes_weigh_as_much_as_recordings_say() -> None:
     """The agent draws the right drawer four times of six, and each of the others once."""
 

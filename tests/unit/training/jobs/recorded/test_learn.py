@@ -107,16 +107,27 @@ def test_weights_that_were_changed_are_refused(tmp_path: Path) -> None:
         load_feature_q(folder)
 
 
-def test_features_of_another_version_are_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_reads_the_words_that_it_learned_from(tmp_path: Path) -> None:
+    learned(tmp_path)
+
+    model, _ = load_feature_q(tmp_path / "run" / CHECKPOINT)
+
+    assert model.hasher.vocabulary is not None
+    known = set(model.hasher.hashes(["ring", "coin"]).tolist())
+    assert set(model.hasher.vocabulary.tolist()) == known
+
+
+@pytest.mark.parametrize("version", [1, 99])
+def test_features_of_another_version_are_refused(version: int, tmp_path: Path) -> None:
     learned(tmp_path, bits=8)
     folder = tmp_path / "run" / CHECKPOINT
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"features_version": 99}))
+    (folder / "config.json").write_text(json.dumps(config | {"features_version": version}))
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["files"]["config.json"] = sha256_of(folder / "config.json")
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
-    with pytest.raises(CheckpointError, match="99"):
+    with pytest.raises(CheckpointError, match=rf"version {version};.* learn it again"):
         load_feature_q(folder)
 
 
