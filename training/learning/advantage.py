@@ -137,7 +137,7 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
 
 
 def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:
-    """Whether these are the draws that an action was taken from."""
+    """True for the draws that an action was taken from."""
     effects = {message_key(one.message) for one in drawn}
     return sum(one.count for one in drawn) > 1 and message_key(action) in effects
 

@@ -46,7 +46,7 @@ def score(client: TestClient, messages: Any, **more: Any) -> dict[str, Any]:
 
 
 def scored(answer: dict[str, Any]) -> bool:
-    """Whether Q judged the candidates; of words that it does not know all have the same."""
+    """True if Q judged the candidates; of words that it does not know all have the same."""
     q_values = [candidate["q_value"] for candidate in answer["candidates"]]
     return None not in q_values and "outside" not in (answer["unguided_reason"] or "")
 
