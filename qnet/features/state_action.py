@@ -153,7 +153,11 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "form-verbs": hasher.hashes([*verbs, f"{len(verbs)} verbs"]),
         "form-after": hasher.hashes([_last_turn(read)]),
     }
-    return tuple(families_of(each, hasher) for each in (of_state, of_key, of_form))
+    return (
+        families_of(of_state, hasher),
+        families_of(of_key, hasher),
+        families_of(of_form, hasher),
+    )
 
 
 def state_features(state: State) -> Sparse:
@@ -169,7 +173,8 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
         relation(word, task=read.task, last=read.all_last, earlier=read.earlier)
         for word in action.words
     ]
-    form = skeleton(action, relations)
+    texts = (action.key, skeleton(action, relations), action.verb)
+    key, form, verb = (hasher.hashes([text]) for text in texts)
     said = f"{min([one.key for one in read.actions].count(action.key), _MOST_REPETITIONS)}"
     sentence, shared = _sentence_of(action, read)
     of_verb = {
@@ -182,7 +187,6 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
         "said": hasher.hashes([said]),
         "answer": hasher.hashes([_answer_before(action, read)]),
     }
-    key, form, verb = (hasher.hashes([text]) for text in (action.key, form, action.verb))
     return hasher.sparse(
         [
             state.beside_key.beside(key),
