@@ -216,6 +216,14 @@ _ALL: Final = (
         "Evaluation",
         "Choose among recorded candidates by Q and by its baselines; nothing is played.",
     ),
+    Job(
+        "choose-recorded",
+        "qguide.training.jobs.recorded.choose",
+        "ChooseRecordedConfig",
+        "run_choose_recorded",
+        "Evaluation",
+        "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
+    ),
 )
 
 JOBS: Final = {job.name: job for job in _ALL}

@@ -4,10 +4,11 @@ A clone has `result/MODEL/…_result.json`, the answers, and `score/MODEL/…_sc
 the failures with their questions. So every score below the folder is read once for the questions,
 and BFCL's own files of them, if they lie there. An answer that no score lists as a failure was
 right; so a score that lists fewer failures than it counts, or counts other answers, is refused.
+Scores of 2024 number the answers from 1, where later ones repeat their ids.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -41,13 +42,12 @@ def read_answers(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
     """
     root, score = _score_of(path)
     questions = _questions(root)
-    failed = _failed(score, answers=sum(1 for _ in read_values(path)))
+    failed = _failed(score, [_id_of(value.value) for value in read_values(path)])
     category = score.name.removesuffix("_score.json")
     around = {"@model": path.relative_to(root / "result").parts[0], "@category": category}
     for value in read_values(path, on_bytes=on_bytes):
-        known = value.value.get("id") if isinstance(value.value, Mapping) else None
-        question = questions.asked.get(str(known))
-        told = {"@question": question, "@failed": str(known) in failed}
+        known = _id_of(value.value)
+        told = {"@question": questions.asked.get(known), "@failed": known in failed}
         yield Value(value.line, value.value, value.flaw, {**around, **told})
 
 
@@ -105,8 +105,15 @@ def _score_of(path: Path) -> tuple[Path, Path]:
     raise RecordError(f"{path} lies in no folder 'result'; name the folder above it")
 
 
-def _failed(score: Path, *, answers: int) -> frozenset[str]:
+def _id_of(answer: object) -> str:
+    return str(answer.get("id")) if isinstance(answer, Mapping) else ""
+
+
+def _failed(score: Path, answers: Sequence[str]) -> frozenset[str]:
     """Ids of the answers that a score lists as failures.
+
+    Args:
+        answers: ids of all of them, in their order.
 
     Raises:
         RecordError: it is damaged, or not of all these answers.
@@ -117,14 +124,20 @@ def _failed(score: Path, *, answers: int) -> frozenset[str]:
             raise RecordError(f"{score}, line {value.line}: {value.flaw or 'it is no object'}")
         rows.append(value.value)
     counts = rows[0] if rows else {}
-    ids = [str(row["id"]) for row in rows if "id" in row]
+    ids = [_answer_id(row["id"], answers) for row in rows if "id" in row]
     right, judged = counts.get("correct_count", 0), counts.get("total_count", 0)
-    if judged != answers or right != answers - len(ids):
+    if judged != len(answers) or right != judged - len(ids) or not {*ids} <= {*answers}:
         raise RecordError(
             f"{score} counts {right} of {judged} answers as right and lists {len(ids)} failures, "
-            f"but there are {answers:,} answers; run BFCL's evaluation again"
+            f"but there are {len(answers):,} answers; run BFCL's evaluation again"
         )
     return frozenset(ids)
+
+
+def _answer_id(given: Any, answers: Sequence[str]) -> str:
+    """The id of an answer, which a score of 2024 numbers from 1."""
+    numbered = isinstance(given, int) and 0 < given <= len(answers)
+    return answers[given - 1] if numbered else str(given)
 
 
 @lru_cache(maxsize=1)  # every file of a clone needs the questions of all its scores
@@ -134,8 +147,9 @@ def _questions(root: Path) -> _Questions:
     scores = sorted((root / "score").glob("**/*_score.json"))
     for file in dict.fromkeys([*told, *scores]):
         for row in _rows(file):
-            if "id" in row and (question := first_at(row, _QUESTION)) is not None:
-                found.asked.setdefault(str(row["id"]), (question, first_at(row, _FUNCTIONS)))
+            known = first_at(row, ("prompt.id", "id"))
+            if known is not None and (question := first_at(row, _QUESTION)) is not None:
+                found.asked.setdefault(str(known), (question, first_at(row, _FUNCTIONS)))
     return found
 
 

@@ -148,7 +148,8 @@ def test_a_folder_that_is_named_like_a_file_holds_no_records(tmp_path: Path) -> 
 def test_answers_of_bfcl_in_2024_are_texts_under_other_names(tmp_path: Path) -> None:
     name = "m/gorilla_openfunctions_v1_test_simple_result.json"
     dump(tmp_path / "result" / name, {"id": "simple_0", "result": "\n[look(at='desk')]"})
-    failure = {"id": "simple_0", "prompt": {"question": "Find the mug.", "function": {}}}
+    asked = {"id": "simple_0", "question": "Find the mug.", "function": {}}
+    failure = {"id": 1, "prompt": asked}  # numbered from 1
     dump(tmp_path / "score" / "m" / "simple_score.json", counted(0, 1), failure)
     (episode,) = read(tmp_path, "bfcl")
     assert episode.messages[-1] == Message("assistant", "[look(at='desk')]")

@@ -1,0 +1,127 @@
+"""Attempts of real LLMs at tasks, from recordings of any format and from recorded decision groups.
+
+The model that made an attempt is kept for folds and for the rule "always the best model". It never
+reaches a Q model.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Final
+
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import History, Message
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.recordings.episode import BadRecord
+from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import read_episodes, recording_of
+
+_NUMBER: Final = re.compile(r"[/_: -]*\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One action, and what was observed after it."""
+
+    action: Message
+    observation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One model's attempt at a task.
+
+    Attributes:
+        opening: everything before its first action.
+        reward: of its end.
+        runs_on: turns may be missing behind the last one, which recorded groups do not tell.
+    """
+
+    task: str
+    model: str
+    opening: History
+    turns: tuple[Turn, ...]
+    reward: float
+    runs_on: bool = False
+
+    @property
+    def section(self) -> str:
+        """The part of a benchmark that its task belongs to: the task's id without its number."""
+        return section_of(self.task)
+
+
+def section_of(task: str) -> str:
+    """A task's id without its number: a database, a set, a category."""
+    return _NUMBER.sub("", task) or task
+
+
+def family_of(model: str, families: Mapping[str, Sequence[str]]) -> str:
+    """The first family of which a pattern fits; else the first word of the model's name."""
+    for family, patterns in families.items():
+        if any(fnmatch(model.lower(), pattern.lower()) for pattern in patterns):
+            return family
+    words = re.findall(r"[a-z]+", model.lower())
+    return words[0] if words else model
+
+
+def read_attempts(
+    sources: Sequence[Path], *, models: Sequence[str] = ("*",), format_: str = ""
+) -> list[Attempt]:
+    """The attempts of some models, in the order of the sources.
+
+    Args:
+        sources: recordings that `qguide import` reads, and runs of `recorded-groups`.
+        models: patterns of their names.
+        format_: of the recordings; "" detects it.
+
+    Raises:
+        ConfigError: a source is missing, of an unknown format, or no attempt is by such a model.
+        RecordError: a file cannot be read.
+    """
+    found = [
+        attempt
+        for source in sources
+        for attempt in _read(source, format_)
+        if any(fnmatch(attempt.model, pattern) for pattern in models)
+    ]
+    if not found:
+        raise ConfigError(
+            f"{', '.join(map(str, sources))}: no attempt by a model named like {', '.join(models)}"
+        )
+    return found
+
+
+def _read(source: Path, format_: str) -> Iterator[Attempt]:
+    run = RunFolder(source)
+    if run.rows.exists():
+        for row in read_rows(run.rows, DecisionGroupsRow):
+            yield from _of_group(row)
+        return
+    for found in read_episodes(recording_of(source, format_ or None), Fields()):
+        if not isinstance(found, BadRecord):
+            yield _of_trajectory(found.to_row(environment="recorded"))
+
+
+def _of_group(row: DecisionGroupsRow) -> Iterator[Attempt]:
+    """An attempt of one turn for every run that took a candidate."""
+    opening = (Message("user", row.first_observation),)
+    for candidate in row.decisions[0].candidates:
+        turn = Turn(Message("assistant", candidate.action), candidate.observation)
+        for model in candidate.sources:
+            yield Attempt(row.task_id, model, opening, (turn,), candidate.outcome, runs_on=True)
+
+
+def _of_trajectory(row: TrajectoryRow) -> Attempt:
+    messages = messages_of(row.messages)
+    places = [i for i, message in enumerate(messages) if message.role == "assistant"]
+    ends = [*places[1:], len(messages)]
+    turns = tuple(
+        Turn(messages[i], "\n".join(message.content for message in messages[i + 1 : end]))
+        for i, end in zip(places, ends, strict=True)
+    )
+    opening = messages[: places[0]] if places else messages
+    return Attempt(row.task_id, row.source, opening, turns, row.outcome_reward)
