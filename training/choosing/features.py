@@ -53,7 +53,7 @@ class Candidate:
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
-        """What was observed after each action, as far as it may be read."""
+        """The answer to each action, as far as it may be read."""
         turns = self.turns if self.observed else self.turns[:-1]
         return tuple(turn.observation for turn in turns)
 
@@ -64,7 +64,7 @@ class Candidate:
 
     @cached_property
     def fit(self) -> Fit:
-        """How its calls fit."""
+        """The fit of its calls."""
         return fit_of(self.calls, self.functions, self.asked)
 
     @property

@@ -60,7 +60,7 @@ class Function:
 
 @dataclass(slots=True)
 class Fit:
-    """How calls fit the functions and the question.
+    """The fit of calls to the functions and the question.
 
     Attributes:
         counts: of findings by name, such as "missing"; all but those of `COUNTED` are flaws.
@@ -195,7 +195,7 @@ def _check(found: Fit, function: Function, name: str, value: Any, asked: Asked) 
 
 
 def _compare(found: Fit, leaf: Any, asked: Asked) -> None:
-    """Whether a value was said in the question."""
+    """Note if a value was said in the question."""
     if isinstance(leaf, bool) or leaf is None:
         found.add("nothing", leaf is None)
     elif isinstance(leaf, int | float):

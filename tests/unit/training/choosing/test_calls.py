@@ -12,7 +12,7 @@ from tests.support.recordings.llms import AREA
 SAME = (
     "[shape.area(width=2, height=5)]",
     "```python\nshape.area(height=5.0, width=2)\n```",
-    'I would call this:\n\n[shape\\_area(width=2, height=5)]\nIt returns 10.',
+    "I would call this:\n\n[shape\\_area(width=2, height=5)]\nIt returns 10.",
     '<tool_call>\n{"arguments": {"width": 2, "height": 5}, "name": "shape_area"}\n</tool_call>',
     '{"tool_calls": [{"name": "shape.area", "arguments": {"width": 2, "height": 5}}]}',
     "[{'shape.area': {'width': 2, 'height': 5}}]",
