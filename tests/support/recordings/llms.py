@@ -1,4 +1,4 @@
-"""Recordings of several models on the same tasks: a clone of BFCL's results, and MINT's episodes."""
+"""Recordings of several models on the same tasks: BFCL's results, and MINT's episodes."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ def bfcl_clone(folder: Path, answers: Mapping[str, tuple[Answer, bool]], *, task
             }
             for i in range(tasks)
         ]
-        rows = [counts] if right else [counts, *failures]
+        rows: list[Mapping[str, Any]] = [counts] if right else [counts, *failures]
         write_lines(folder / "score" / model / "simple_score.json", rows)
 
 
