@@ -123,7 +123,7 @@ def _calls_in(value: Any) -> Iterator[Call]:
             return
         name = next((value[key] for key in _NAMES if isinstance(value.get(key), str)), None)
         if name is not None:
-            given = next((value[key] for key in _ARGUMENTS if key in value), {})
+            given: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
             yield Call(plain_name(name), _arguments(given))
         else:
             for key, given in value.items():
