@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from qguide.commands.checkpoint import domain, inspect
+from qguide.commands.configs import app as configs
 from qguide.commands.demo import demo
 from qguide.commands.environment import app as environment
 from qguide.commands.errors import exit_with
@@ -93,6 +94,7 @@ def _add(group: str, *commands: Callable[..., None]) -> None:
 
 _add("Server", serve, demo, report, fake_upstream)
 _add("Pipelines", run)
+app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)
 _add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
 _add("Evaluation", compare, success_curve, step_rewards)

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from qguide.pipelines.matrix import Scalar, expanded
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import load_config
+from qguide.training.shipped import shipped_path
 
 Values = Annotated[tuple[Scalar, ...], Field(min_length=1)]
 
@@ -103,6 +104,7 @@ def load_pipeline(
     Raises:
         ConfigError: the file cannot be read, a field is wrong, or there is no such stage.
     """
+    path = shipped_path(path)
     options = {"slots": slots, "output": None if output is None else str(output)}
     config = load_config(PipelineConfig, path, options=options)
     stages = expanded(config.stages, config.matrix)

@@ -5,6 +5,7 @@
 A value after `=` is read as TOML (3, 0.5, true, ["a", "b"]); a value that is not TOML is a string.
 A file with `extends = "../sft.toml"` takes every field that it does not set itself from that file.
 That path is relative to the file; all other paths are relative to the working directory.
+What is not found below `training/` there is the package's file of that name.
 """
 
 import tomllib
@@ -26,6 +27,7 @@ from qguide.training.environments.registry import (
     find_environment,
     table_of,
 )
+from qguide.training.shipped import shipped_path
 
 C = TypeVar("C", bound=BaseModel)
 
@@ -116,7 +118,7 @@ def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     Raises:
         ConfigError: a file cannot be read or is not TOML, or files extend each other in a circle.
     """
-    path = path.resolve()
+    path = shipped_path(path).resolve()
     if path in above:
         circle = " -> ".join(str(file) for file in (*above, path))
         raise ConfigError(f"{circle} extend each other; remove one `extends`")

@@ -25,6 +25,7 @@ from qguide.training.environment import (
     Task,
 )
 from qguide.training.environments.registry import build_suite, find_environment
+from qguide.training.shipped import shipped_path
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ def read_task_ids(path: Path) -> list[str]:
         ConfigError: the file cannot be read.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = shipped_path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ConfigError(f"task_ids = {path}: {error.strerror}; name a file of ids") from error
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]

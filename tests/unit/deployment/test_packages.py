@@ -108,6 +108,25 @@ def test_own_folders_of_the_same_names_are_not_taken_for_ours(
     assert (tmp_path / "project" / "runs" / "played" / "rows.jsonl").stat().st_size > 0
 
 
+def test_an_installation_finds_its_job_files_in_an_empty_folder(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path / "installed")
+    (tmp_path / "project" / "runs" / "errands" / "served").mkdir(parents=True)
+    command = [sys.executable, "-m", "qguide", "run", "training/configs/errands/pipeline.toml"]
+    done = subprocess.run(
+        [*command, "--dry-run"],
+        cwd=tmp_path / "project",
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "installed"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "train-qnet" in done.stdout
+
+
 def test_the_wheel_brings_the_embedded_models_and_the_command(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     for model in ("policy", "qnet"):
