@@ -82,6 +82,26 @@ STRANGERS = {
             (("harmless", 'find_customer({"name": "Mara Lind"})'),),
         ),
         Stranger("search", f"{_HERE}.search:SEARCH", f"{_HERE}.search_model:policy", 60, 36, 6, 5),
+        Stranger(
+            "clinic",
+            f"{_HERE}.aside.clinic:Clinic",
+            f"{_HERE}.aside.clinic:policy",
+            72,
+            48,
+            8,
+            4,
+            (("harmless", 'test({"kind": "blood"})'),),
+        ),
+        Stranger(
+            "bargain",
+            f"{_HERE}.aside.bargain:Bargain",
+            f"{_HERE}.aside.bargain:policy",
+            40,
+            24,
+            9,
+            5,
+            (("harmless", "wait"),),
+        ),
     )
 }
-"""The environments by name; the errands are the tutorial's."""
+"""The environments by name. The errands are the tutorial's; nothing was chosen by the last two."""

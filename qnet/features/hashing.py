@@ -56,6 +56,7 @@ class Hasher:
         self, salt: bytes = b"", *, bits: int = 20, vocabulary: Hashes | None = None
     ) -> None:
         self.salt, self.bits, self.vocabulary = salt[:64], bits, vocabulary
+        self._known = None if vocabulary is None else frozenset(vocabulary.tolist())
         self._hash = lru_cache(_CACHED_WORDS)(
             lambda text: int.from_bytes(
                 blake2b(text.encode(errors="replace"), digest_size=8, key=self.salt).digest(), "big"
@@ -70,12 +71,15 @@ class Hasher:
         """Hash of each text."""
         return np.fromiter((self._hash(text[:_MOST_CHARACTERS]) for text in texts), np.uint64)
 
-    def words(self, texts: Iterable[str]) -> Hashes:
+    def known(self, words: Iterable[str]) -> list[str]:
+        """Those words of a state that are in the vocabulary."""
+        if self._known is None:
+            return list(words)
+        return [word for word in words if self._hash(word[:_MOST_CHARACTERS]) in self._known]
+
+    def words(self, words: Iterable[str]) -> Hashes:
         """Hash of each word of a state that is in the vocabulary."""
-        found = self.hashes(texts)
-        if self.vocabulary is None:
-            return found
-        return found[np.isin(found, self.vocabulary)]
+        return self.hashes(self.known(words))
 
     def sparse(self, families: Sequence[Families]) -> Sparse:
         """One vector of all families, each of length 1; an empty family adds nothing."""

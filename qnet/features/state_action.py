@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.hashing import Families, Hasher, Sparse, crossed, families_of
+from qguide.qnet.features.hashing import Families, Hasher, Hashes, Sparse, crossed, families_of
 from qguide.qnet.features.words import (
     ActionWords,
     action_words,
@@ -20,6 +20,7 @@ from qguide.qnet.features.words import (
     relation,
     sentences_of,
     skeleton,
+    surroundings,
     words_of,
 )
 from qguide.qnet.types import History, Message
@@ -32,6 +33,7 @@ _LAST_WORDS: Final = 60
 _RECENT_WORDS: Final = 120
 _RECENT_OBSERVATIONS: Final = 6
 _PAIRED_WORDS: Final = 40
+_SURROUNDINGS: Final = 60
 _ANSWER_WORDS: Final = 12
 _BAG_WORDS: Final = 64
 _MOST_STEPS: Final = 12
@@ -125,6 +127,7 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
     verbs = list(dict.fromkeys(action.verb for action in read.actions))
     done, step = hasher.hashes(verbs), hasher.hashes([f"{read.step}"])
     paired = crossed(task[:_PAIRED_WORDS], recent[:_PAIRED_WORDS])
+    near, beside = _surroundings(read, hasher)
     of_state = {
         "step": step,
         "task": task,
@@ -132,6 +135,8 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "recent": recent,
         "task-last": crossed(task[:_PAIRED_WORDS], last),
         "task-recent": paired,
+        "near": near,
+        "beside": beside,
         "verbs": done,
         "verbs-step": crossed(step, done),
     }
@@ -142,6 +147,8 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "key-recent": recent,
         "key-both": hasher.words(word for word in read.task if word in read.all_last),
         "key-task-recent": paired,
+        "key-near": near,
+        "key-task-beside": crossed(task[:_PAIRED_WORDS], beside),
         "key-verbs": done,
     }
     of_form = {
@@ -150,6 +157,7 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "form-task": task,
         "form-last": last,
         "form-recent": recent,
+        "form-beside": beside,
         "form-verbs": hasher.hashes([*verbs, f"{len(verbs)} verbs"]),
         "form-after": hasher.hashes([_last_turn(read)]),
     }
@@ -158,6 +166,18 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         families_of(of_key, hasher),
         families_of(of_form, hasher),
     )
+
+
+def _surroundings(read: Words, hasher: Hasher) -> tuple[Hashes, Hashes]:
+    """Words of the task with what the last observation says around them, and that without them.
+
+    "You carry soaked copper." tells that it is soaked, and of whatever the task is about.
+    """
+    last = read.text[-1] if read.text else ""
+    found = surroundings(last, frozenset(hasher.known(read.task)))[:_SURROUNDINGS]
+    near = dict.fromkeys(" ".join(each) for each in found)
+    beside = dict.fromkeys(around for _, around in found)
+    return hasher.hashes(near), hasher.hashes(beside or [""])
 
 
 def state_features(state: State) -> Sparse:

@@ -72,6 +72,22 @@ def focused(text: str, concern: Collection[str], *, most: int) -> tuple[str, ...
     return tuple(dict.fromkeys(word for own in ordered for word in own))[:most]
 
 
+def surroundings(text: str, concern: Collection[str]) -> list[tuple[str, str]]:
+    """Each word of a concern in a text, with a neighbour or the beginning of its sentence.
+
+    Words around it that are of the concern, too, are left unnamed: so tasks are alike.
+    """
+    found: list[tuple[str, str]] = []
+    for sentence in sentences_of(text):
+        named = ["", *("*" if word in concern else word for word in sentence), ""]
+        start = " ".join(named[1:3])
+        for place, word in enumerate(sentence):
+            if word in concern:
+                before, after = named[place], named[place + 2]
+                found += [(word, f"{before} _"), (word, f"_ {after}"), (word, f"{start} …")]
+    return found
+
+
 def action_words(reply: Message) -> ActionWords:
     """The part of a reply that acts, as words."""
     if reply.tool_calls:

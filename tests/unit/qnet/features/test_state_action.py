@@ -3,7 +3,7 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.features.words import action_words, focused, skeleton
+from qguide.qnet.features.words import action_words, focused, skeleton, surroundings
 from qguide.qnet.types import History, Message, ToolCall
 
 
@@ -84,6 +84,26 @@ def test_a_long_text_is_read_where_it_concerns_the_task() -> None:
     text = ". ".join([*(f"filler{i} filler{i + 1}" for i in range(100)), "The milk is cold"])
 
     assert focused(text, {"milk"}, most=4) == ("the", "milk", "is", "cold")
+
+
+def test_what_stands_around_words_of_the_task_is_the_same_in_all_tasks() -> None:
+    copper = surroundings("You walk. You carry soaked copper, rope.", {"copper"})
+    flax = surroundings("You walk. You carry soaked flax, rope.", {"flax"})
+
+    assert [around for _, around in copper] == ["soaked _", "_ rope", "you carry …"]
+    assert copper == [(word.replace("flax", "copper"), around) for word, around in flax]
+    assert surroundings("Copper and flax", {"copper", "flax"})[1] == ("copper", "_ and")
+
+
+def test_words_of_the_task_are_known_by_what_is_said_of_them() -> None:
+    vocabulary = np.sort(Hasher(b"salt").hashes(["milk", "vase"]))
+    hasher = Hasher(b"salt", vocabulary=vocabulary)
+    reply = call("open", '{"place": "fridge"}')
+
+    def after(observed: str) -> dict[int, float]:
+        return weight((*HISTORY[:-1], Message("tool", observed)), reply, hasher)
+
+    assert after("You see milk. You carry the vase.") != after("You carry milk. You see the vase.")
 
 
 def test_a_salt_hides_which_weights_a_word_has() -> None:
