@@ -47,7 +47,7 @@ class LearnConfig(BaseModel):
         skip_bad: leave out records that hold no episode, in place of refusing the source.
         episodes: ids of those episodes of a server's recording that are learned from; empty: all.
         trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
-        alpha: penalty of the squared weights.
+        alpha: penalty of the squared weights of actions; None chooses it on held-back tasks.
         bits: weights have 2^bits places.
         salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model.
     """
@@ -64,7 +64,7 @@ class LearnConfig(BaseModel):
     skip_bad: bool = False
     episodes: tuple[str, ...] = ()
     trace: float = Field(default=_DEFAULTS.trace, ge=0, le=1)
-    alpha: float = Field(default=_DEFAULTS.alpha, gt=0)
+    alpha: float | None = Field(default=_DEFAULTS.alpha, gt=0)
     bits: int = Field(default=20, ge=8, le=24)
     salt: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
 
