@@ -6,7 +6,7 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
-from qguide.training.learning.advantage import Options, trace_returns
+from qguide.training.learning.advantage import PENALTIES, Options, trace_returns
 from qguide.training.learning.episodes import Episode, folds_of
 from qguide.training.learning.learner import learn
 from qguide.training.licence.verdict import licence_of
@@ -144,6 +144,19 @@ def test_an_action_is_judged_beside_what_else_was_drawn() -> None:
 
     assert gain(alike) == 0
     assert gain(other) > 0.1
+
+
+def test_the_penalty_is_chosen_by_what_held_back_tasks_earned() -> None:
+    recorded = episodes(120)
+
+    chosen = learn(recorded, Options(), Hasher(b"salt")).credit.correlation
+    fixed = [
+        learn(recorded, Options(alpha=alpha), Hasher(b"salt")).credit.correlation
+        for alpha in PENALTIES
+    ]
+
+    assert chosen >= min(fixed)
+    assert chosen == pytest.approx(max(fixed), abs=0.05)
 
 
 def test_votes_weigh_as_much_as_recordings_say() -> None:
