@@ -174,7 +174,9 @@ def _logprob(candidate: Candidate) -> float:
     return candidate.logprob
 
 
-def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0) -> Agent:
+def q_guided(
+    play: Play, seed: int, task_id: str, *, trajectory: int = 0, explored: float = 0.0
+) -> Agent:
     """The distinct candidate of highest Q (QLASS, algorithm 4).
 
     The server's own code makes the decision (`qguide.qnet.decision.decide`); a step whose
@@ -185,12 +187,21 @@ def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0) -> Age
         seed: the job's seed.
         task_id: the task's part in the seeds of its draws.
         trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
+        explored: share of the steps that take a random one of their candidates.
     """
     parts = ("q-guided-n", trajectory) if trajectory else ()
     sampling_at = seeded(play.drawing, seed, task_id, *parts)
-    return guided_agent(
-        lambda step: Guidance(play.candidates, sampling_at(step), tie_break=play.tie_break)
-    )
+
+    def guidance(step: int) -> Guidance:
+        luck = derived_seed("explored", seed, task_id, step)
+        return Guidance(
+            play.candidates,
+            sampling_at(step),
+            tie_break=play.tie_break,
+            explore=luck if Random(luck).random() < explored else None,
+        )
+
+    return guided_agent(guidance)
 
 
 def q_posterior(play: Play, seed: int, task_id: str) -> Agent:

@@ -67,6 +67,8 @@ class CollectConfig(RolloutConfig):
         qnet: "embedded" or the folder of a Q model that guides the policy's own episodes; "" for
             none.
         candidates: M, the number of candidates per step of a guided episode.
+        explored: share of the guided steps that take a random candidate, so that episodes to learn
+            from hold more than the Q model's own choices.
         attempts: maximum number of the policy's own episodes per task.
         keep: number of a task's kept episodes after which it gets no more attempts.
         temperature: sampling temperature of the policy.
@@ -84,6 +86,7 @@ class CollectConfig(RolloutConfig):
     policy_share: float = Field(default=0.5, gt=0, le=1)
     qnet: str = ""
     candidates: int = Field(default=3, ge=1)
+    explored: float = Field(default=0.0, ge=0, le=1)
     attempts: int = Field(default=1, ge=1)
     keep: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.7, ge=0)
@@ -134,6 +137,10 @@ class CollectConfig(RolloutConfig):
                 f"qnet is {self.qnet!r}, player {self.player!r} and temperature "
                 f"{self.temperature}; a Q model chooses between draws of a policy, so set player "
                 "to 'policy' and temperature above 0, or leave out qnet"
+            )
+        if self.explored and not self.qnet:
+            raise ValueError(
+                f"explored is {self.explored}, but no Q model chooses; name a qnet, or set it to 0"
             )
         return self
 
@@ -247,7 +254,8 @@ class _Collector:
         sampling = Sampling(config.temperature, config.max_tokens)
         if config.qnet:  # the seed of `evaluate`, which plays the same episode
             play = Play(candidates=config.candidates, sampling=sampling)
-            return q_guided(play, config.seed + attempt, task.id), config.seed + attempt
+            seed = config.seed + attempt
+            return q_guided(play, seed, task.id, explored=config.explored), seed
         if self._build_expert is None:
             return first_reply(seeded(sampling, seed)), seed
         expert = self._build_expert()

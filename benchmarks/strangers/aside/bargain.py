@@ -32,7 +32,7 @@ HINT = "Actions: ask PRICE (1 to 8), praise MERIT, wait, sell, stop."
 
 @dataclass(frozen=True)
 class Market:
-    """What holds in one market.
+    """Facts of one market.
 
     Attributes:
         limit: for each of the goods.

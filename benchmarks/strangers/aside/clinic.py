@@ -30,7 +30,7 @@ _FOUND = re.compile(r"The (\w+) test finds (\w+)\.")
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What holds in one clinic.
+    """Facts of one clinic.
 
     Attributes:
         test: for each symptom.

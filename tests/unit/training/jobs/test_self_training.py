@@ -74,9 +74,23 @@ def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:
         assert (row.completion_tokens, row.seed) == (same.completion_tokens, 1)
 
 
+def test_some_guided_steps_take_a_random_candidate(tmp_path: Path) -> None:
+    def actions(name: str, explored: float) -> list[tuple[str, ...]]:
+        folder = tmp_path / name
+        fields = {"qnet": "patient", "candidates": 4, "only_won": False, "explored": explored}
+        collect(folder, guided=True, **fields)
+        return [row.actions for row in trajectories_in(folder)]
+
+    always, half, never = (actions(f"{share}", share) for share in (1.0, 0.5, 0.0))
+
+    assert never != half != always
+    assert never != always
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"explored": 0.3}, "no Q model chooses"),
         ({"keep": 3}, "keep is 3 and attempts 1"),
         ({"qnet": "q", "player": "expert"}, "set player to 'policy'"),
         ({"qnet": "q", "temperature": 0.0}, "temperature above 0"),
