@@ -25,6 +25,7 @@ QGuideError
 │   └── JudgeBudgetError         a judge's budget is spent
 ├── UpstreamError                an upstream answered with an error, or not with a completion
 │   ├── UpstreamTimeoutError     it did not answer in time
+│   ├── UpstreamUnknownModelError it does not know the model or the path
 │   ├── UpstreamUnavailableError it cannot be reached, is busy, or its circuit is open
 │   │   └── UpstreamBusyError    it takes no more requests now: 429
 │   └── UpstreamLostError        a job has waited for it in vain
@@ -147,6 +148,10 @@ class UpstreamError(QGuideError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.retriable = retriable
+
+
+class UpstreamUnknownModelError(UpstreamError):
+    """An upstream does not know the model or the path that the operator configured."""
 
 
 class UpstreamTimeoutError(UpstreamError):

@@ -7,6 +7,7 @@ whose dialect (`qguide.qnet.policies.dialects`) has no `n` always gets them.
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +17,8 @@ import httpx
 import stamina
 
 from qguide.qnet.errors import (
-    HistoryTooLongError,
     InvalidCandidatesError,
     InvalidRequestError,
-    UpstreamBusyError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
@@ -29,11 +28,13 @@ from qguide.qnet.policies.answer_parsing import parse
 from qguide.qnet.policies.cache_salt import cache_salt_of
 from qguide.qnet.policies.circuit_breaker import CircuitOpenError
 from qguide.qnet.policies.circuits import UpstreamCall, UpstreamCircuits, refusal
-from qguide.qnet.policies.dialects.base import Dialect, read_refusal, retry_after_s
+from qguide.qnet.policies.dialects.base import Completion, Dialect, Refusal
 from qguide.qnet.policies.dialects.chat import ChatDialect
-from qguide.qnet.policies.health_check import FORBIDDEN, health_problem
+from qguide.qnet.policies.failures import failure_of, stream_failure
+from qguide.qnet.policies.health_check import health_problem
 from qguide.qnet.policies.n_support import NSupport
 from qguide.qnet.policies.session import session_headers
+from qguide.qnet.policies.streamed_answer import is_stream, read_stream
 from qguide.qnet.policies.trace_context import trace_headers
 from qguide.qnet.policies.usage_ledger import record_usage
 from qguide.qnet.support.bounded_body import (
@@ -46,14 +47,14 @@ from qguide.qnet.support.bounded_body import (
 from qguide.qnet.support.concurrency import all_of, one_group
 from qguide.qnet.types import Candidate, History, Sampling
 
-_REFUSED = (400, 413, 422)
-_BUSY = 429
-_QUOTA = "insufficient_quota"
-_PASSING = (408, 502, 503, 504, 529)
 _FIRST_WAIT_S = 0.1
+_STREAMED = 4
+"""Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""
 _LARGE_CHARACTERS = 65_536
 _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
+
+_log = logging.getLogger(__name__)
 
 REPLICA_HEADER = "X-Replica"
 """Address of the server that answered, from a router in front of several."""
@@ -67,7 +68,7 @@ class UpstreamLimits:
     """Limits of time, size and failures for one upstream.
 
     Attributes:
-        timeout_s: longest silence of the upstream.
+        timeout_s: longest silence of the upstream, between two pieces of an answer as well.
         connect_timeout_s: until a connection is made, or one of the pool is free.
         poll_timeout_s: longest silence during a health check.
         max_connections: of the pool.
@@ -108,6 +109,8 @@ class OpenAICompatiblePolicy:
         takes_n: False sends one request per candidate.
         dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
+        streams: ask for answers as streams, so that only silence is a timeout; an upstream that
+            refuses is asked for whole answers from then on.
         transport: httpx's, for tests.
         clock: monotonic seconds, of the circuit breaker and of what is known about `n`.
     """
@@ -122,6 +125,7 @@ class OpenAICompatiblePolicy:
         takes_n: bool = True,
         dialect: Dialect | None = None,
         takes_cache_salt: bool = False,
+        streams: bool = False,
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -131,6 +135,7 @@ class OpenAICompatiblePolicy:
         self._dialect = dialect = dialect or ChatDialect()
         self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
+        self._streams = streams
         self._limits = limits = limits or UpstreamLimits()
         self._writing = asyncio.Lock()
         self._circuits = UpstreamCircuits(
@@ -244,7 +249,7 @@ class OpenAICompatiblePolicy:
                 wait_jitter=_FIRST_WAIT_S,
             ):
                 with attempt:
-                    drawn = await self._ask_once(body)
+                    drawn = await self._ask_streaming(body)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
             raise failures[0] from None
         return drawn[:n]
@@ -256,6 +261,19 @@ class OpenAICompatiblePolicy:
             return True
         longest_wait_s = self._limits.patience_s or self._limits.longest_wait_s
         return error.retry_after_s <= longest_wait_s and error.retry_after_s
+
+    async def _ask_streaming(self, body: dict[str, Any]) -> list[Candidate]:
+        """Candidates from one request, as a stream unless the upstream refuses to send one."""
+        if not self._streams:
+            return await self._ask_once(body)
+        try:
+            return await self._ask_once({**body, **self._dialect.as_stream})
+        except UpstreamRefusedError as error:
+            if "stream" not in f"{error.parameter} {error}":
+                raise
+            _log.warning("upstream %s sends no streams; it is asked for whole answers", self.name)
+            self._streams = False
+            return await self._ask_once(body)
 
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
         """Candidates from one request, whose outcome is told to the breaker.
@@ -270,8 +288,8 @@ class OpenAICompatiblePolicy:
                 outcome = (
                     self._circuits.fail if response.is_server_error else self._circuits.succeed
                 )
-                raise await self._failure(response)
-            completion = await parse(self._dialect.read_answer, response.content)
+                raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
+            completion = await self._read(response)
             record_usage(replace(completion.usage, replica=_replica_of(response)))
             if completion.candidates:
                 outcome = self._circuits.succeed
@@ -289,6 +307,17 @@ class OpenAICompatiblePolicy:
             raise
         finally:
             outcome(admission)
+
+    async def _read(self, response: httpx.Response) -> Completion:
+        """The answer, whether it came whole or as a stream."""
+        if not is_stream(response):
+            return await parse(self._dialect.read_answer, response.content)
+        read = await read_stream(self._dialect, response.content)
+        if isinstance(read, Refusal):
+            raise stream_failure(read, self.name)
+        if not read.candidates and read.is_object:
+            raise _UnreachableError(f"upstream {self.name} broke off its answer", retriable=True)
+        return read
 
     async def _admit(self) -> UpstreamCall:
         try:
@@ -312,8 +341,9 @@ class OpenAICompatiblePolicy:
             async with self._http.stream(
                 "POST", self._dialect.path, content=content, headers=headers
             ) as response:
-                answer = await read_bounded(response, max_bytes=limits.max_answer_bytes)
-            check_number_of_values(answer.content, limits.max_answer_bytes // _BYTES_PER_VALUE)
+                most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
+                answer = await read_bounded(response, max_bytes=most, events=is_stream(response))
+            check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
             return answer
         except AnswerTooLargeError as error:
             raise UpstreamError(
@@ -346,39 +376,6 @@ class OpenAICompatiblePolicy:
             if len(content) > _LARGE_CHARACTERS:
                 await asyncio.sleep(0)
             return content
-
-    async def _failure(self, response: httpx.Response) -> Exception:
-        """The error that an answer other than a 200 means to the caller."""
-        status, name = response.status_code, self.name
-        if status in _REFUSED:
-            refusal = await parse(read_refusal, response.content)
-            message = f"upstream {name} refused: {refusal.reason}"
-            if refusal.exceeds_context:
-                return HistoryTooLongError(message)
-            return UpstreamRefusedError(
-                message,
-                upstream_code=refusal.code,
-                upstream_type=refusal.kind,
-                parameter=refusal.parameter,
-            )
-        if status in FORBIDDEN:
-            return UpstreamError(f"upstream {name} refused this server's key with {status}")
-        wait_s = retry_after_s(response.headers.get("retry-after"))
-        if status == _BUSY:
-            refusal = await parse(read_refusal, response.content)
-            # A quota that is used up does not come back within a request's time.
-            return UpstreamBusyError(
-                f"upstream {name} takes no more requests now; try later",
-                retry_after_s=wait_s,
-                retriable=self._limits.is_patient or refusal.code != _QUOTA,
-                upstream_code=refusal.code,
-                upstream_type=refusal.kind,
-            )
-        return UpstreamError(
-            f"upstream {name} answered with {status}",
-            retry_after_s=wait_s,
-            retriable=status in _PASSING or (self._limits.is_patient and response.is_server_error),
-        )
 
 
 class _CircuitOpenedError(UpstreamUnavailableError):

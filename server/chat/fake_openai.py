@@ -28,6 +28,12 @@ from qguide.server.chat.fake_dialects import (
     message_of_chat,
     response_of_chat,
 )
+from qguide.server.chat.fake_events import (
+    as_stream,
+    message_events,
+    response_events,
+    without_stream,
+)
 from qguide.server.chat.fake_json import UnfitFormatError, json_reply
 from qguide.server.chat.fake_judge import Verdict, read_question
 from qguide.server.streaming.events import DONE, Json, event
@@ -82,7 +88,8 @@ class FakeUpstream:
         faults_left: number of faults left to inject; None is unlimited.
         delay_s: time that every answer takes.
         together: number of first requests that are answered only once all of them have arrived.
-        asked: bodies of the requests so far, oldest first.
+        asked: bodies of the requests so far, oldest first, but for how they are to be sent.
+        streamed: number of requests that asked for a stream.
         keys: their Authorization or x-api-key headers.
         sessions: their X-Session-ID headers.
         traces: their traceparent headers.
@@ -99,6 +106,7 @@ class FakeUpstream:
     delay_s: float = 0.0
     together: int = 0
     asked: list[Json] = field(default_factory=list)
+    streamed: int = 0
     keys: list[str | None] = field(default_factory=list)
     sessions: list[str | None] = field(default_factory=list)
     traces: list[str | None] = field(default_factory=list)
@@ -135,25 +143,30 @@ class FakeUpstream:
         return await self._served(request, await request.json())
 
     async def message(self, request: Request) -> Response:
-        """POST /v1/messages: Anthropic's, without streaming."""
+        """POST /v1/messages: Anthropic's."""
         body: Json = await request.json()
         thinks = (body.get("thinking") or {}).get("type") not in (None, "disabled")
         answered = await self._translated(request, body, chat_of_message)
         if answered.status_code == 200:
-            return _reworded(answered, lambda chat: message_of_chat(chat, thinks=thinks))
+            said = _reworded(answered, lambda chat: message_of_chat(chat, thinks=thinks))
+            return as_stream(said, message_events) if body.get("stream") else said
         error = json.loads(bytes(answered.body))["error"]
-        status, said = message_error(answered.status_code, error)
-        return JSONResponse(said, status, headers=_waiting(answered))
+        status, refusal = message_error(answered.status_code, error)
+        return JSONResponse(refusal, status, headers=_waiting(answered))
 
     async def respond(self, request: Request) -> Response:
-        """POST /v1/responses: OpenAI's, without streaming."""
-        answered = await self._translated(request, await request.json(), chat_of_response)
-        return _reworded(answered, response_of_chat) if answered.status_code == 200 else answered
+        """POST /v1/responses: OpenAI's."""
+        body: Json = await request.json()
+        answered = await self._translated(request, body, chat_of_response)
+        if answered.status_code != 200:
+            return answered
+        said = _reworded(answered, response_of_chat)
+        return as_stream(said, response_events) if body.get("stream") else said
 
     async def _translated(
         self, request: Request, body: Json, to_chat: Callable[[Json], Json]
     ) -> Response:
-        key = json.dumps(body, sort_keys=True)
+        key = json.dumps(without_stream(body), sort_keys=True)
         self.repeated[key] += 1
         try:
             chat = to_chat(body)
@@ -167,7 +180,9 @@ class FakeUpstream:
         Args:
             asked: the request's body, if it was another.
         """
-        self.asked.append(body if asked is None else asked)
+        given = body if asked is None else asked
+        self.asked.append(without_stream(given))
+        self.streamed += bool(given.get("stream"))
         headers = request.headers
         self.keys.append(headers.get("authorization") or headers.get("x-api-key"))
         self.sessions.append(request.headers.get("x-session-id"))

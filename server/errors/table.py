@@ -38,6 +38,7 @@ from qguide.qnet.errors import (
     UpstreamRefusedError,
     UpstreamTimeoutError,
     UpstreamUnavailableError,
+    UpstreamUnknownModelError,
 )
 from qguide.server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
 from qguide.server.errors.gemini import gemini_body, speaks_gemini
@@ -81,6 +82,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     DeadlineExceededError: (503, "deadline_exceeded"),
     ScorerUnavailableError: (503, "scorer_unavailable"),
     UpstreamTimeoutError: (504, "upstream_timeout"),
+    UpstreamUnknownModelError: (404, "upstream_unknown_model"),
     UpstreamBusyError: (429, "upstream_busy"),
     UpstreamUnavailableError: (503, "upstream_unavailable"),
     UpstreamError: (502, "upstream_failed"),

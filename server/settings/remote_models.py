@@ -41,8 +41,10 @@ class Upstream(UpstreamSettings):
         api_key: the key to send, if the upstream needs one.
         cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most
             other servers refuse the parameter.
-        timeout_s: longest time without a byte from the upstream; the default is nine tenths of the
-            server's `timeout_s`.
+        stream: ask for answers as streams, so that only silence is a timeout; false asks for whole
+            answers, which an upstream that refuses streams gets by itself.
+        timeout_s: longest time without a byte from the upstream; the default is the server's
+            `idle_timeout_s`, or nine tenths of its `timeout_s` if that is shorter.
         max_connections: maximum number of open connections; `parallel` needs one per candidate.
         retries: retries of requests that are safe to repeat (no connection, 429, 502, 503, 504).
         breaker_failures: consecutive failures of one API key's requests that open the circuit
@@ -52,6 +54,7 @@ class Upstream(UpstreamSettings):
 
     api_key: ApiKey | None = None
     cache_salt: bool = False
+    stream: bool = True
     timeout_s: float | None = Field(default=None, gt=0)
     max_connections: int = Field(default=DEFAULT_LIMITS.max_connections, ge=1)
     retries: int = Field(default=DEFAULT_LIMITS.retries, ge=0)

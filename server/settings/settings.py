@@ -191,6 +191,7 @@ class Settings(BaseSettings):
             0 is 128 on a CPU, where longer passes are no faster, and 2048 elsewhere.
         cache_bytes: size of each model's prefix cache (keys and values kept between requests).
         timeout_s: a decision that takes longer is answered with 503; a request may ask for less.
+        idle_timeout_s: longest time without a byte from an upstream that has no `timeout_s`.
         redis_url: Redis in which replicas share limits, scores, paraphrases and episodes (with
             their texts if episodes are recorded); without it, or while it is down, each replica
             keeps its own in memory.
@@ -296,7 +297,8 @@ class Settings(BaseSettings):
     max_batch: int = Field(default=16, ge=1)
     max_batch_tokens: int = Field(default=0, ge=0)
     cache_bytes: int = Field(default=512 * 1024**2, ge=0)
-    timeout_s: float = Field(default=60.0, gt=0)
+    timeout_s: float = Field(default=900.0, gt=0)
+    idle_timeout_s: float = Field(default=60.0, gt=0)
     redis_url: SecretStr | None = None
     score_cache_ttl_s: float = Field(default=0.0, ge=0)
     otlp_endpoint: HttpUrl | None = None

@@ -13,6 +13,8 @@ from qguide.qnet.errors import QGuideError
 from qguide.server.errors.table import known_error_response, unknown_error_response
 from qguide.server.streaming.events import Json
 
+_FIRST_SIGN_S: Final = 1.0
+"""Time for an error to have its own status; clients that wait longer for a first byte give up."""
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -67,7 +69,7 @@ class EventStream(StreamingResponse):
         """
         self._work = asyncio.ensure_future(self._complete())
         try:
-            await asyncio.wait({self._work}, timeout=self._heartbeat_s)
+            await asyncio.wait({self._work}, timeout=min(self._heartbeat_s, _FIRST_SIGN_S))
             if self._work.done():
                 self._work.result()
             await super().__call__(scope, receive, send)

@@ -34,7 +34,8 @@ def check_policies(settings: Settings) -> None:
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
     """Build the policy of one upstream; nothing is sent before the first request."""
     limits = UpstreamLimits(
-        timeout_s=upstream.timeout_s or settings.timeout_s * _SHARE_OF_DECISION,
+        timeout_s=upstream.timeout_s
+        or min(settings.idle_timeout_s, settings.timeout_s * _SHARE_OF_DECISION),
         connect_timeout_s=upstream.connect_timeout_s,
         max_connections=upstream.max_connections,
         max_answer_bytes=upstream.max_answer_bytes,
@@ -50,5 +51,6 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         takes_n=upstream.n == "one_request",
         dialect=build_dialect(upstream.dialect, upstream.max_tokens_name),
         takes_cache_salt=upstream.cache_salt,
+        streams=upstream.stream,
         limits=limits,
     )

@@ -86,12 +86,14 @@ class Dialect(Protocol):
         path: of requests, below the upstream's base URL.
         answer: name of an answer, for errors.
         takes_n: False if a request draws one candidate.
+        as_stream: fields of a request whose answer is to be a stream.
     """
 
     name: ClassVar[DialectName]
     path: ClassVar[str]
     answer: ClassVar[str]
     takes_n: ClassVar[bool]
+    as_stream: ClassVar[Mapping[str, Any]]
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         """Headers of every request."""
@@ -110,6 +112,13 @@ class Dialect(Protocol):
 
     def read_answer(self, answer: bytes) -> Completion:
         """Read an answer with status 200; never raises."""
+        ...
+
+    def assembled(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The answer that a stream's events add up to; None if they do not come to its end.
+
+        Never raises: what is malformed is left out, and then no answer.
+        """
         ...
 
 

@@ -1,6 +1,6 @@
 """OpenAI's chat completions from the client's side: requests written, answers read. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -27,6 +27,7 @@ from qguide.qnet.policies.dialects.base import (
     object_in,
     read_as,
 )
+from qguide.qnet.policies.dialects.chat_chunks import assembled_completion
 from qguide.qnet.types import Candidate, History, Message, Sampling
 from qguide.qnet.usage import NOTHING, TokenUsage
 
@@ -51,6 +52,10 @@ class ChatDialect:
     path: ClassVar[str] = "chat/completions"
     answer: ClassVar[str] = "chat completion"
     takes_n: ClassVar[bool] = True
+    as_stream: ClassVar[Mapping[str, Any]] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         """The key as a bearer token."""
@@ -76,6 +81,10 @@ class ChatDialect:
     def read_answer(self, answer: bytes) -> Completion:
         """Read an upstream's answer; never raises."""
         return read_completion(answer)
+
+    def assembled(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The completion of a stream's chunks; see `Dialect`."""
+        return assembled_completion(events)
 
 
 class _Whole(Shape):

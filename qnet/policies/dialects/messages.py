@@ -22,6 +22,7 @@ from qguide.qnet.policies.dialects.base import (
     passed_on,
     read_as,
 )
+from qguide.qnet.policies.dialects.message_events import assembled_message
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.qnet.usage import NOTHING, TokenUsage
 
@@ -66,6 +67,7 @@ class MessagesDialect:
     path: ClassVar[str] = "messages"
     answer: ClassVar[str] = "message"
     takes_n: ClassVar[bool] = False
+    as_stream: ClassVar[Mapping[str, Any]] = {"stream": True}
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         """The key and the version of the interface."""
@@ -95,6 +97,10 @@ class MessagesDialect:
         read = read_as(_Answer, said)
         drawn = [_candidate(read, said, spent)] if read else []
         return Completion(drawn, spent, is_object=True)
+
+    def assembled(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The message of a stream's events; see `Dialect`."""
+        return assembled_message(events)
 
 
 def _prompt(history: History) -> Json:

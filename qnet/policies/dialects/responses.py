@@ -37,6 +37,7 @@ _CALLS: Final = {
 }
 _KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 _LOGPROBS: Final = "message.output_text.logprobs"
+_ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 _INCOMPLETE: Final = {"max_output_tokens": LENGTH, "content_filter": "content_filter"}
 
 
@@ -47,6 +48,7 @@ class ResponsesDialect:
     path: ClassVar[str] = "responses"
     answer: ClassVar[str] = "response"
     takes_n: ClassVar[bool] = False
+    as_stream: ClassVar[Mapping[str, Any]] = {"stream": True}
 
     def headers(self, api_key: str | None) -> dict[str, str]:
         """The key as a bearer token."""
@@ -78,6 +80,14 @@ class ResponsesDialect:
         whole = read is not None and read.status in ("completed", "incomplete")
         drawn = [_candidate(read, said, spent)] if read and whole else []
         return Completion(drawn, spent, is_object=True)
+
+    def assembled(self, events: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """The response that a stream's last event has whole; see `Dialect`."""
+        for event in reversed(events):
+            response = event.get("response")
+            if event.get("type") in _ENDS and isinstance(response, dict):
+                return response
+        return None
 
 
 def _input(history: History) -> list[Json]:

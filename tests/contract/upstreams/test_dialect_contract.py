@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, get_args
 
+import httpx
 import pytest
 
 from qguide.qnet.errors import (
@@ -14,14 +15,15 @@ from qguide.qnet.errors import (
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
+    UpstreamUnavailableError,
 )
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.dialects.build import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.types import History, Message, Sampling, ToolCall
+from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.serving import serving_app
-from tests.support.upstream_policy import HISTORY, QUICK, TOOL, said
+from tests.support.upstream_policy import HISTORY, QUICK, TOOL, Body, said
 
 DIALECTS: Final = get_args(DialectName)
 NATIVE: Final = [name for name in DIALECTS if name != "chat"]
@@ -43,6 +45,15 @@ IMAGE = Message(
     },
 )
 
+WHOLE: Final[dict[DialectName, Any]] = {
+    "chat": {"choices": [{"message": {"role": "assistant", "content": "go"}}]},
+    "messages": {"content": [{"type": "text", "text": "go"}]},
+    "responses": {
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "go"}]}],
+    },
+}
+
 
 @pytest.fixture
 def upstream() -> FakeUpstream:
@@ -56,9 +67,17 @@ def url(upstream: FakeUpstream) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def asking(url: str, name: DialectName) -> AsyncIterator[OpenAICompatiblePolicy]:
+async def asking(
+    url: str, name: DialectName, streams: bool = False
+) -> AsyncIterator[OpenAICompatiblePolicy]:
     policy = OpenAICompatiblePolicy(
-        "demo", url=url, model="fake", api_key="secret", dialect=build_dialect(name), limits=QUICK
+        "demo",
+        url=url,
+        model="fake",
+        api_key="secret",
+        dialect=build_dialect(name),
+        streams=streams,
+        limits=QUICK,
     )
     try:
         yield policy
@@ -121,7 +140,7 @@ async def test_an_image_is_sent(upstream: FakeUpstream, url: str, name: DialectN
     ("fault", "kind", "message"),
     [
         ("429", UpstreamBusyError, "takes no more requests now"),
-        ("503", UpstreamError, "answered with 5(03|29)"),
+        ("503", UpstreamUnavailableError, "answered with 5(03|29)"),
         ("500", UpstreamError, "answered with 500"),
         ("401", UpstreamError, "refused this server's key with 401"),
         ("policy", UpstreamRefusedError, "this is not allowed"),
@@ -176,3 +195,54 @@ async def test_other_parameters_are_passed_on(
         await policy.sample(HISTORY, n=1, sampling=sampling)
     [asked] = upstream.asked
     assert (asked["top_k"], asked["top_p"], "temperature" in asked) == (5, 0.5, False)
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize(
+    "parameters",
+    [{}, {"tools": [TOOL]}, {"logprobs": True}],
+    ids=["text", "calls", "logprobs"],
+)
+async def test_a_stream_says_what_a_whole_answer_says(
+    upstream: FakeUpstream, url: str, name: DialectName, parameters: dict[str, Any]
+) -> None:
+    sampling = Sampling(parameters=parameters)
+    drawn: list[list[Candidate]] = []
+    for streams in (False, True):
+        upstream.repeated.clear()
+        async with asking(url, name, streams=streams) as policy:
+            drawn.append(await policy.sample(HISTORY, n=3, sampling=sampling))
+    assert upstream.streamed == (1 if name == "chat" else 3)
+    whole, streamed = (
+        [
+            (one.message.key, one.completion_tokens, one.logprob, one.finish_reason, one.spent)
+            for one in sorted(group, key=lambda one: one.message.key)
+        ]
+        for group in drawn
+    )
+    assert streamed == whole
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_an_upstream_that_streams_to_nobody_is_asked_for_whole_answers(
+    name: DialectName,
+) -> None:
+    asked: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(json.loads(request.content))
+        if asked[-1].get("stream"):
+            error = {"message": "stream is not supported", "type": "invalid_request_error"}
+            return httpx.Response(400, stream=Body([json.dumps({"error": error}).encode()]))
+        return httpx.Response(200, stream=Body([json.dumps(WHOLE[name]).encode()]))
+
+    transport = httpx.MockTransport(answer)
+    dialect = build_dialect(name)
+    policy = OpenAICompatiblePolicy(
+        "demo", url="http://demo/v1", model="m", dialect=dialect, streams=True, transport=transport
+    )
+    for _ in range(2):
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert drawn.message.content == "go"
+    assert [bool(body.get("stream")) for body in asked] == [True, False, False]
+    await policy.close()

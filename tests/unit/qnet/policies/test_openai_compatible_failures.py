@@ -81,7 +81,7 @@ async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
     [
         ("429", UpstreamBusyError, 2, "takes no more requests now"),
         ("quota", UpstreamBusyError, 1, "takes no more requests now"),
-        ("503", UpstreamError, 2, "answered with 503"),
+        ("503", UpstreamUnavailableError, 2, "answered with 503"),
         ("500", UpstreamError, 1, "answered with 500"),
         ("401", UpstreamError, 1, "refused this server's key with 401"),
         ("garbage", UpstreamError, 1, "did not answer with a chat completion"),

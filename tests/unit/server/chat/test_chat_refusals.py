@@ -71,7 +71,7 @@ def test_the_operator_decides_on_the_fallback_and_a_request_before_the_operator(
 @pytest.mark.parametrize(
     ("fault", "status", "code"),
     [
-        ("503", 502, "upstream_failed"),
+        ("503", 503, "upstream_unavailable"),
         ("garbage", 502, "upstream_failed"),
         ("401", 502, "upstream_failed"),
     ],

@@ -50,8 +50,34 @@ def test_any_retry_after_of_an_upstream_becomes_one_that_clients_can_read(
     upstream = started[0]
     upstream.status, upstream.headers = status, {"Retry-After": header}
     answer = client.post("/v1/act", json=ACT)
-    assert answer.status_code == (429 if status == 429 else 502), answer.text
-    assert answer.headers.get("retry-after") == (told if status == 429 else None)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["retry-after"] == told
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "code", "at_anthropics"),
+    [
+        (404, 404, "upstream_unknown_model", 404),
+        (503, 503, "upstream_unavailable", 529),
+        (529, 503, "upstream_unavailable", 529),
+    ],
+)
+def test_an_unknown_model_and_an_overloaded_upstream_keep_their_status(
+    client: TestClient,
+    started: tuple[Upstream, str],
+    status: int,
+    told: int,
+    code: str,
+    at_anthropics: int,
+) -> None:
+    upstream = started[0]
+    upstream.status, upstream.headers = status, {}
+    upstream.body = b'{"error": {"message": "there is no model m"}}'
+    answer = client.post("/v1/act", json=ACT)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (told, code)
+    assert ("there is no model m" in answer.text) == (status == 404)
+    message = client.post("/v1/messages", json=ACT | {"max_tokens": 9})
+    assert message.status_code == at_anthropics
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
