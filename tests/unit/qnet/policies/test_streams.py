@@ -52,7 +52,7 @@ async def drawn(
     n: int = 1,
     limits: UpstreamLimits | None = None,
 ) -> list[Candidate]:
-    """What a policy draws whose upstream sends these pieces, once."""
+    """Candidates of a policy whose upstream sends these pieces, once."""
     answer = httpx.Response(200, headers=EVENTS, stream=Body(pieces))
     policy = OpenAICompatiblePolicy(
         "demo",
