@@ -32,10 +32,10 @@ def message_events(message: Json) -> Iterator[Json]:
     yield {"type": "message_start", "message": message | {"content": [], "stop_reason": None}}
     for index, block in enumerate(message["content"]):
         kind, place = block["type"], {"index": index}
-        empty = {"input": {}} if kind == "tool_use" else {kind: ""}
+        empty: Json = {"input": {}} if kind == "tool_use" else {kind: ""}
         yield {"type": "content_block_start", **place, "content_block": block | empty}
         if kind == "tool_use":
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            delta: Json = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
         else:
             delta = {"type": _TEXTS[kind], kind: block[kind]}
         yield {"type": "content_block_delta", **place, "delta": delta}
