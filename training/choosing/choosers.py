@@ -4,9 +4,6 @@ A chooser is a score of each candidate; it earns the mean reward of those with t
 no figure depends on the order of the candidates.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -18,22 +15,7 @@ RULES: Final = ("majority", "majority by result", "valid", "valid then majority"
 """Choosers that need neither training nor the models' names."""
 KNOWING: Final = "best model"
 """Chooser that knows which model made a candidate, and how good each was on training tasks."""
-_TAUS: Final = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Posterior:
-    """argmax of the mean log Q over equal candidates + tau times the log share of the votes.
-
-    Attributes:
-        tau: 0 leaves the votes out.
-        reads: "q" or "q in group".
-        valid: invalid candidates are left out where there are valid ones.
-    """
-
-    tau: float
-    reads: str
-    valid: bool
+_TAUS: Final = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
 
 
 def earned(table: Table, groups: Ints, scores: Floats) -> Floats:
@@ -75,26 +57,24 @@ def model_scores(table: Table, groups: Ints, training: NDArray[np.bool_]) -> Flo
     return means[table.models[groups]]
 
 
-def posterior_scores(
-    table: Table, groups: Ints, logits: Mapping[str, Floats], how: Posterior
-) -> Floats:
-    """Scores of votes with Q."""
-    log_q = -np.logaddexp(0, -logits[how.reads])
+def posterior_scores(table: Table, groups: Ints, logits: Floats, tau: float) -> Floats:
+    """Scores of votes with Q: mean log Q over equal answers + tau times the log share of votes.
+
+    Args:
+        logits: (g, m) of success.
+        tau: 0 leaves the votes out, and Q chooses alone.
+    """
+    log_q = -np.logaddexp(0, -logits)
     same = equal(table.results[groups])
     share = same.mean(axis=2)
-    pooled = (same * log_q[:, None, :]).sum(axis=2) / same.sum(axis=2) if how.tau else log_q
-    scores = (pooled + how.tau * np.log(share)).astype(np.float32)
-    return valid_first(table.valid[groups], scores) if how.valid else scores
+    pooled = (same * log_q[:, None, :]).sum(axis=2) / same.sum(axis=2) if tau else log_q
+    scores: Floats = (pooled + tau * np.log(share)).astype(np.float32)
+    return scores
 
 
-def fitted_posterior(table: Table, groups: Ints, logits: Mapping[str, Floats]) -> Posterior:
-    """The posterior that earns most in groups of held-back tasks of training."""
-    choices = [
-        Posterior(tau, reads, valid)
-        for tau, reads, valid in product(_TAUS, sorted(logits), (False, True))
-    ]
+def fitted_tau(table: Table, groups: Ints, logits: Floats) -> float:
+    """The weight of the votes by which most is earned in groups of held-back tasks of training."""
     gains = [
-        earned(table, groups, posterior_scores(table, groups, logits, how)).mean()
-        for how in choices
+        earned(table, groups, posterior_scores(table, groups, logits, tau)).mean() for tau in _TAUS
     ]
-    return choices[int(np.argmax(gains))]
+    return _TAUS[int(np.argmax(gains))]

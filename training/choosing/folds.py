@@ -1,21 +1,22 @@
 """Folds by task and by family of models, and what every chooser earns in them.
 
 A Q model chooses among candidates of tasks, and of families of models, of which it has seen none.
-Its training tasks are split once more: a fifth of them ends training and fits the posterior.
+Each of its members holds a fifth of the training tasks back, to end training and to fit the
+weight of the votes.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qguide.training.choosing.choosers import (
     KNOWING,
-    Posterior,
     earned,
-    fitted_posterior,
+    fitted_tau,
     model_scores,
     posterior_scores,
     rule_scores,
@@ -23,7 +24,8 @@ from qguide.training.choosing.choosers import (
 from qguide.training.choosing.small_q import Training, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 
-_HELD_BACK: float = 0.2
+_PARTS: Final = 5
+_MEMBERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Earned:
         tasks: (g,) of each group.
         rules: by chooser, (g,).
         trained: by chooser, by training, (g,).
-        posteriors: fitted ones.
+        taus: the fitted weights of the votes.
     """
 
     tasks: list[Ints] = field(default_factory=list)
@@ -65,7 +67,7 @@ class Earned:
     trained: dict[str, dict[int, list[Floats]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
-    posteriors: list[Posterior] = field(default_factory=list)
+    taus: list[float] = field(default_factory=list)
 
 
 def measure(table: Table, design: Design, options: Training) -> Earned:
@@ -100,24 +102,33 @@ def _add_training(
     options: Training,
     seed: int,
 ) -> None:
-    """Train Q models on candidates and judge them on groups."""
+    """Train Q models on candidates and judge them on groups.
+
+    A Q model is the mean of several, each with other tasks held back.
+    """
     rng = np.random.default_rng(seed)
     tasks = rng.permutation(np.unique(table.tasks[learned]))
-    aside = np.isin(table.tasks, tasks[: max(1, int(len(tasks) * _HELD_BACK))])
-    fit, held = (
-        draw_groups(table, learned & part, size=design.size, draws=draws, rng=rng)
-        for part, draws in ((~aside, design.training_draws), (aside, design.draws))
-    )
-    scorers = {
-        name: train_small_q(table, fit, held, options, in_group=name != "q", seed=seed)
-        for name in ("q", "q in group")
-    }
-    how = fitted_posterior(table, held, {name: score(held) for name, score in scorers.items()})
-    logits = {name: score(groups) for name, score in scorers.items()}
-    both = posterior_scores(table, groups, logits, how)
+    held_back, held_logits = [], []
+    logits = {name: np.zeros(groups.shape, np.float32) for name in ("q", "q in group")}
+    for member in range(_MEMBERS):
+        aside = np.isin(table.tasks, tasks[member::_PARTS])
+        fit, held = (
+            draw_groups(table, learned & part, size=design.size, draws=draws, rng=rng)
+            for part, draws in ((~aside, design.training_draws), (aside, design.draws))
+        )
+        for name in logits:
+            score = train_small_q(
+                table, fit, held, options, in_group=name != "q", seed=seed * _MEMBERS + member
+            )
+            logits[name] += score(groups) / _MEMBERS
+            if name == "q":
+                held_back.append(held)
+                held_logits.append(score(held))
+    tau = fitted_tau(table, np.concatenate(held_back), np.concatenate(held_logits))
+    found.taus.append(tau)
+    both = posterior_scores(table, groups, logits["q"], tau)
     for name, scores in (logits | {"posterior": both}).items():
         found.trained[name][seed].append(earned(table, groups, scores))
-    found.posteriors.append(how)
 
 
 def _folds(units: Ints, count: int) -> Iterator[NDArray[np.bool_]]:

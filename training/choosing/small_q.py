@@ -1,4 +1,4 @@
-"""A small Q model of recorded candidates: numbers and hashed words into two layers, from scratch.
+"""A small Q model of recorded candidates: two layers, from scratch.
 
 Alone it reads a candidate by itself. In its group it also reads how the candidate stands among the
 others that were drawn: agreement, and its numbers less the group's mean.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from qguide.training.choosing.table import WORD_BITS, Floats, Ints, Table, group_numbers
+from qguide.training.choosing.table import Floats, Ints, Table, group_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +24,20 @@ class Training:
 
     Attributes:
         hidden: units of each of two layers.
-        word_units: of the sum of the words' vectors.
-        dropout: of the layers; words are dropped at the same rate.
+        dropout: of both.
         ranking: weight of the softmax over a group.
         decay: of the weights.
         steps: at most.
         batch: groups a step.
-        patience: looks, one every 50 steps, without a lower loss on held-back tasks.
+        patience: looks, one every 25 steps, without a lower loss on held-back tasks.
     """
 
     hidden: int = 64
-    word_units: int = 24
     dropout: float = 0.5
     ranking: float = 0.5
     decay: float = 0.02
-    lr: float = 3e-3
-    steps: int = 400
+    lr: float = 1e-2
+    steps: int = 200
     batch: int = 128
     patience: int = 4
 
@@ -53,13 +51,8 @@ class SmallQ(nn.Module):
 
     def __init__(self, width: int, options: Training) -> None:
         super().__init__()
-        self.words = nn.EmbeddingBag(
-            (1 << WORD_BITS) + 1, options.word_units, mode="sum", padding_idx=0
-        )
-        nn.init.normal_(self.words.weight, std=0.05)
-        self.dropout = options.dropout
         self.layers = nn.Sequential(
-            nn.Linear(width + options.word_units, options.hidden),
+            nn.Linear(width, options.hidden),
             nn.GELU(),
             nn.Dropout(options.dropout),
             nn.Linear(options.hidden, options.hidden),
@@ -68,16 +61,9 @@ class SmallQ(nn.Module):
             nn.Linear(options.hidden, 1),
         )
 
-    def forward(self, numbers_GMF: Tensor, words_GMW: Tensor) -> Tensor:
+    def forward(self, numbers_GMF: Tensor) -> Tensor:
         """(g, m) logits."""
-        if self.training:
-            kept = torch.rand(words_GMW.shape) >= self.dropout
-            words_GMW = words_GMW * kept
-        flat = words_GMW.flatten(0, 1)
-        count = (flat > 0).sum(1, keepdim=True).clamp(min=1)
-        summed = self.words(flat) / count.sqrt()
-        read = torch.cat([numbers_GMF.flatten(0, 1), summed], dim=1)
-        logits: Tensor = self.layers(read).view(numbers_GMF.shape[:2])
+        logits: Tensor = self.layers(numbers_GMF).squeeze(2)
         return logits
 
 
@@ -109,7 +95,7 @@ def train_small_q(
         _loss(model, read, rows, options).backward()
         optimizer.step()
         schedule.step()
-        if step % 50 == 49:
+        if step % 25 == 24:
             looks += 1
             if (loss := _held_back_loss(model, read, held_back, options)) < best_loss:
                 best_loss, looks = loss, 0
@@ -136,14 +122,13 @@ class _Reader:
             return own
         return np.concatenate([own, group_numbers(self.table, groups)], axis=2)
 
-    def tensors(self, groups: Ints) -> tuple[Tensor, Tensor]:
-        numbers = np.clip((self._raw(groups) - self._mean) / self._scale, -5, 5)
-        return torch.from_numpy(numbers), torch.from_numpy(self.table.words[groups])
+    def tensor(self, groups: Ints) -> Tensor:
+        return torch.from_numpy(np.clip((self._raw(groups) - self._mean) / self._scale, -5, 5))
 
 
 def _loss(model: SmallQ, read: _Reader, groups: Ints, options: Training) -> Tensor:
     rewards = torch.from_numpy(read.table.rewards[groups]).clamp(0, 1)
-    logits = model(*read.tensors(groups))
+    logits = model(read.tensor(groups))
     success = functional.binary_cross_entropy_with_logits(logits, rewards)
     differ = rewards.max(dim=1).values > rewards.min(dim=1).values
     if not differ.any():
@@ -165,7 +150,7 @@ def _scores(model: SmallQ, read: _Reader, groups: Ints) -> Floats:
     model.eval()
     with torch.no_grad():
         parts = [
-            model(*read.tensors(part)).numpy()
+            model(read.tensor(part)).numpy()
             for part in np.array_split(groups, max(1, len(groups) // 2_000))
         ]
     return np.concatenate(parts)

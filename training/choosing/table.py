@@ -1,21 +1,22 @@
 """Candidates as arrays, and groups of them as rows of indices."""
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import svds
 
 from qguide.qnet.features.hashing import Hasher
-from qguide.training.choosing.features import NAMES, Candidate, hashed_words, numbers_of
+from qguide.training.choosing.features import Candidate, hashed_words, numbers_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-WORD_BITS: Final = 14
-_MOST_WORDS: Final = 160
+_WORD_BITS: Final = 16
 _FEWEST_TASKS: Final = 4
+_TOPICS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +24,16 @@ class Table:
     """Candidates of all states, those of one state side by side.
 
     Attributes:
-        numbers: (n, k) features, most of them small.
-        words: (n, w) hashed words, 0 for none.
+        numbers: (n, k) features, most of them small; the last ones are topics of the words.
         rewards: (n,) of the attempts.
         states, tasks, sections, models, families: (n,) numbers of names.
         actions, results: (n,) equal where an action, or an answer, is the same.
         valid: (n,) by rules.
-        alike: by state, (c, c) resemblance of its candidates.
-        first: by state, its first candidate's row.
+        alike: resemblance of each state's candidates to each other, flat.
+        first, first_alike: by state, the place of its first candidate, and of its resemblances.
     """
 
     numbers: Floats
-    words: Ints
     rewards: Floats
     states: Ints
     tasks: Ints
@@ -44,8 +43,9 @@ class Table:
     actions: Ints
     results: Ints
     valid: NDArray[np.bool_]
-    alike: list[Floats]
+    alike: Floats
     first: Ints
+    first_alike: Ints
     task_names: tuple[str, ...]
     section_names: tuple[str, ...]
     model_names: tuple[str, ...]
@@ -65,11 +65,9 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
     sections, section_names = _numbered(attempt.section for attempt in attempts)
     models, model_names = _numbered(attempt.model for attempt in attempts)
     tasks, task_names = _numbered(attempt.task for attempt in attempts)
-    numbers, words = _features(flat)
     calling = [candidate for candidate in flat if candidate.functions]
     return Table(
-        numbers=numbers,
-        words=_frequent(words, tasks),
+        numbers=_features(flat, tasks),
         rewards=np.array([attempt.reward for attempt in attempts], np.float32),
         states=np.repeat(np.arange(len(sizes)), sizes),
         tasks=tasks,
@@ -79,8 +77,9 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         actions=_numbered((c.attempt.task, c.action_key) for c in flat)[0],
         results=_numbered((c.attempt.task, c.result_key) for c in flat)[0],
         valid=np.array([candidate.valid for candidate in flat]),
-        alike=[_resemblance(found) for found in states.values()],
-        first=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64),
+        alike=np.concatenate([_resemblance(found).ravel() for found in states.values()]),
+        first=np.cumsum([0, *sizes])[:-1],
+        first_alike=np.cumsum([0, *(size**2 for size in sizes)])[:-1],
         task_names=task_names,
         section_names=section_names,
         model_names=model_names,
@@ -95,34 +94,45 @@ def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
     return np.array(found, np.int64), tuple(map(str, number))
 
 
-def _features(flat: Sequence[Candidate]) -> tuple[Floats, Ints]:
-    """Numbers and words; equal candidates are read once."""
-    hasher = Hasher(bits=WORD_BITS)
-    numbers = np.zeros((len(flat), len(NAMES)), np.float32)
-    words = np.zeros((len(flat), _MOST_WORDS), np.int64)
+def _features(flat: Sequence[Candidate], tasks: Ints) -> Floats:
+    """Numbers and topics; equal candidates are read once."""
+    hasher = Hasher(bits=_WORD_BITS)
     known: dict[Hashable, int] = {}
+    place = np.zeros(len(flat), np.int64)
+    numbers: list[list[float]] = []
+    words: list[Ints] = []
     for i, candidate in enumerate(flat):
         read = tuple((turn.action.text, turn.observation) for turn in candidate.turns)
-        same = known.setdefault((candidate.attempt.task, read), i)
-        if same < i:
-            numbers[i], words[i] = numbers[same], words[same]
-            continue
-        numbers[i] = numbers_of(candidate)
-        hashes = hasher.hashes(dict.fromkeys(hashed_words(candidate)))[:_MOST_WORDS]
-        words[i, : len(hashes)] = 1 + (hashes >> np.uint64(64 - WORD_BITS)).astype(np.int64)
-    return numbers, words
+        place[i] = known.setdefault((candidate.attempt.task, read), len(known))
+        if place[i] == len(numbers):
+            numbers.append(numbers_of(candidate))
+            hashes = hasher.hashes(dict.fromkeys(hashed_words(candidate)))
+            words.append((hashes >> np.uint64(64 - _WORD_BITS)).astype(np.int64))
+    first = np.unique(place, return_index=True)[1]
+    topics = _topics(words, tasks[first])
+    return np.concatenate([np.array(numbers, np.float32), topics], axis=1)[place]
 
 
-def _frequent(words: Ints, tasks: Ints) -> Ints:
-    """The words that occur in several tasks; others tell one task from another."""
-    seen: dict[int, set[int]] = defaultdict(set)
-    for row, task in zip(words, tasks, strict=True):
-        for word in row[row > 0]:
-            if len(own := seen[int(word)]) < _FEWEST_TASKS:
-                own.add(int(task))
-    often = np.zeros((1 << WORD_BITS) + 1, np.bool_)
-    often[[word for word, own in seen.items() if len(own) >= _FEWEST_TASKS]] = True
-    return np.where(often[words], words, 0)
+def _topics(words: Sequence[Ints], tasks: Ints) -> Floats:
+    """(n, _TOPICS) coordinates of texts by their words: latent semantic analysis.
+
+    Words of fewer tasks than `_FEWEST_TASKS` are left out: they tell one task from another. No
+    outcome is read here.
+    """
+    starts = np.concatenate([[0], np.cumsum([len(own) for own in words])])
+    flat = np.concatenate(words)
+    by_task = np.unique(np.stack([flat, np.repeat(tasks, np.diff(starts))]), axis=1)[0]
+    frequency = np.bincount(by_task, minlength=1 << _WORD_BITS)
+    weight = np.log(1 + tasks.max() / np.maximum(frequency, 1)) * (frequency >= _FEWEST_TASKS)
+    x = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(words), 1 << _WORD_BITS))
+    x = x[:, np.flatnonzero(weight)]
+    lengths = np.sqrt(x.multiply(x).sum(axis=1)).A1
+    x = sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x
+    found = np.zeros((len(words), _TOPICS), np.float32)
+    if (count := min(_TOPICS, *x.shape) - 1) > 0:
+        left, scale, _ = svds(x.astype(np.float32), k=count, v0=np.ones(min(x.shape), np.float32))
+        found[:, :count] = left * scale
+    return found
 
 
 def _resemblance(found: Sequence[Candidate]) -> Floats:
@@ -164,13 +174,11 @@ def group_numbers(table: Table, groups: Ints) -> Floats:
     share of valid ones, and its numbers less their mean over the group.
     """
     size = groups.shape[1]
-    place = groups - table.first[table.states[groups]]
-    alike = np.stack(
-        [
-            table.alike[int(table.states[own[0]])][np.ix_(at, at)]
-            for own, at in zip(groups, place, strict=True)
-        ]
-    )
+    states = table.states[groups[:, :1]]
+    place = groups - table.first[states]
+    count = np.diff(table.first, append=len(table.states))[states]
+    begin = (table.first_alike[states] + place * count)[:, :, None]
+    alike = table.alike[begin + place[:, None, :]]
     others = alike - np.eye(size, dtype=np.float32)
     same = [equal(keys[groups]).mean(axis=2) for keys in (table.actions, table.results)]
     valid = table.valid[groups].astype(np.float32)

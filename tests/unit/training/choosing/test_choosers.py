@@ -9,9 +9,8 @@ from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
 from qguide.training.choosing.candidates import candidates_of
 from qguide.training.choosing.choosers import (
-    Posterior,
     earned,
-    fitted_posterior,
+    fitted_tau,
     posterior_scores,
     rule_scores,
 )
@@ -53,13 +52,12 @@ def test_each_rule_earns_the_mean_of_what_it_prefers() -> None:
 
 def test_votes_weigh_as_much_beside_q_as_tau_says() -> None:
     table = table_by_hand()
-    logits = {"q": np.array([[1.0, 0.0, 0.0, 5.0]], np.float32)}
+    logits = np.array([[1.0, 0.5, 0.0, -2.0]], np.float32)
     chosen = {
-        tau: int(posterior_scores(table, GROUP, logits, Posterior(tau, "q", valid=True)).argmax())
-        for tau in (0.0, 0.1, 5.0)
+        tau: posterior_scores(table, GROUP, logits, tau).argmax().item() for tau in (0.0, 0.1, 2.5)
     }
-    assert chosen == {0.0: 0, 0.1: 0, 5.0: 1}  # the invalid one has the highest Q
-    assert fitted_posterior(table, GROUP, logits) == Posterior(0.0, "q", valid=True)
+    assert chosen == {0.0: 0, 0.1: 0, 2.5: 1}
+    assert fitted_tau(table, GROUP, logits) == 0.0
 
 
 def test_a_shared_first_action_makes_a_state() -> None:

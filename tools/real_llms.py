@@ -1,0 +1,195 @@
+"""Tables and plot of the page on real LLMs, from runs of `qguide choose-recorded`.
+
+    python -m tools.real_llms bfcl_small=runs/bfcl/small mint_after_two=runs/mint/after_two
+
+keeps each run's figures and its rows, one a task, in `results/`, draws the plot and writes the
+tables into docs/results/real-llms.md. Without runs it writes plot and page again.
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from qguide.training.choosing.choosers import KNOWING
+from qguide.training.data.runs import RunFolder
+
+ROOT: Final = Path(__file__).parents[1]
+FIGURES: Final = ROOT / "results/real_llms.json"
+ROWS: Final = ROOT / "results/real_llms_rows.jsonl.gz"
+PLOT: Final = ROOT / "results/real_llms.png"
+PAGE: Final = ROOT / "docs/results/real-llms.md"
+BEGIN: Final = "<!-- tables: python -m tools.real_llms -->"
+END: Final = "<!-- end of tables -->"
+NAMES: Final[Mapping[str, str]] = {
+    "bfcl_small": "BFCL, small models",
+    "bfcl_weak": "BFCL, weak models",
+    "bfcl_all": "BFCL, all models",
+    "bfcl_unseen_families": "BFCL, small, unseen families",
+    "sql": "InterCode-SQL",
+    "mint_after_one": "MINT, after one turn",
+    "mint_after_two": "MINT, after two turns",
+    "mint_after_two_unseen_families": "MINT, after two, unseen families",
+}
+PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
+BY_SECTION: Final = ("mint_after_two", "bfcl_small")
+CHOOSER: Final = "q in group"
+
+
+def collect(runs: Mapping[str, Path]) -> None:
+    """Keep the figures and the rows of some runs; those of other names stay as they are."""
+    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    rows = [row for row in read_rows() if row["source"] not in runs] if ROWS.exists() else []
+    for name, path in runs.items():
+        run = RunFolder(path)
+        figures[name] = json.loads(run.metrics.read_text())
+        for line in run.rows.read_text().splitlines():
+            rows.append({"source": name, **json.loads(line)})
+    order = {name: place for place, name in enumerate(NAMES)}
+    ordered = {name: figures[name] for name in sorted(figures, key=order.__getitem__)}
+    FIGURES.write_text(f"{json.dumps(ordered, indent=1)}\n")
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    ROWS.write_bytes(gzip.compress(lines.encode(), mtime=0))
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """One row for each task of each source."""
+    return [json.loads(line) for line in gzip.decompress(ROWS.read_bytes()).splitlines()]
+
+
+def tables(figures: Mapping[str, Any]) -> str:
+    """The tables of the page."""
+    lines = [
+        "What each chooser earns, in percent, of the groups of all tasks:",
+        "",
+        *_head(
+            *("source", "tasks", "random", "best rule", KNOWING),
+            *("Q alone", "votes × Q alone", "**Q**", "oracle"),
+        ),
+        *(_row(NAMES[name], told["all"]) for name, told in figures.items()),
+        "",
+        "**Q** less the others, in points (95 % interval over tasks, p of sign flips); the last",
+        "column is of the tasks by which the recipe was not chosen:",
+        "",
+        *_head("source", "− random", "− best rule", f"− {KNOWING}", "− best rule, untouched tasks"),
+        *(_differences(NAMES[name], told) for name, told in figures.items()),
+        "",
+        "Three trainings of **Q**, and what was read:",
+        "",
+        *_head("source", "trainings", "models (families)", "attempts", "calls read"),
+        *(_told(NAMES[name], told) for name, told in figures.items()),
+    ]
+    for name in BY_SECTION:
+        if name in figures:
+            lines += ["", f"{NAMES[name]}, by part:", "", *_sections(figures[name]["all"])]
+    return "\n".join(lines)
+
+
+def _head(*columns: str) -> list[str]:
+    return [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _row(name: str, told: Mapping[str, Any]) -> str:
+    rewards = {key: each["reward"] for key, each in told["choosers"].items()}
+    best = told["best_rule"]
+    own = told["choosers"][CHOOSER]
+    cells = [
+        _percent(rewards["random"]),
+        f"{_percent(rewards[best])} ({best})",
+        *(_percent(rewards[key]) for key in (KNOWING, "q", "posterior")),
+        f"**{_percent(own['reward'])}** ({_percent(own['low'])} to {_percent(own['high'])})",
+        _percent(rewards["oracle"]),
+    ]
+    return f"| {name} | {told['tasks']:,} | {' | '.join(cells)} |"
+
+
+def _difference(told: Mapping[str, Any], other: str) -> str:
+    [found] = [
+        each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)
+    ]
+    bounds = f"{100 * found['low']:+.1f} to {100 * found['high']:+.1f}"
+    return f"{100 * found['difference']:+.1f} ({bounds}), p = {found['p_value']:.4f}"
+
+
+def _differences(name: str, told: Mapping[str, Any]) -> str:
+    every, rest = told["all"], told["untouched"]
+    others = ("random", every["best_rule"], KNOWING)
+    cells = [*(_difference(every, other) for other in others), _difference(rest, rest["best_rule"])]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def _told(name: str, told: Mapping[str, Any]) -> str:
+    own = ", ".join(map(_percent, told["all"]["choosers"][CHOOSER]["trainings"]))
+    models = f"{told['models']} ({told['families']})"
+    read = f"{_percent(told['calls_read'])} %" if name.startswith("BFCL") else ""
+    return f"| {name} | {own} | {models} | {told['attempts']:,} | {read} |"
+
+
+def _sections(told: Mapping[str, Any]) -> Iterator[str]:
+    best = told["best_rule"]
+    yield from _head("part", "tasks", "random", best, KNOWING, "**Q**", "oracle")
+    for name, own in told["sections"].items():
+        keys = ("random", best, KNOWING, CHOOSER, "oracle")
+        yield f"| {name} | {own['tasks']} | {' | '.join(_percent(own[key]) for key in keys)} |"
+
+
+def plot(figures: Mapping[str, Any]) -> None:
+    """Random choice, the best rule, votes × Q, Q and the oracle of each source."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [name for name in PLOTTED if name in figures]
+    drawn, axes = pyplot.subplots(figsize=(9, 3.6))
+    bars = ("random", "best rule", "posterior", CHOOSER, "oracle")
+    labels = ("random", "best rule", "votes × Q alone", "Q", "oracle")
+    colours = ("#b8bfca", "#7c8798", "#7fb8a4", "#1f8a70", "#e3e6ea")
+    for place, (key, label, colour) in enumerate(zip(bars, labels, colours, strict=True)):
+        chosen = [
+            figures[name]["all"]["choosers"][
+                figures[name]["all"]["best_rule"] if key == "best rule" else key
+            ]
+            for name in shown
+        ]
+        heights = [100 * each["reward"] for each in chosen]
+        spread = [
+            [100 * (each["reward"] - each["low"]) for each in chosen],
+            [100 * (each["high"] - each["reward"]) for each in chosen],
+        ]
+        at = [i + (place - 2) * 0.17 for i in range(len(shown))]
+        errors = {"ecolor": "#555", "capsize": 2, "lw": 0.8}
+        axes.bar(at, heights, 0.16, yerr=spread, label=label, color=colour, error_kw=errors)
+    axes.set_xticks(range(len(shown)), [NAMES[name].replace(", ", ",\n") for name in shown])
+    axes.set_ylabel("success or reward, %")
+    axes.set_ylim(0, 105)
+    axes.legend(ncols=5, loc="upper center", fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    drawn.tight_layout()
+    drawn.savefig(PLOT, dpi=110)
+
+
+def write_page(figures: Mapping[str, Any]) -> None:
+    """Put the tables between their marks."""
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(figures)}\n\n{END}{after}")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Keep runs, draw and write."""
+    collect({name: Path(path) for name, _, path in (each.partition("=") for each in arguments)})
+    figures = json.loads(FIGURES.read_text())
+    plot(figures)
+    write_page(figures)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
