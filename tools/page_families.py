@@ -38,6 +38,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "embedded_beams",
     ),
     "low-annotation.md": ("low_valid_seen",),
+    "real-llms.md": ("real_llms",),
     "real-games.md": ("real_valid_seen", "real_best_of_n", "real_validation"),
 }
 """Files of `results/` whose comparisons each page prints."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.training.choosing.choosers import KNOWING
+from qguide.training.choosing.stopping import STOPPING
 from qguide.training.data.runs import RunFolder
 
 ROOT: Final = Path(__file__).parents[1]
@@ -35,6 +36,7 @@ NAMES: Final[Mapping[str, str]] = {
 }
 PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
 BY_SECTION: Final = ("mint_after_two", "bfcl_small")
+STOPPED: Final = ("mint_after_one", "mint_after_two")
 CHOOSER: Final = "q in group"
 
 
@@ -84,7 +86,21 @@ def tables(figures: Mapping[str, Any]) -> str:
     for name in BY_SECTION:
         if name in figures:
             lines += ["", f"{NAMES[name]}, by part:", "", *_sections(figures[name]["all"])]
+    for name in STOPPED:
+        if name in figures:
+            lines += ["", f"{NAMES[name]}, some of five stopped:", "", *_stopping(figures[name])]
     return "\n".join(lines)
+
+
+def _stopping(told: Mapping[str, Any]) -> Iterator[str]:
+    """Success of the best attempt that goes on, and what is written, in percent of running all."""
+    yield from _head("go on", *(f"{name}, written" for name in STOPPING))
+    for row in told["all"]["stopping"]:
+        cells = (
+            f"{_percent(row[name]['success'])}, {100 * row[name]['written']:.0f}"
+            for name in STOPPING
+        )
+        yield f"| {row['go_on']} | {' | '.join(cells)} |"
 
 
 def _head(*columns: str) -> list[str]:

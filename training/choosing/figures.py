@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from qguide.training.choosing.choosers import KNOWING, RULES
 from qguide.training.choosing.folds import Earned
+from qguide.training.choosing.stopping import stopping_figures
 from qguide.training.choosing.table import Table
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 
@@ -43,6 +44,7 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
         `choosers`: by name the reward with its interval, and of trained ones `trainings`.
         `comparisons`: of Q, of Q in its group and of the posterior with a random choice, with the
         best rule and with the best model. `sections`: some choosers' rewards in each.
+        `stopping`: see `stopping_figures`.
     """
     tasks, means, single = task_means(found)
     among = np.array(kept)
@@ -61,6 +63,11 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
             for name in TRAINED
             for other in ("random", best, KNOWING)
         ],
+        "stopping": stopping_figures(
+            np.concatenate(found.tasks),
+            np.isin(np.concatenate(found.tasks), np.array(tasks)[among]),
+            {name: list(own.values()) for name, own in found.kept.items()},
+        ),
         "sections": _sections(table, np.array(tasks)[among], means, best),
     }
 

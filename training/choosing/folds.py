@@ -22,6 +22,7 @@ from qguide.training.choosing.choosers import (
     rule_scores,
 )
 from qguide.training.choosing.small_q import Training, train_small_q
+from qguide.training.choosing.stopping import STOPPING, stopped
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 
 _PARTS: Final = 5
@@ -60,6 +61,7 @@ class Earned:
         rules: by chooser, (g,).
         trained: by chooser, by training, (g,).
         taus: the fitted weights of the votes.
+        kept: by chooser, by training, what is lost and saved by stopping the others.
     """
 
     tasks: list[Ints] = field(default_factory=list)
@@ -68,6 +70,18 @@ class Earned:
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     taus: list[float] = field(default_factory=list)
+    kept: dict[str, dict[int, list[Floats]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
+
+    def add(
+        self, table: Table, groups: Ints, name: str, scores: Floats, seed: int | None = None
+    ) -> None:
+        """Note what a chooser earns in some groups, and what it stops."""
+        into = self.rules[name] if seed is None else self.trained[name][seed]
+        into.append(earned(table, groups, scores))
+        if name in STOPPING:
+            self.kept[name][seed or 0].append(stopped(table, groups, scores))
 
 
 def measure(table: Table, design: Design, options: Training) -> Earned:
@@ -84,9 +98,8 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
                 continue
             found.tasks.append(table.tasks[groups[:, 0]])
             for name, scores in rule_scores(table, groups).items():
-                found.rules[name].append(earned(table, groups, scores))
-            known = model_scores(table, groups, ~judged)
-            found.rules[KNOWING].append(earned(table, groups, known))
+                found.add(table, groups, name, scores)
+            found.add(table, groups, KNOWING, model_scores(table, groups, ~judged))
             learned = ~judged & (~unseen if design.family_folds > 1 else True)
             for seed in design.trainings:
                 _add_training(found, table, groups, learned, design, options, seed)
@@ -128,7 +141,7 @@ def _add_training(
     found.taus.append(tau)
     both = posterior_scores(table, groups, logits["q"], tau)
     for name, scores in (logits | {"posterior": both}).items():
-        found.trained[name][seed].append(earned(table, groups, scores))
+        found.add(table, groups, name, scores, seed)
 
 
 def _folds(units: Ints, count: int) -> Iterator[NDArray[np.bool_]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from scipy import sparse
 from scipy.sparse.linalg import svds
 
 from qguide.qnet.features.hashing import Hasher
+from qguide.training.choosing.attempts import Turn
 from qguide.training.choosing.features import Candidate, hashed_words, numbers_of
 
 Floats = NDArray[np.float32]
@@ -29,6 +30,7 @@ class Table:
         states, tasks, sections, models, families: (n,) numbers of names.
         actions, results: (n,) equal where an action, or an answer, is the same.
         valid: (n,) by rules.
+        written, to_come: (n,) characters of an attempt's actions up to here, and after.
         alike: resemblance of each state's candidates to each other, flat.
         first, first_alike: by state, the place of its first candidate, and of its resemblances.
     """
@@ -43,6 +45,8 @@ class Table:
     actions: Ints
     results: Ints
     valid: NDArray[np.bool_]
+    written: Floats
+    to_come: Floats
     alike: Floats
     first: Ints
     first_alike: Ints
@@ -77,6 +81,8 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         actions=_numbered((c.attempt.task, c.action_key) for c in flat)[0],
         results=_numbered((c.attempt.task, c.result_key) for c in flat)[0],
         valid=np.array([candidate.valid for candidate in flat]),
+        written=(written := np.array([_written(c.turns) for c in flat], np.float32)),
+        to_come=np.array([_written(a.turns) for a in attempts], np.float32) - written,
         alike=np.concatenate([_resemblance(found).ravel() for found in states.values()]),
         first=np.cumsum([0, *sizes])[:-1],
         first_alike=np.cumsum([0, *(size**2 for size in sizes)])[:-1],
@@ -85,6 +91,10 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         model_names=model_names,
         read=float(np.mean([bool(c.calls) for c in calling])) if calling else 1.0,
     )
+
+
+def _written(turns: Sequence[Turn]) -> int:
+    return sum(len(turn.action.text) for turn in turns)
 
 
 def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
@@ -124,9 +134,9 @@ def _topics(words: Sequence[Ints], tasks: Ints) -> Floats:
     by_task = np.unique(np.stack([flat, np.repeat(tasks, np.diff(starts))]), axis=1)[0]
     frequency = np.bincount(by_task, minlength=1 << _WORD_BITS)
     weight = np.log(1 + tasks.max() / np.maximum(frequency, 1)) * (frequency >= _FEWEST_TASKS)
-    x = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(words), 1 << _WORD_BITS))
+    x: Any = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(words), 1 << _WORD_BITS))
     x = x[:, np.flatnonzero(weight)]
-    lengths = np.sqrt(x.multiply(x).sum(axis=1)).A1
+    lengths = np.sqrt(np.asarray(x.multiply(x).sum(axis=1)).ravel())
     x = sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x
     found = np.zeros((len(words), _TOPICS), np.float32)
     if (count := min(_TOPICS, *x.shape) - 1) > 0:

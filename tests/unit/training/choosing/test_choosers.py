@@ -14,6 +14,7 @@ from qguide.training.choosing.choosers import (
     posterior_scores,
     rule_scores,
 )
+from qguide.training.choosing.stopping import stopped
 from qguide.training.choosing.table import Table, draw_groups, table_of
 
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
@@ -89,3 +90,11 @@ def test_sections_and_families_come_from_names() -> None:
     families = {"llama": ("*llama-3*",)}
     assert family_of("Meta-Llama-3-8B", families) == "llama"
     assert family_of("gpt-4-0613", families) == "gpt"
+
+
+def test_attempts_that_are_stopped_write_no_more_and_cannot_succeed() -> None:
+    table = table_by_hand()
+    scores = np.array([[0.0, 3.0, 2.0, 1.0]], np.float32)  # the success comes last
+    success, written = stopped(table, GROUP, scores)[0].T
+    assert success.tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert written.tolist() == [4 + 4, 4 + 8, 4 + 12, 4 + 16]  # four letters, then "done" of each
