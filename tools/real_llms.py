@@ -94,7 +94,7 @@ def tables(figures: Mapping[str, Any]) -> str:
 
 def _stopping(told: Mapping[str, Any]) -> Iterator[str]:
     """Success of the best attempt that goes on, and what is written, in percent of running all."""
-    yield from _head("go on", *(f"{name}, written" for name in STOPPING))
+    yield from _head("go on", *(f"{name}: success, written" for name in STOPPING))
     for row in told["all"]["stopping"]:
         cells = (
             f"{_percent(row[name]['success'])}, {100 * row[name]['written']:.0f}"
@@ -129,8 +129,9 @@ def _difference(told: Mapping[str, Any], other: str) -> str:
     [found] = [
         each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)
     ]
-    bounds = f"{100 * found['low']:+.1f} to {100 * found['high']:+.1f}"
-    return f"{100 * found['difference']:+.1f} ({bounds}), p = {found['p_value']:.4f}"
+    difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
+    told = f"{difference:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
+    return f"{told}, p = {found['p_value']:.4f}"
 
 
 def _differences(name: str, told: Mapping[str, Any]) -> str:
@@ -142,7 +143,7 @@ def _differences(name: str, told: Mapping[str, Any]) -> str:
 
 def _told(name: str, told: Mapping[str, Any]) -> str:
     own = ", ".join(map(_percent, told["all"]["choosers"][CHOOSER]["trainings"]))
-    models = f"{told['models']} ({told['families']})"
+    models = f"{told['models']} ({told['families']})" if told["families"] > 1 else told["models"]
     read = f"{_percent(told['calls_read'])} %" if name.startswith("BFCL") else ""
     return f"| {name} | {own} | {models} | {told['attempts']:,} | {read} |"
 
