@@ -130,8 +130,8 @@ def _difference(told: Mapping[str, Any], other: str) -> str:
         each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)
     ]
     difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
-    told = f"{difference:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
-    return f"{told}, p = {found['p_value']:.4f}"
+    points = f"{difference:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
+    return f"{points}, p = {found['p_value']:.4f}"
 
 
 def _differences(name: str, told: Mapping[str, Any]) -> str:
