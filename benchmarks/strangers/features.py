@@ -30,9 +30,3 @@ class Features:
     def fit(self, rows: Sequence[TrajectoryRow]) -> LicensedScorer:
         """Learn Q from recorded episodes, by the options of `qguide learn`."""
         return LicensedScorer(learn(episodes_of(rows), self.options, Hasher(b"strangers")))
-
-
-class WholeOutcomes(Features):
-    """The same, with every step credited with the whole outcome (lambda = 1)."""
-
-    options = Options(trace=1.0)
