@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from qguide.commands.checkpoint import domain, inspect
 from qguide.commands.configs import app as configs
 from qguide.commands.demo import demo
+from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
 from qguide.commands.errors import exit_with
 from qguide.commands.evaluations import compare, step_rewards, success_curve
@@ -92,7 +93,7 @@ def _add(group: str, *commands: Callable[..., None]) -> None:
         app.command(rich_help_panel=group)(command)
 
 
-_add("Server", serve, demo, report, fake_upstream)
+_add("Server", serve, doctor, demo, report, fake_upstream)
 _add("Pipelines", run)
 app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)

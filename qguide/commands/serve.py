@@ -79,25 +79,40 @@ def serve(
     # torch's idle threads spin by default, which slows everything else on a small machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-    given: dict[str, Any] = {"host": host, "port": port, "policy": policy, "vllm": vllm}
+    given: dict[str, Any] = {"host": host, "port": port, "vllm": vllm}
     if vllm is not None:
-        given["policy"] = policy or "vllm"
+        given["policy"] = "vllm"
+    if insecure:
+        given["insecure"] = True
+    if unlicensed:
+        given["unlicensed"] = True
+    given |= models_given(policy, q_model, upstream, learn=learn)
+    console = Console(stderr=True)
+    _run(read_settings({name: v for name, v in given.items() if v is not None}, console), console)
+
+
+def models_given(
+    policy: str | None, q_model: str | None, upstream: str | None, *, learn: bool
+) -> dict[str, Any]:
+    """The settings that the options about models stand for.
+
+    Raises:
+        Exit: the upstream cannot be read; the reason has been printed.
+    """
+    given: dict[str, Any] = {}
     if upstream is not None:
         from qguide.server.settings.named_upstream import named_upstream
 
         with shown_errors(config_status=2):
             name, fields = named_upstream(upstream)
-        given |= {"upstreams": {name: fields}, "policy": policy or name}
-    if learn:
-        given["learn"] = True
-    if insecure:
-        given["insecure"] = True
-    if unlicensed:
-        given["unlicensed"] = True
+        given |= {"upstreams": {name: fields}, "policy": name}
+    if policy is not None:
+        given["policy"] = policy
     if q_model is not None:
         given["q_models"] = {_name_of(q_model): q_model}
-    console = Console(stderr=True)
-    _run(_settings({name: v for name, v in given.items() if v is not None}, console), console)
+    if learn:
+        given["learn"] = True
+    return given
 
 
 def _name_of(scorer: str) -> str:
@@ -106,7 +121,7 @@ def _name_of(scorer: str) -> str:
     return kind if kind in _PLAIN_NAMES else "scorer"
 
 
-def _settings(given: dict[str, Any], console: Console) -> "Settings":
+def read_settings(given: dict[str, Any], console: Console) -> "Settings":
     """Settings from the environment, overridden by the command's options.
 
     Raises:
