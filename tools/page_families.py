@@ -28,7 +28,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "other_agent_ipr",
         "other_agent_api",
     ),
-    "environments.md": ("environments", "webshop_mended"),
+    "environments.md": ("environments", "webshop_mended", "hotpotqa_mended"),
     "embedded.md": (
         "embedded_valid_seen",
         "embedded_best_of_n",
