@@ -293,6 +293,8 @@ class OfferRow(Row):
             before.
         shadow: `name@version` of a second Q model that scored the step without effect; "" for none,
             None in rows of before.
+        shadow_chosen: the candidate that a learned version in the shadow would have chosen; ""
+            without one.
         arm: how the episode was played while the server learned; "" without learning.
         propensity: probability of `chosen` among these candidates, given whether the step explored
             at random; None without learning.
@@ -321,6 +323,7 @@ class OfferRow(Row):
     actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
     out_of_domain: bool | None = Field(default=None, exclude_if=_is_none)
     shadow: str | None = Field(default=None, exclude_if=_is_none)
+    shadow_chosen: str = Field(default="", exclude_if=_is_empty)
     arm: Literal["", "guided", "unguided"] = Field(default="", exclude_if=_is_empty)
     propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
         default=None, exclude_if=_is_none

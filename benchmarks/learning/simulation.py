@@ -4,43 +4,91 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
-from qguide.server.episodes.state import Arm
+from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
 
 Success = Callable[[int, bool], float]
 """Probability of success of an episode by its number and by being guided."""
+Better = Callable[[int], float]
+"""What a version adds to the probability of success of an episode that it guides."""
+_SEEN = {"decisions": 5, "room": 5, "disagreed": 1}
+"""Decisions of one episode in the shadow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Changes of the phase in one run: (episodes before it, phase)."""
+    """Changes of the phase in one run: (episodes before it, phase).
+
+    Attributes:
+        versions: changes of the version that guides: (episodes before it, version).
+        outcomes: of all episodes.
+    """
 
     changes: tuple[tuple[int, str], ...]
+    versions: tuple[tuple[int, int | None], ...] = ()
+    outcomes: tuple[float, ...] = ()
 
     def first(self, phase: str, *, after: int = 0) -> int | None:
         """Episodes before the first change to a phase; None if there is none."""
         return next((n for n, to in self.changes if to == phase and n >= after), None)
 
 
-def simulate(success: Success, *, episodes: int, seed: int, rules: Rules | None = None) -> Run:
+def simulate(
+    success: Success,
+    *,
+    episodes: int,
+    seed: int,
+    rules: Rules | None = None,
+    better: Better = lambda version: 0.0,
+) -> Run:
     """One run in which every fit has a licence, the worst case for false promotion."""
     progress, chance = Progress(rules or Rules()), Random(seed)
     changes: list[tuple[int, str]] = []
+    versions: list[tuple[int, int | None]] = []
+    outcomes: list[float] = []
     for number in range(episodes):
-        guided = chance.random() < progress.share
-        outcome = float(chance.random() < success(number, guided))
-        arm = Arm(trial=progress.trial, guided=guided, share=progress.share)
-        progress.apply(EpisodeLine(outcome=outcome, arm=arm))
+        arm, version = _arm(progress, chance)
+        rate = success(number, arm.guided) + (0.0 if version is None else better(version))
+        outcomes.append(float(chance.random() < rate))
+        seen = progress.candidate is not None and (arm.guided or progress.phase == "collecting")
+        shadow = ShadowTally(version=progress.candidate.version, **_SEEN) if seen else None
+        line = EpisodeLine(
+            episode=str(number), outcome=outcomes[-1], arm=arm, recorded=True, shadow=shadow
+        )
+        progress.apply(line)
         if progress.fit_due:
-            version = (progress.fit.version if progress.fit else 0) + 1
-            fit = FitLine(version=version, episodes=number + 1, licensed=True, reason="simulated")
-            progress.apply(fit)
-        if change := progress.due():
-            changes.append((number + 1, change.phase))
+            fitted = (progress.fit.version if progress.fit else 0) + 1
+            reason = "simulated"
+            progress.apply(
+                FitLine(version=fitted, episodes=number + 1, licensed=True, reason=reason)
+            )
+        guided, phase = progress.version, progress.phase
+        while change := progress.due():
             progress.apply(change.line(at=0.0))
-    return Run(tuple(changes))
+        if progress.phase != phase:
+            changes.append((number + 1, progress.phase))
+        if progress.version != guided:
+            versions.append((number + 1, progress.version))
+    return Run(tuple(changes), tuple(versions), tuple(outcomes))
+
+
+def _arm(progress: Progress, chance: Random) -> tuple[Arm, int | None]:
+    """The part of a new episode, and the version that guides it."""
+    newer = chance.random() < progress.challenger_share
+    rest = 1 - progress.challenger_share
+    share = (progress.share - progress.challenger_share) / rest
+    guided = newer or chance.random() < share
+    arm = Arm(
+        trial=progress.trial,
+        guided=guided,
+        share=share,
+        challenge=progress.challenges if progress.challenger_share else 0,
+        challenger=newer,
+    )
+    challenger = progress.challenge.version if progress.challenge else None
+    return arm, (challenger if newer else progress.version) if guided else None
 
 
 def shares(runs: int = 100) -> dict[str, float]:
@@ -51,7 +99,19 @@ def shares(runs: int = 100) -> dict[str, float]:
     helpful = [
         simulate(lambda n, g: 0.85 if g else 0.45, episodes=400, seed=s) for s in range(runs)
     ]
+    alike = [simulate(_helped, episodes=1000, seed=s) for s in range(runs)]
+    newer = [simulate(_helped, episodes=1000, seed=s, better=_from_third) for s in range(runs)]
+    worse = [simulate(_helped, episodes=1000, seed=s, better=_worse_later) for s in range(runs)]
     return {
+        "versions that are alike: one ever replaces another in 1,000 episodes": _share(
+            _replaced(run) for run in alike
+        ),
+        "later versions succeed in .90 instead of .60: one guides within 1,000 episodes": _share(
+            any((version or 0) >= 3 for _, version in run.versions) for run in newer
+        ),
+        "later versions succeed in .20 instead of .60: one ever replaces the first": _share(
+            _replaced(run) for run in worse
+        ),
         "outcomes at random: ever guides in 1,000 episodes": _share(
             run.first("guiding") is not None for run in null
         ),
@@ -71,6 +131,30 @@ def shares(runs: int = 100) -> dict[str, float]:
 
 
 _HARM_AT = 500
+_UNGUIDED = 0.4
+
+
+def _helped(number: int, guided: bool) -> float:
+    return 0.6 if guided else _UNGUIDED
+
+
+def _from_third(version: int) -> float:
+    return 0.3 if version >= 3 else 0.0
+
+
+def _worse_later(version: int) -> float:
+    return -0.4 if version >= 3 else 0.0
+
+
+def _replaced(run: Run) -> bool:
+    """True if a version took the place of one that guided."""
+    guides: int | None = None
+    began = run.first("guiding")
+    for number, version in run.versions:
+        if began is not None and number > began and guides is not None and version is not None:
+            return True
+        guides = version
+    return False
 
 
 def _harm_later(number: int, guided: bool) -> float:

@@ -198,6 +198,7 @@ def offer_rows(
             ),
             out_of_domain=offer.out_of_domain,
             shadow=offer.shadow,
+            shadow_chosen=redact(offer.shadowed.chosen) if offer.shadowed else "",
             arm="" if offer.arm is None else "guided" if offer.arm.guided else "unguided",
             propensity=offer.propensity,
         )

@@ -16,28 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, HistoryWindow, Message
+from qguide.server.episodes.learning_part import Arm, Shadowed, ShadowTally
 
 _NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 
 
 class _State(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Arm(_State):
-    """Part of an episode in learning (`qguide.server.learning`).
-
-    Attributes:
-        trial: number of the trial; 0 before the first.
-        guided: a learned Q model guides it.
-        share: probability with which it does.
-        prompt: hash of its system prompt and tools.
-    """
-
-    trial: int
-    guided: bool
-    share: float
-    prompt: str = ""
 
 
 class Offer(_State):
@@ -69,6 +54,7 @@ class Offer(_State):
         arm: the episode's part in learning; None without learning.
         propensity: probability of this choice among these candidates, given whether the step
             explored; None without learning.
+        shadowed: choice of a learned version in the shadow; None without one.
     """
 
     at: int
@@ -94,6 +80,7 @@ class Offer(_State):
     shadow: str | None = None
     arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
     propensity: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
+    shadowed: Shadowed | None = Field(default=None, exclude_if=lambda one: one is None)
 
     @property
     def stopped(self) -> bool:
@@ -167,6 +154,7 @@ class Episode(_State):
         broken: why it can no longer be recorded, or "".
         recorded: True once it is in a file.
         arm: its part in learning, from its first step on; None without learning.
+        shadow: decisions in the shadow of the latest version; None without one.
     """
 
     id: str
@@ -185,6 +173,7 @@ class Episode(_State):
     outcome: Outcome | None = None
     recorded: bool = False
     arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
+    shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
@@ -223,6 +212,7 @@ class Episode(_State):
                 "before": self.before if again else self.last,
                 "last": mark,
                 "arm": self.arm if self.steps else offer.arm,
+                "shadow": self.shadow if again else self._shadow_with(offer.shadowed),
             }
         )
         if not keep or self.broken:
@@ -234,6 +224,9 @@ class Episode(_State):
         if unreadable:
             return EpisodeChange(moved._without_records(broken=unreadable))
         return moved._recorded(new, offer, messages=len(history), seen=seen)
+
+    def _shadow_with(self, one: Shadowed | None) -> ShadowTally | None:
+        return ShadowTally.of(one).plus(self.shadow) if one else self.shadow
 
     def _recorded(self, new: History, offer: Offer, *, messages: int, seen: str) -> "EpisodeChange":
         """One more record."""

@@ -30,7 +30,7 @@ from qguide.server.guidance.below_threshold import (
     threshold_settings,
 )
 from qguide.server.guidance.domain import DomainScorer, domain_of
-from qguide.server.guidance.learning_step import exploring, play_of, propensity_of
+from qguide.server.guidance.learning_step import exploring, play_of, propensity_of, shadowed
 from qguide.server.guidance.long_history import (
     STEP,
     LongHistoryScorer,
@@ -348,6 +348,7 @@ class GuidedStepService:
             actions=action_rows(decision, taken.action_policies),
             out_of_domain=self._out_of_domain(asked, decision, q_model),
             shadow=q_model.shadow,
+            shadowed=await shadowed(asked, decision, play, self.settings),
             arm=play.arm,
             propensity=None if play.arm is None else propensity_of(decision),
         )

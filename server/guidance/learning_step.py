@@ -1,17 +1,30 @@
 """A guided step's part in learning: how its episode is played, and what is noted of the choice."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
+import structlog
+
 from qguide.qnet.action_key import effects_of
 from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.decision.selection import distinct, select
 from qguide.qnet.openai_messages import tools_in
+from qguide.qnet.types import ScoreRequest
+from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
+from qguide.server.guidance.domain import domain_of, reason_outside
+from qguide.server.guidance.selection import selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.learning.service import Learning, Play
 from qguide.server.messages.history import INSTRUCTING
+from qguide.server.q_models.served import QModelLease, ServedQModel
+from qguide.server.settings.settings import Settings
+
+_log = structlog.get_logger(__name__)
 
 
 async def play_of(
@@ -25,9 +38,82 @@ async def play_of(
 
 
 def exploring(asked: GuidedStepRequest, play: Play) -> GuidedStepRequest:
-    """The request, of which a random candidate is taken where no Q model chooses one."""
+    """The request, of which all candidates are drawn where learning needs them.
+
+    A random one is taken if the step explores, else the likeliest, with a version in the shadow.
+    """
     several = asked.num_candidates > asked.n and asked.no_q_model is not None
-    return replace(asked, explore=play.explore) if several else asked
+    if not several:
+        return asked
+    return replace(asked, explore=play.explore, shadowed=play.shadow is not None)
+
+
+async def shadowed(
+    asked: GuidedStepRequest, decision: Decision, play: Play, settings: Settings
+) -> Shadowed | None:
+    """The choice of the version in the shadow; None if there is none, or it fails.
+
+    It is compared with what was chosen, and where the step explored, with the likeliest.
+    """
+    model, messages = play.shadow, [candidate.message for candidate in decision.candidates]
+    if model is None or len(messages) < 2:
+        return None
+    prior = decision.prior if decision.reason == "explored" else None
+    actual = prior.likeliest if prior else decision.chosen
+    model.hold()
+    try:
+        chosen = await _shadow_choice(asked, decision, model, settings)
+    except Exception as error:  # its message is not logged, because it may hold a prompt
+        reason = type(error).__name__
+        _log.warning("shadow_failed", shadow=model.id, reason=reason)
+        return None
+    finally:
+        model.release()
+    effects = effects_of(messages)
+    taken = actual if chosen is None else chosen
+    return Shadowed(
+        version=play.shadow_version,
+        chosen=messages[taken].text,
+        room=len(set(effects)) > 1,
+        outside=chosen is None,
+        disagreed=effects[taken] != effects[actual],
+    )
+
+
+async def _shadow_choice(
+    asked: GuidedStepRequest, decision: Decision, model: ServedQModel, settings: Settings
+) -> int | None:
+    """Index of the candidate that a version would have chosen; None outside its domain."""
+    lease = QModelLease(model, model.shadow_scorer)
+    history = asked.view.history if asked.view else asked.history
+    domain = domain_of(lease, asked.options.out_of_domain, settings)
+    if await reason_outside(domain, history):
+        return None
+    messages = [candidate.message for candidate in decision.candidates]
+    unique = distinct(messages)
+    counts = Counter(unique.index)
+    logprobs = {one.message: one.logprob for one in decision.candidates}
+    result = await model.shadow_scorer.score(
+        ScoreRequest(
+            history,
+            unique.messages,
+            counts=tuple(counts[place] for place in range(len(unique.messages))),
+            logprobs=tuple(logprobs[message] for message in unique.messages),
+            tools=tools_in(asked.sampling.parameters),
+        )
+    )
+    rule = selection_rule(asked.options, settings, lease, prior=asked.options.prior)
+    prior = prior_of(
+        messages,
+        by=rule.prior,
+        logprobs=[one.logprob for one in decision.candidates],
+        tokens=[one.completion_tokens for one in decision.candidates],
+        greedy=0 if asked.sampling.first_is_greedy else None,
+        greedy_weight=rule.greedy_weight,
+    )
+    q_values = [result.q_values[place] for place in unique.index]
+    tau = rule.tau if rule.selection == "posterior" else None
+    return select(messages, q_values, prior=prior, tau=tau).chosen
 
 
 def propensity_of(decision: Decision) -> float:

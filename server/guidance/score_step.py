@@ -13,10 +13,11 @@ from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qguide.qnet.usage import JudgeUsage
 from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
-from qguide.server.episodes.state import Offer
+from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.domain import domain_of, reason_outside
 from qguide.server.guidance.long_history import SCORE, Choices, LongHistoryScorer
 from qguide.server.guidance.selection import SelectionOptions, SelectionRule, selection_rule
+from qguide.server.learning.service import Learning
 from qguide.server.messages.history import (
     TriedCandidates,
     to_candidates,
@@ -27,7 +28,7 @@ from qguide.server.messages.schemas import CandidateMessage, ChatMessage, ScoreI
 from qguide.server.observability.genai import record_q_values
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
 
 
@@ -69,6 +70,7 @@ class ScoringService:
     Attributes:
         session_id: the episode of requests that name none; from the URL or `X-Session-ID`.
         outcome: ends the episode after the step; from `X-QGuide-Outcome`.
+        learning: chooses the Q model of requests that name none; None: the server does not learn.
     """
 
     settings: Settings
@@ -78,6 +80,7 @@ class ScoringService:
     deadline: Deadline
     session_id: str | None = None
     outcome: float | None = None
+    learning: Learning | None = None
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
         """Validate messages and convert them to a history.
@@ -104,11 +107,18 @@ class ScoringService:
             InvalidRequestError: one is malformed, there are too many, or there is not one count or
                 log-likelihood for each.
         """
+        tried = self.candidates(item.candidates)
+        if item.greedy is not None and item.greedy >= len(tried.messages):
+            raise InvalidRequestError(
+                f"greedy is {item.greedy}, but there are {len(tried.messages)} candidates; the "
+                "first is 0"
+            )
         tried = replace(
-            self.candidates(item.candidates),
+            tried,
             counts=tuple(item.counts or ()),
             logprobs=tuple(item.logprobs or ()),
             tools=tuple(item.tools or ()),
+            greedy=item.greedy,
         )
         tried.prior("votes")  # refuses numbers that are not one per candidate
         return tried
@@ -144,9 +154,17 @@ class ScoringService:
             )
         return self._lease(name, episode_id)
 
+    async def _learned(self, name: str | None, episode: Episode | None) -> ServedQModel | None:
+        """The version that the caller's key has learned and that guides; None: another is asked."""
+        if self.learning is None or name is not None:
+            return None
+        return await self.learning.asked(episode)
+
     def _lease(
-        self, name: str | None, episode_id: str | None
+        self, name: str | None, episode_id: str | None, learned: ServedQModel | None = None
     ) -> AbstractContextManager[QModelLease]:
+        if learned is not None:
+            return self.models.q_models.lease(learned, episode_id=self._episode(episode_id))
         return self.models.q_models.hold(name, episode_id=self._episode(episode_id))
 
     def _episode(self, named: str | None) -> str | None:
@@ -178,8 +196,9 @@ class ScoringService:
             UnknownModelError: no such Q model is served.
         """
         episode_id = self._episode(episode_id)
-        await self.episodes.begin_step(episode_id, outcome=self.outcome)
-        with self._lease(q_model, episode_id) as held:
+        episode = await self.episodes.begin_step(episode_id, outcome=self.outcome)
+        learned = await self._learned(q_model, episode)
+        with self._lease(q_model, episode_id, learned) as held:
             scored = await self.score(
                 history, candidates, held, long_history=long_history, selection=selection
             )
@@ -242,7 +261,9 @@ class ScoringService:
         if result.window is not None:
             self.metrics.count_window(q_model.id, result.window)
         q_values = tuple(result.q_values[i] for i in unique.index)
-        prior = candidates.prior(rule.prior) if rule and candidates.drawn else None
+        prior = None
+        if rule and candidates.drawn:
+            prior = candidates.prior(rule.prior, greedy_weight=rule.greedy_weight)
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
         if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()

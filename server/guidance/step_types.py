@@ -29,6 +29,7 @@ class GuidedStepRequest:
         too_long: the history is too long for the Q model, and so is every window that may be read.
         no_q_model: no Q model is named, and why.
         explore: see `qguide.qnet.decision.decide.Guidance`.
+        shadowed: all candidates are drawn for a version in the shadow, whatever is chosen.
     """
 
     policy: ServedPolicy
@@ -43,6 +44,7 @@ class GuidedStepRequest:
     too_long: HistoryTooLongError | None = None
     no_q_model: UnknownModelError | None = None
     explore: int | None = None
+    shadowed: bool = False
 
     @property
     def has_tools(self) -> bool:
@@ -64,7 +66,7 @@ class GuidedStepRequest:
     @property
     def chooses(self) -> bool:
         """True if something chooses among several candidates."""
-        return not self.blind or self.explore is not None
+        return not self.blind or self.explore is not None or self.shadowed
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,11 +94,11 @@ class Fitter:
             failed=licence is None,
         )
 
-    def forget_old(self, folder: Path, *, keep: int | None) -> None:
-        """Remove all but the newest versions and the one that guides, or may be promoted."""
+    def forget_old(self, folder: Path, *, keep: Collection[int]) -> None:
+        """Remove all but the newest versions and those that guide or may be tried."""
         versions = folder / "versions"
         for number in sorted(_numbers(versions))[:-KEPT_VERSIONS]:
-            if number != keep:
+            if number not in keep:
                 shutil.rmtree(versions / str(number), ignore_errors=True)
 
     def _run(self, work: Path, config: Path) -> str | None:

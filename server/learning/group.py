@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
@@ -16,9 +17,10 @@ import structlog
 from filelock import FileLock, Timeout
 
 from qguide.qnet.errors import InvalidRequestError
+from qguide.server.learning.change import Change
 from qguide.server.learning.ledger import Ledger
 from qguide.server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, PhaseLine
-from qguide.server.learning.progress import Change, Progress
+from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
 
 GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
@@ -35,6 +37,7 @@ class Group:
     Attributes:
         name: of the key; "+name" of a group, "_" of a server without keys.
         progress: the state; read it on another thread only for what it was a moment ago.
+        own: changes that this process wrote, for whoever tells of them.
 
     Raises:
         OSError: the folder cannot be used.
@@ -50,6 +53,7 @@ class Group:
         self._clock = clock
         self._lock = Lock()
         self._ledger = Ledger(folder)
+        self.own: deque[PhaseLine] = deque(maxlen=_MOST_PENDING)
         self._pending: deque[EpisodeLine] = deque(maxlen=_MOST_PENDING)
         self.follow()
 
@@ -138,6 +142,7 @@ class Group:
     def _change(self, change: Change) -> PhaseLine:
         line = change.line(at=self._clock())
         self._write(line)
+        self.own.append(line)
         return line
 
     def _write(self, line: AnyLine) -> None:
@@ -145,9 +150,9 @@ class Group:
         self.progress.apply(line)
 
     def _ordered(self, order: Order) -> list[Change]:
-        """The changes of the phase that an order makes."""
+        """The changes that an order makes."""
         now = self.progress
-        back = Change("collecting", now.trial, now.since, f"rolled back by the operator ({order})")
+        back = now.back(f"rolled back by the operator ({order})")
         match order:
             case "forbid" if now.phase != "collecting":
                 return [back]
@@ -167,11 +172,13 @@ class Group:
             raise InvalidRequestError(
                 "nothing can be promoted while guidance is forbidden; give the order auto first"
             )
-        if now.licensed is None or now.phase == "guiding":
+        newest = now.licensed.version if now.licensed else now.version
+        if newest is None or (now.phase == "guiding" and newest == now.version):
             guiding = now.phase == "guiding"
             said = "it guides already" if guiding else "no fit since the last change has a licence"
             raise InvalidRequestError(f"nothing can be promoted: {said}; see GET /v1/learning")
-        trial = now.trial + (now.phase == "collecting")
-        began = [Change("trial", trial, now.since, "begun by the operator")]
-        guides = Change("guiding", trial, now.since, "promoted by the operator")
-        return [*(began if now.phase == "collecting" else []), guides]
+        if now.phase != "collecting":
+            return [now.promoted(newest, "promoted by the operator")]
+        began = now.begun(newest, "begun by the operator")
+        guides = replace(now.promoted(newest, "promoted by the operator"), trial=began.trial)
+        return [began, guides]

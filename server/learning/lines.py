@@ -5,11 +5,22 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from qguide.qnet.records import Row
-from qguide.server.episodes.state import Arm
+from qguide.server.episodes.learning_part import Arm, ShadowTally
 
 Phase = Literal["collecting", "trial", "guiding"]
 Mode = Literal["auto", "pinned", "forbidden"]
 """Decisions by the figures; none of them; or no guidance at all."""
+Event = Literal[
+    "trial_begun",
+    "trial_ended",
+    "guiding",
+    "rolled_back",
+    "challenge_begun",
+    "challenge_decided",
+    "newer_version",
+    "passed_over",
+]
+"""Kind of a change: of the phase, of the version that is tried, or one that is not tried."""
 
 
 class EpisodeLine(Row):
@@ -21,6 +32,7 @@ class EpisodeLine(Row):
         arm: how it was played; None if the caller chose a Q model.
         recorded: it can be learned from.
         outside: share of its steps that were outside the domain of what guided it.
+        shadow: what a version in the shadow would have chosen; None without one.
     """
 
     kind: Literal["episode"] = "episode"
@@ -30,6 +42,7 @@ class EpisodeLine(Row):
     recorded: bool = True
     completion_tokens: NonNegativeInt = 0
     outside: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
+    shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
 
 
 class FitLine(Row):
@@ -52,18 +65,27 @@ class FitLine(Row):
 
 
 class PhaseLine(Row):
-    """A change of the phase.
+    """A change, and the state after it.
 
     Attributes:
         trial: number of the trial that begins, or that has ended.
         since: ends of episodes before the first one that is still learned from.
+        version: the version that guides; None: none.
+        challenge: number of the latest challenge; 0 before the first.
+        challenger: the version that is tried against the one that guides; None: none.
+        refused: versions up to this one are not tried.
         at: Unix time in seconds.
     """
 
     kind: Literal["phase"] = "phase"
+    event: Event
     phase: Phase
     trial: NonNegativeInt
     since: NonNegativeInt
+    version: int | None = None
+    challenge: NonNegativeInt = 0
+    challenger: int | None = None
+    refused: NonNegativeInt = 0
     reason: str
     at: FiniteFloat
 

@@ -2,17 +2,21 @@
 
 from bisect import bisect_left
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean
-from typing import Final
 
 from qguide.qnet.trials.difference import DifferenceSequence, Interval
 from qguide.qnet.trials.drop import DropDetector
-from qguide.server.episodes.state import Arm
+from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.learning import shadow
+from qguide.server.learning.challenge import SHARE, Challenge
+from qguide.server.learning.change import Change
 from qguide.server.learning.drift import Drift
 from qguide.server.learning.lines import (
     AnyLine,
     EpisodeLine,
+    Event,
     FitLine,
     Mode,
     ModeLine,
@@ -20,56 +24,7 @@ from qguide.server.learning.lines import (
     PhaseLine,
 )
 from qguide.server.learning.rules import Rules
-
-_NEWEST: Final = 200
-
-
-@dataclass(slots=True)
-class Tally:
-    """Number and mean of outcomes.
-
-    Attributes:
-        tokens: drawn in all of the episodes.
-        newest: the latest outcomes.
-    """
-
-    count: int = 0
-    total: float = 0.0
-    tokens: int = 0
-    newest: deque[float] = field(default_factory=lambda: deque(maxlen=_NEWEST))
-
-    @property
-    def mean(self) -> float:
-        """Mean outcome, 0 of none."""
-        return self.total / self.count if self.count else 0.0
-
-    @property
-    def mean_tokens(self) -> float:
-        """Mean tokens of an episode, 0 of none."""
-        return self.tokens / self.count if self.count else 0.0
-
-    def add(self, line: EpisodeLine) -> None:
-        """Count one."""
-        self.count += 1
-        self.total += line.outcome
-        self.tokens += line.completion_tokens
-        self.newest.append(line.outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of the phase that is due; see `PhaseLine`."""
-
-    phase: Phase
-    trial: int
-    since: int
-    reason: str
-
-    def line(self, *, at: float) -> PhaseLine:
-        """The line that says so."""
-        return PhaseLine(
-            phase=self.phase, trial=self.trial, since=self.since, reason=self.reason, at=at
-        )
+from qguide.server.learning.tally import NEWEST, Tally
 
 
 class Progress:
@@ -81,10 +36,16 @@ class Progress:
         since: ends of episodes before the first one that is still learned from.
         reason: of the latest change of the phase.
         at: its Unix time in seconds; 0 before the first.
+        note: of the latest change of another kind since then; "" without one.
+        version: the version that guides; None: none.
+        challenge: the challenge that goes on; None: none.
+        challenges: number of challenges that have begun.
         episodes: ends of episodes, all of them.
         mode: who decides on the phase and the version.
         fit: the latest fit.
         licensed: the latest fit with a licence since the phase `collecting` began.
+        shadow: what it would have chosen; None before its first decision.
+        refused: versions up to this one are not tried.
         guided, control, in_trial: episodes since the latest trial began: guided ones, others, both.
         unguided: episodes of the agent's own choices.
     """
@@ -99,6 +60,12 @@ class Progress:
         self.episodes = Tally()
         self.fit: FitLine | None = None
         self.licensed: FitLine | None = None
+        self.shadow: ShadowTally | None = None
+        self.refused = 0
+        self.note = ""
+        self.version: int | None = None
+        self.challenge: Challenge | None = None
+        self.challenges = 0
         self.unguided = Tally()
         self.guided = Tally()
         self.control = Tally()
@@ -106,7 +73,7 @@ class Progress:
         self.mode: Mode = "auto"
         self._seen: set[str] = set()
         self._recorded: list[tuple[int, str]] = []
-        self._prompts: deque[str] = deque(maxlen=_NEWEST)
+        self._prompts: deque[str] = deque(maxlen=NEWEST)
         self._drift = Drift()
         self._watched: list[tuple[int, float]] = []
         self._compared = DifferenceSequence(alpha=rules.alpha_of(1))
@@ -128,9 +95,37 @@ class Progress:
         return len(self._recorded) - bisect_left(self._recorded, (self.since, ""))
 
     @property
-    def version(self) -> int | None:
-        """The version that guides; None: none."""
-        return self.licensed.version if self.licensed and self.phase != "collecting" else None
+    def challenger_share(self) -> float:
+        """Share of new episodes that the challenger guides."""
+        return SHARE * self.share if self.challenge and self.mode == "auto" else 0.0
+
+    @property
+    def candidate(self) -> FitLine | None:
+        """The licensed version that may be tried next; None: none."""
+        tried = {self.version, self.challenge.version if self.challenge else None}
+        fit = self.licensed
+        if fit is None or fit.version in tried or fit.version <= self.refused:
+            return None
+        return fit if self.phase != "collecting" or fit is self.fit else None
+
+    @property
+    def shadowed(self) -> ShadowTally | None:
+        """Decisions in the shadow of the candidate; None without a candidate."""
+        if self.candidate is None:
+            return None
+        version = self.candidate.version
+        same = self.shadow is not None and self.shadow.version == version
+        return self.shadow if same else ShadowTally(version=version)
+
+    @property
+    def served(self) -> set[int]:
+        """Versions that episodes need: those that guide, and the one in the shadow."""
+        versions = (
+            self.version,
+            self.challenge.version if self.challenge else None,
+            self.candidate.version if self.candidate else None,
+        )
+        return {version for version in versions if version is not None}
 
     def counted(self, episode: str) -> bool:
         """True if the episode of this id has its line."""
@@ -143,8 +138,17 @@ class Progress:
 
     @property
     def fit_due(self) -> bool:
-        """True if enough episodes have ended since the latest fit began."""
-        return self.next_fit_in == 0 and self.learnable > 0
+        """True if enough episodes have ended since the latest fit began.
+
+        It waits for the shadow of the latest fit, which a newer version would begin anew.
+        """
+        waits = (
+            self.shadowed is not None
+            and self.fit is not None
+            and not shadow.ended(self.shadowed)
+            and self.episodes.count < self.fit.episodes + shadow.MOST_EPISODES
+        )
+        return self.next_fit_in == 0 and self.learnable > 0 and not waits
 
     @property
     def next_fit_in(self) -> int:
@@ -167,36 +171,114 @@ class Progress:
                 self.mode = line.mode
 
     def due(self) -> Change | None:
-        """The change of the phase that follows from the lines so far; None: none."""
+        """The change that follows from the lines so far; None: none."""
         if self.mode != "auto":
             return None
         drifted = self._drift.drifted if self.phase != "collecting" else None
         if drifted is not None:
-            why = f"rolled back: {drifted.reason}"
-            return Change("collecting", self.trial, drifted.since, why)
+            return self.back(f"rolled back: {drifted.reason}", since=drifted.since)
         match self.phase:
             case "collecting":
-                return self._begin_trial()
+                return self._newer(self._begun)
             case "trial":
-                return self._end_trial()
+                return self._end_trial() or self._newer(self._followed)
             case "guiding":
-                return self._worse("guiding")
+                worse = self._worse("guiding")
+                return worse or self._end_challenge() or self._newer(self._challenged)
 
-    def _begin_trial(self) -> Change | None:
-        if self.licensed is None or self.licensed is not self.fit:
+    def now(self, event: Event, reason: str) -> Change:
+        """The present state, with another reason."""
+        return Change(
+            event=event,
+            phase=self.phase,
+            trial=self.trial,
+            since=self.since,
+            reason=reason,
+            version=self.version,
+            challenge=self.challenges,
+            challenger=self.challenge.version if self.challenge else None,
+            refused=self.refused,
+        )
+
+    def back(
+        self, reason: str, *, since: int | None = None, event: Event = "rolled_back"
+    ) -> Change:
+        """The end of a trial or of guidance."""
+        return replace(
+            self.now(event, reason),
+            phase="collecting",
+            since=self.since if since is None else since,
+            version=None,
+            challenger=None,
+        )
+
+    def promoted(self, version: int, reason: str) -> Change:
+        """The change by which a version guides."""
+        return replace(
+            self.now("guiding", reason), phase="guiding", version=version, challenger=None
+        )
+
+    def begun(self, version: int, reason: str) -> Change:
+        """The beginning of a trial."""
+        trial = replace(self.now("trial_begun", reason), phase="trial", version=version)
+        return replace(trial, trial=self.trial + 1)
+
+    def _newer(self, tried: Callable[[ShadowTally], Change]) -> Change | None:
+        """What follows the shadow of a newer version; None while it goes on."""
+        tally = self.shadowed
+        if tally is None or not shadow.ended(tally):
             return None
-        why = f"the fit of {self.licensed.episodes} episodes has a licence"
-        return Change("trial", self.trial + 1, self.since, why)
+        if why := shadow.refusal(tally):
+            passed = self.now("passed_over", f"version {tally.version} is not tried: {why}")
+            return replace(passed, refused=tally.version)
+        return tried(tally)
+
+    def _begun(self, tally: ShadowTally) -> Change:
+        episodes = self.licensed.episodes if self.licensed else 0
+        why = f"the fit of {episodes} episodes has a licence; {shadow.described(tally)}"
+        return self.begun(tally.version, why)
+
+    def _followed(self, tally: ShadowTally) -> Change:
+        why = f"the trial goes on with version {tally.version}; {shadow.described(tally)}"
+        return replace(self.now("newer_version", why), version=tally.version)
+
+    def _challenged(self, tally: ShadowTally) -> Change:
+        said = shadow.described(tally)
+        if self.challenge is not None:
+            why = f"the challenge goes on with version {tally.version}; {said}"
+            return replace(self.now("newer_version", why), challenger=tally.version)
+        why = f"version {tally.version} is tried against version {self.version}; {said}"
+        change = replace(self.now("challenge_begun", why), challenger=tally.version)
+        return replace(change, challenge=self.challenges + 1)
 
     def _end_trial(self) -> Change | None:
-        if self.interval.low > 0:
-            return Change("guiding", self.trial, self.since, f"guidance helps: {self._figures}")
+        if self.interval.low > 0 and self.version is not None:
+            return self.promoted(self.version, f"guidance helps: {self._figures}")
         if (worse := self._worse("in the trial")) is not None:
             return worse
         if self.in_trial.count >= self._rules.most_in_trial:
             why = f"{self.in_trial.count} episodes of the trial show no difference: {self._figures}"
-            return Change("collecting", self.trial, self.since, why)
+            return self.back(why, event="trial_ended")
         return None
+
+    def _end_challenge(self) -> Change | None:
+        challenge = self.challenge
+        wins = challenge.decided() if challenge else None
+        if challenge is None or wins is None:
+            return None
+        newer, figures = f"version {challenge.version}", challenge.figures
+        if wins:
+            why = f"{newer} replaces version {self.version}: {figures}"
+        elif challenge.lost:
+            why = f"{newer} is worse than version {self.version}, which stays: {figures}"
+        else:
+            why = f"{newer} is not shown to be better than version {self.version}: {figures}"
+        ended = replace(self.now("challenge_decided", why), challenger=None)
+        return replace(
+            ended,
+            version=challenge.version if wins else self.version,
+            refused=self.refused if wins else max(self.refused, challenge.version),
+        )
 
     def _worse(self, where: str) -> Change | None:
         if self.interval.high < 0:
@@ -212,7 +294,7 @@ class Progress:
     def _rolled_back(self, since: int, why: str) -> Change:
         """The end of guidance; what a trial learned from stays, what a change outdated does not."""
         kept = since if self.phase == "guiding" else self.since
-        return Change("collecting", self.trial, kept, f"rolled back {why}")
+        return self.back(f"rolled back {why}", since=kept)
 
     @property
     def _figures(self) -> str:
@@ -229,11 +311,16 @@ class Progress:
         self.episodes.add(line)
         if line.recorded:
             self._recorded.append((number, line.episode))
+        if line.shadow is not None:
+            self.shadow = line.shadow.plus(self.shadow)
         arm = line.arm
         if arm is None:
             return
         self._prompts.append(arm.prompt)
         self._drift.add(number, line)
+        self._add_to_challenge(arm, line)
+        if arm.challenger:
+            return
         if arm.trial == self.trial and self.phase != "collecting" and 0 < arm.share < 1:
             self._compare(arm, line, number)
         elif not arm.guided:
@@ -250,6 +337,10 @@ class Progress:
             self.control.add(line)
             self.unguided.add(line)
 
+    def _add_to_challenge(self, arm: Arm, line: EpisodeLine) -> None:
+        if self.challenge is not None and arm.guided and arm.challenge == self.challenge.number:
+            self.challenge.add(line, newer=arm.challenger)
+
     @property
     def _level(self) -> float:
         """Mean outcome that is no drop: the unguided one, and while guiding half of the gain."""
@@ -259,16 +350,25 @@ class Progress:
         return max(unguided, (unguided + self.guided.mean) / 2)
 
     def _enter(self, line: PhaseLine) -> None:
-        if line.phase == "trial":
+        if line.event == "trial_begun":
             self.guided, self.control, self.in_trial = Tally(), Tally(), Tally()
             self._watched, self._drift = [], Drift(self._prompts)
             self._compared = DifferenceSequence(alpha=self._rules.alpha_of(line.trial))
-            self._drop = DropDetector(patience=self._rules.patience)
-        elif line.phase == "guiding":
-            # What a lucky trial gained is measured anew.
+        if line.event in ("trial_begun", "guiding", "challenge_decided"):
+            # What a lucky trial gained is measured anew, and so is a new version.
             self._drop = DropDetector(patience=self._rules.patience)
             self._watched = []
-        elif line.phase == "collecting":
-            self.licensed = None
+        if line.phase == "collecting" and self.phase != "collecting":
+            self.licensed, self.shadow = None, None
+        if line.challenger is None:
+            self.challenge = None
+        elif self.challenge is None:
+            self.challenge = Challenge(line.challenge, line.challenger, self._rules)
+        else:
+            self.challenge.version = line.challenger
+        if (line.phase, line.trial) != (self.phase, self.trial):
+            self.reason, self.at, self.note = line.reason, line.at, ""
+        else:
+            self.note = line.reason
         self.phase, self.trial, self.since = line.phase, line.trial, line.since
-        self.reason, self.at = line.reason, line.at
+        self.version, self.challenges, self.refused = line.version, line.challenge, line.refused

@@ -19,12 +19,14 @@ import structlog
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.support.extras import REPORT, install
 from qguide.server.context.request_context import calling_key, owner_of, scoped_episode_id
-from qguide.server.episodes.state import Arm, Episode
+from qguide.server.episodes.learning_part import Arm
+from qguide.server.episodes.state import Episode
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine
 from qguide.server.learning.rules import Rules
 from qguide.server.learning.state import LearningState, state_of
+from qguide.server.learning.webhook import build_webhook
 from qguide.server.q_models.build import Models, open_q_model
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
@@ -47,11 +49,15 @@ class Play:
         arm: of its episode; None if it has none.
         q_model: the learned version that guides it; None: it is played as without learning.
         explore: seed of a random choice where no Q model chooses; None: nothing is random.
+        shadow: a newer version whose choice is recorded, and not taken; None: none.
+        shadow_version: its number.
     """
 
     arm: Arm | None = None
     q_model: ServedQModel | None = None
     explore: int | None = None
+    shadow: ServedQModel | None = None
+    shadow_version: int = 0
 
 
 @dataclass(slots=True)
@@ -60,25 +66,41 @@ class _Seat:
 
     Attributes:
         share: of new episodes that are guided.
+        challenger_share: of new episodes that the challenger guides.
         episodes: ends of episodes so far.
-        version: of `model`; None without one.
-        refused: a version that could not be loaded.
-        loads_again_s: time of the loop before which that is not tried again.
+        models: the versions that are loaded, by number.
+        version, challenger, candidate: those that guide, and the one in the shadow; None: none.
+        loads_again_s: versions that could not be loaded, and the time of the loop before which
+            that is not tried again.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
     """
 
     group: Group
     phase: Phase = "collecting"
     trial: int = 0
+    challenge: int = 0
     share: float = 0.0
+    challenger_share: float = 0.0
     episodes: int = 0
+    models: dict[int, ServedQModel] = field(default_factory=dict)
     version: int | None = None
-    model: ServedQModel | None = None
-    refused: int | None = None
-    loads_again_s: float = 0.0
+    challenger: int | None = None
+    candidate: int | None = None
+    loads_again_s: dict[int, float] = field(default_factory=dict)
     fits_again_s: float = 0.0
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def model(self, version: int | None) -> ServedQModel | None:
+        """The version of that number, if it is loaded."""
+        return None if version is None else self.models.get(version)
+
+    def guide(self, arm: Arm) -> ServedQModel | None:
+        """The version that guides an episode; None: none."""
+        if not arm.guided:
+            return None
+        newer = self.model(self.challenger) if arm.challenger else None
+        return newer or self.model(self.version)
 
 
 class Learning:
@@ -101,6 +123,7 @@ class Learning:
         limits = FitLimits(settings.learn_cpu_s, settings.learn_memory_mb * 1024**2)
         self._fitter = Fitter(folder, limits)
         self._one_fit = asyncio.Semaphore(1)
+        self._webhook = build_webhook(settings)
         self._opening = asyncio.Lock()
         self._seats: dict[str, _Seat] = {}
 
@@ -128,14 +151,32 @@ class Learning:
         arm = episode.arm if episode and begun else _arm(seat, place, prompt())
         if arm is None:
             return Play()
+        guide, newer = seat.guide(arm), seat.model(seat.candidate)
+        shadow = None if newer is guide else newer
         if arm.guided:
-            return Play(arm, seat.model)
+            return Play(arm, guide, shadow=shadow, shadow_version=seat.candidate or 0)
+        if seat.phase != "collecting":
+            return Play(arm)
         step = episode.steps if episode else 0
         seed = _hash("explore", place, seat.episodes, step)
-        explores = seat.phase == "collecting" and _point(seed) < self.rules.exploration
+        explores = _point(seed) < self.rules.exploration
         return Play(
-            arm, explore=_hash("candidate", place, seat.episodes, step) if explores else None
+            arm,
+            explore=_hash("candidate", place, seat.episodes, step) if explores else None,
+            shadow=shadow,
+            shadow_version=seat.candidate or 0,
         )
+
+    async def asked(self, episode: Episode | None) -> ServedQModel | None:
+        """The version that scores candidates of the caller's own; None: as without learning.
+
+        An episode that began with a step that draws has its arm. Any other takes no part in a
+        trial, and is scored by what guides.
+        """
+        seat = await self._seat(self.group_of(calling_key()))
+        if episode is not None and episode.arm is not None:
+            return seat.guide(episode.arm)
+        return seat.model(seat.version) if seat.phase == "guiding" else None
 
     async def ended(self, place: str, episode: Episode) -> None:
         """Count a closed episode, once, and do what follows from it."""
@@ -147,6 +188,7 @@ class Learning:
             recorded=episode.recorded,
             completion_tokens=episode.completion_tokens,
             outside=min(episode.outside / max(episode.steps, 1), 1.0),
+            shadow=episode.shadow,
         )
         seat = await self._seat(self.group_of(owner_of(place)))
         await self._change(seat, lambda: seat.group.end(line))
@@ -177,6 +219,8 @@ class Learning:
         """Go on where an earlier process ended, and follow within the block."""
         for folder in await asyncio.to_thread(_folders, self._folder):
             await self._seat(folder.name)
+        if self._webhook is not None:
+            self._webhook.start()
         following = asyncio.create_task(self._following())
         try:
             yield
@@ -185,6 +229,8 @@ class Learning:
             self._fitter.stop()
             fits = [seat.fitting for seat in self._seats.values() if seat.fitting]
             await asyncio.gather(following, *fits, return_exceptions=True)
+            if self._webhook is not None:
+                await self._webhook.close()
 
     async def _following(self) -> None:
         while True:
@@ -213,14 +259,17 @@ class Learning:
         self._fit_if_due(seat)
 
     async def _publish(self, seat: _Seat, changes: Sequence[PhaseLine]) -> None:
-        """Let steps see the state; the version that guides is loaded before."""
+        """Let steps see the state; the versions that guide are loaded before."""
         progress = seat.group.progress
-        waits = asyncio.get_running_loop().time() < seat.loads_again_s
-        if progress.version != seat.version and not (waits and progress.version == seat.refused):
-            await self._load(seat, progress.version)
-        guides = seat.model is not None
+        await self._serve(seat, progress.served)
+        challenger = progress.challenge.version if progress.challenge else None
+        seat.version, seat.challenger = progress.version, challenger
+        seat.candidate = progress.candidate.version if progress.candidate else None
         seat.phase, seat.trial = progress.phase, progress.trial
-        seat.share = progress.share if guides else 0.0
+        seat.challenge = progress.challenges
+        seat.share = progress.share if seat.model(seat.version) else 0.0
+        challenged = seat.share > 0 and seat.model(challenger) is not None
+        seat.challenger_share = progress.challenger_share if challenged else 0.0
         seat.episodes = progress.episodes.count
         for change in changes:
             _log.info(
@@ -229,8 +278,10 @@ class Learning:
                 phase=change.phase,
                 trial=change.trial,
                 reason=change.reason,
-                version=progress.version,
+                version=change.version,
             )
+        while seat.group.own:
+            self._told(seat.group.name, seat.group.own.popleft())
         interval = progress.interval
         self._models.runtime.metrics.show_learning(
             seat.group.name,
@@ -240,16 +291,33 @@ class Learning:
             difference={"low": interval.low, "estimate": interval.estimate, "high": interval.high},
         )
 
-    async def _load(self, seat: _Seat, version: int | None) -> None:
-        """Serve a version in place of the one before; requests that hold that end with it.
+    def _told(self, group: str, change: PhaseLine) -> None:
+        """Tell the operator of a change that this process has made."""
+        if self._webhook is None:
+            return
+        self._webhook.tell(
+            f"learning.{change.event}",
+            {
+                "group": group,
+                "phase": change.phase,
+                "version": change.version,
+                "reason": change.reason,
+            },
+            at=change.at,
+        )
+
+    async def _serve(self, seat: _Seat, versions: set[int]) -> None:
+        """Serve these versions; requests that hold another end with it.
 
         One that cannot be loaded, such as from a shared folder that does not show it yet, is tried
-        again later; until then nothing guides.
+        again later; until then it guides nothing.
         """
-        former, model = seat.model, None
-        if version is not None:
+        now = asyncio.get_running_loop().time()
+        for version in versions - seat.models.keys():
+            if now < seat.loads_again_s.get(version, 0.0):
+                continue
             try:
-                model = await asyncio.to_thread(
+                seat.models[version] = await asyncio.to_thread(
                     open_q_model,
                     self._settings,
                     self._models.runtime,
@@ -261,11 +329,9 @@ class Learning:
                 _log.error(
                     "learned_not_loaded", group=seat.group.name, version=version, reason=str(error)
                 )
-                seat.refused = version
-                seat.loads_again_s = asyncio.get_running_loop().time() + _AFTER_FAILURE_S
-        seat.model, seat.version = model, version if model else None
-        if former is not None:
-            former.retire()
+                seat.loads_again_s[version] = now + _AFTER_FAILURE_S
+        for version in seat.models.keys() - versions:
+            seat.models.pop(version).retire()
 
     def _fit_if_due(self, seat: _Seat) -> None:
         running = seat.fitting is not None and not seat.fitting.done()
@@ -295,8 +361,7 @@ class Learning:
             if line is None:
                 return changes
             changes += group.fitted(line)
-            licensed = group.progress.licensed
-            self._fitter.forget_old(group.folder, keep=licensed.version if licensed else None)
+            self._fitter.forget_old(group.folder, keep=group.progress.served)
         outcome = "licensed" if line.licensed else "failed" if line.failed else "unlicensed"
         self._models.runtime.metrics.learning_fits.labels(group.name, outcome).inc()
         _log.info(
@@ -307,6 +372,9 @@ class Learning:
             outcome=outcome,
             reason=line.reason,
         )
+        if line.failed and self._webhook is not None:
+            told = {"group": group.name, "version": line.version, "reason": line.reason}
+            self._webhook.tell("learning.failed", told)
         return changes
 
 
@@ -341,8 +409,19 @@ def _arm(seat: _Seat, place: str, prompt: str) -> Arm:
     By a hash with the number of episodes in it, because agents whose ids come again play the same
     task by the same id. The episode keeps it from its first step on.
     """
-    guided = _point(_hash("arm", place, seat.episodes, seat.trial)) < seat.share
-    return Arm(trial=seat.trial, guided=guided, share=seat.share, prompt=prompt)
+    point = _point(_hash("arm", place, seat.episodes, seat.trial))
+    challenge = seat.challenge if seat.challenger_share else 0
+    rest = 1 - seat.challenger_share
+    share = (seat.share - seat.challenger_share) / rest
+    newer = point >= rest
+    return Arm(
+        trial=seat.trial,
+        guided=newer or point < share * rest,
+        share=share,
+        prompt=prompt,
+        challenge=challenge,
+        challenger=newer,
+    )
 
 
 def _hash(*parts: object) -> int:

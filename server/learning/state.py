@@ -6,8 +6,10 @@ from pydantic import Field
 
 from qguide.qnet.trials.difference import Interval
 from qguide.server.learning.lines import Mode, Phase
-from qguide.server.learning.progress import Progress, Tally
+from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
+from qguide.server.learning.shadow import DECISIONS
+from qguide.server.learning.tally import Tally
 from qguide.server.messages.schemas import Body
 
 
@@ -36,6 +38,27 @@ class FitState(Body):
     reason: str = Field(description="of the licence, or of the failure")
 
 
+class ShadowState(Body):
+    """Decisions that a version has seen before it is tried."""
+
+    version: int
+    decisions: int
+    needed: int = Field(default=DECISIONS, description="decisions before it is tried")
+    room: int = Field(description="decisions in which the candidates differed")
+    outside: int = Field(description="decisions outside what it learned")
+    disagreed: int = Field(description="decisions in which it would have chosen otherwise")
+
+
+class ChallengeState(Body):
+    """A newer version that is tried against the one that guides."""
+
+    number: int
+    version: int
+    newer: ArmState
+    present: ArmState = Field(description="the version that guides, since the challenge began")
+    difference: DifferenceState = Field(description="newer minus present mean outcome")
+
+
 class LearningState(Body):
     """State of learning for a key, or for keys that the operator groups."""
 
@@ -54,6 +77,8 @@ class LearningState(Body):
     difference: DifferenceState
     extra_tokens: float = Field(description="mean tokens of a guided minus an unguided episode")
     version: int | None = Field(description="the version that guides")
+    shadow: ShadowState | None = Field(description="the version that may be tried next")
+    challenge: ChallengeState | None
     fit: FitState | None
     next_fit_in: int = Field(description="episodes until the next fit")
     reason: str = Field(description="of the latest change of the phase")
@@ -90,11 +115,11 @@ def state_of(
         share=share,
         guided=_arm(progress.guided),
         unguided=_arm(unguided),
-        difference=DifferenceState(
-            low=interval.low, estimate=interval.estimate, high=interval.high
-        ),
+        difference=_difference(interval),
         extra_tokens=extra if progress.guided.count and unguided.count else 0.0,
         version=progress.version,
+        shadow=_shadow(progress),
+        challenge=_challenge(progress),
         fit=FitState(
             version=fit.version, episodes=fit.episodes, licensed=fit.licensed, reason=fit.reason
         )
@@ -105,6 +130,28 @@ def state_of(
         at=progress.at,
         sentence=_sentence(progress, rules) + unloaded,
     )
+
+
+def _shadow(progress: Progress) -> ShadowState | None:
+    tally = progress.shadowed
+    return ShadowState(**tally.model_dump()) if tally else None
+
+
+def _challenge(progress: Progress) -> ChallengeState | None:
+    challenge = progress.challenge
+    if challenge is None:
+        return None
+    return ChallengeState(
+        number=challenge.number,
+        version=challenge.version,
+        newer=_arm(challenge.newer),
+        present=_arm(challenge.present),
+        difference=_difference(challenge.interval),
+    )
+
+
+def _difference(interval: Interval) -> DifferenceState:
+    return DifferenceState(low=interval.low, estimate=interval.estimate, high=interval.high)
 
 
 def _arm(tally: Tally) -> ArmState:
@@ -128,19 +175,39 @@ def _of_phase(progress: Progress, rules: Rules) -> str:
         case "guiding":
             since = datetime.fromtimestamp(progress.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
             kept = f"{rules.control:.0%} stay unguided as a control"
-            return f"guiding since {since}: {arms}; {kept}"
+            parts = [f"guiding since {since}: {arms}", kept, *_newer(progress)]
+            return "; ".join(parts)
         case "collecting":
             return _collecting(progress)
 
 
+def _newer(progress: Progress) -> list[str]:
+    """Clauses on a newer version while another guides."""
+    if (challenge := progress.challenge) is not None:
+        tried = f"version {challenge.version} is tried against version {progress.version}"
+        return [f"{tried}: {challenge.figures}; {_points(challenge.interval)}"]
+    return [progress.note] if progress.note else []
+
+
 def _collecting(progress: Progress) -> str:
     parts = [f"{progress.episodes.count} episodes, mean outcome {progress.episodes.mean:.0%}"]
+    said = progress.note or progress.reason
     if progress.fit is None:
-        parts.append(f"the first fit in {progress.next_fit_in} more")
+        parts.append(f"the first fit {_next_fit(progress)}")
     else:
         parts.append(f"fit of {progress.fit.episodes} episodes: {progress.fit.reason}")
-        parts.append(f"the next in {progress.next_fit_in} more")
-    return "; ".join([*([progress.reason] if progress.reason else []), *parts])
+        if (tally := progress.shadowed) is not None:
+            seen = f"{tally.decisions} of {DECISIONS} decisions"
+            parts.append(f"version {tally.version} has seen {seen} in the shadow before its trial")
+        parts.append(f"the next {_next_fit(progress)}")
+    return "; ".join([*([said] if said else []), *parts])
+
+
+def _next_fit(progress: Progress) -> str:
+    left = progress.next_fit_in
+    if left:
+        return f"in {left} more"
+    return "is running" if progress.fit_due else "waits for episodes"
 
 
 def _points(interval: Interval) -> str:

@@ -43,6 +43,7 @@ class TriedCandidates:
         counts: how often each was drawn; empty if unknown.
         logprobs: log-likelihood of each by its policy; empty if unknown.
         tools: what they may call, in OpenAI's shape; empty if unknown.
+        greedy: index of the policy's greedy reply; None if unknown.
     """
 
     messages: tuple[Message, ...]
@@ -50,24 +51,33 @@ class TriedCandidates:
     counts: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    greedy: int | None = None
 
     @property
     def drawn(self) -> bool:
         """True if it is known what their policy prefers."""
         return bool(self.counts or self.logprobs)
 
-    def prior(self, by: PriorBy) -> Prior:
+    def prior(self, by: PriorBy, *, greedy_weight: float = 0.0) -> Prior:
         """Their prior, from what is known.
 
         Args:
             by: its source if both counts and log-likelihoods are known.
+            greedy_weight: added to the log share of the greedy reply.
 
         Raises:
             InvalidCandidatesError: there is not one count, or log-likelihood, per candidate.
         """
         if not (self.counts and self.logprobs):
             by = "likelihood" if self.logprobs else "votes"
-        return prior_of(self.messages, by=by, counts=self.counts, logprobs=self.logprobs)
+        return prior_of(
+            self.messages,
+            by=by,
+            counts=self.counts,
+            logprobs=self.logprobs,
+            greedy=self.greedy,
+            greedy_weight=greedy_weight,
+        )
 
 
 def to_candidates(

@@ -327,6 +327,11 @@ class ScoreItem(Body):
         description="what the candidates may call, in OpenAI's shape; only the rule `validity` "
         "reads it",
     )
+    greedy: Annotated[int, Field(ge=0), WHOLE] | None = Field(
+        default=None,
+        description="index of the candidate that the policy gave at temperature 0; beside `counts` "
+        "or `logprobs` it counts as much as the Q model's fit found right",
+    )
 
 
 class ScoreRequestBody(ScoreItem):

@@ -121,6 +121,7 @@ async def scorings(request: Request, wanted_s: WantedS = None) -> ScoringService
         deadline,
         session_id=_session_id(request),
         outcome=_outcome(request),
+        learning=state.learning,
     )
 
 

@@ -4,10 +4,9 @@ import os
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.history_window import LongHistory
@@ -19,6 +18,7 @@ from qguide.qnet.policies.upstream_settings import UpstreamName
 from qguide.qnet.records import MAX_REWARD
 from qguide.qnet.types import TaskMarker
 from qguide.server.allowlist.content import Reach
+from qguide.server.settings.learning import LearningSettings
 from qguide.server.settings.outcome_rules import OutcomeRule
 from qguide.server.settings.remote_models import Classifier, Upstream, VllmTrunk
 from qguide.server.settings.thresholds import ThresholdSettings
@@ -29,12 +29,11 @@ NONE: Final = "none"
 DEFAULT_POLICY: Final = "default"
 VLLM: Final = "vllm"
 
-KeyGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 _HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ORIGIN: Final = re.compile(r"https?://[^/*\s]+")
 
 
-class Settings(BaseSettings):
+class Settings(LearningSettings):
     """Everything the server needs to start.
 
     Attributes:
@@ -94,18 +93,6 @@ class Settings(BaseSettings):
         replica: this replica's name in the `X-QGuide-Replica` header, for a proxy that keeps an
             episode on the replica that has it cached.
         episodes_dir: folder for the records of finished episodes; without it none are recorded.
-        learn: learn from the episodes that end with an outcome, and guide once a trial has shown
-            that it helps; they are recorded in `episodes_dir`, or in the user's data folder. See
-            GET /v1/learning.
-        learn_every: ends of episodes between two fits.
-        learn_exploration: share of the steps, while nothing guides, that draw all candidates and
-            take a random one of them, so that rare actions are seen.
-        learn_control: share of the episodes that stay unguided for good.
-        learn_alpha: probability that a Q model that does not help ever guides, over all trials.
-        learn_groups: key -> name of a group; keys of a group learn from each other's episodes.
-            Every other key learns from its own alone.
-        learn_cpu_s: most CPU time of a fit, which runs in a process of its own.
-        learn_memory_mb: most memory of a fit in MiB.
         episodes_redact: `module:function` that maps each text to the text that may be recorded.
         episodes_redact_timeout_s: time limit for redacting one episode; beyond it the episode is
             not recorded.
@@ -204,8 +191,6 @@ class Settings(BaseSettings):
             exceptions only at DEBUG.
     """
 
-    model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
-
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65_535)
     policy: str = EMBEDDED
@@ -231,14 +216,6 @@ class Settings(BaseSettings):
     adaptive_batch: int = Field(default=2, ge=1)
     replica: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     episodes_dir: Path | None = None
-    learn: bool = False
-    learn_every: int = Field(default=25, ge=1)
-    learn_exploration: float = Field(default=0.1, ge=0, le=1)
-    learn_control: float = Field(default=0.1, gt=0, lt=1)
-    learn_alpha: float = Field(default=0.05, gt=0, lt=1)
-    learn_groups: dict[str, KeyGroup] = Field(default_factory=dict)
-    learn_cpu_s: int = Field(default=300, ge=1)
-    learn_memory_mb: int = Field(default=4096, ge=256)
     episodes_redact: str = Field(default="", pattern=r"^([\w.]+:\w+)?$")
     episodes_redact_timeout_s: float = Field(default=5.0, gt=0)
     episodes_file_bytes: int = Field(default=64 * 1024**2, ge=1)

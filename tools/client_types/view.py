@@ -66,7 +66,7 @@ class Options:
     renamed: Mapping[str, str] = field(default_factory=dict)
 
 
-_ITEM: Final = frozenset(("messages", "candidates", "counts", "logprobs", "tools"))
+_ITEM: Final = frozenset(("messages", "candidates", "counts", "logprobs", "tools", "greedy"))
 """Fields that each item of a batch has for itself."""
 
 OPTIONS: Final = {

@@ -638,6 +638,8 @@ export interface ScoreItem {
     tools?: readonly {
         [key: string]: unknown;
     }[] | null;
+    /** @description index of the candidate that the policy gave at temperature 0; beside `counts` or `logprobs` it counts as much as the Q model's fit found right */
+    greedy?: number | null;
 }
 
 /** @description Options of scoring candidates. */
@@ -650,6 +652,8 @@ export type ScoreOptions = ModelOptions & {
     tools?: readonly {
         [key: string]: unknown;
     }[] | null;
+    /** @description index of the candidate that the policy gave at temperature 0; beside `counts` or `logprobs` it counts as much as the Q model's fit found right */
+    greedy?: number | null;
     /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
     selection?: ("argmax" | "posterior") | null;
     /** @description temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the prior does; null takes the server's setting, else the Q model's fitted one */

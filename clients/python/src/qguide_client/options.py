@@ -120,6 +120,11 @@ class ScoreOptions(ModelOptions, total=False):
     """log-likelihood of each candidate by its policy; in place of `counts`"""
     tools: list[dict[str, Any]] | None
     """what the candidates may call, in OpenAI's shape; only the rule `validity` reads it"""
+    greedy: int | None
+    """
+    index of the candidate that the policy gave at temperature 0; beside `counts` or `logprobs`
+    it counts as much as the Q model's fit found right
+    """
     selection: Literal["argmax", "posterior"] | None
     """
     `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the

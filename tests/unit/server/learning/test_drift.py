@@ -1,9 +1,11 @@
 """Rollbacks because the agent is not the one that was learned from."""
 
-from qguide.server.episodes.state import Arm
+from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
+
+SEEN = ShadowTally(version=1, decisions=20, room=20, disagreed=5)
 
 
 def in_trial(prompts: list[str]) -> Progress:
@@ -12,6 +14,7 @@ def in_trial(prompts: list[str]) -> Progress:
     for prompt in prompts:
         progress.apply(EpisodeLine(outcome=1.0, arm=arm(prompt, guided=False, trial=0)))
     progress.apply(FitLine(version=1, episodes=len(prompts), licensed=True, reason="better"))
+    progress.apply(EpisodeLine(outcome=1.0, arm=None, shadow=SEEN))
     change = progress.due()
     assert change is not None
     progress.apply(change.line(at=1.0))
@@ -39,7 +42,7 @@ def test_ten_episodes_with_a_new_prompt_roll_back_and_only_they_teach() -> None:
     reasons = [end(progress, "new", guided=number % 2 == 0) for number in range(10)]
     assert reasons[:9] == [""] * 9
     assert "the system prompt or the tools of the latest 10 episodes are new" in reasons[9]
-    assert (progress.phase, progress.since, progress.learnable) == ("collecting", 30, 10)
+    assert (progress.phase, progress.since, progress.learnable) == ("collecting", 31, 10)
 
 
 def test_a_prompt_that_was_there_before_is_not_new() -> None:
@@ -57,7 +60,7 @@ def test_states_outside_the_domain_roll_back() -> None:
     reasons = [end(progress, "old", outside=0.6) for _ in range(20)]
     assert reasons[:19] == [""] * 19
     assert "60% of the steps of the latest 20 guided episodes are outside" in reasons[19]
-    assert progress.since == 30
+    assert progress.since == 31
 
 
 def test_some_states_outside_do_not() -> None:

@@ -16,7 +16,10 @@ def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
     """A rollback after all of them leaves none, while the folder has those of other keys, too."""
     progress = Progress(Rules())
     progress.apply(EpisodeLine(episode="a", outcome=1, arm=None))
-    progress.apply(PhaseLine(phase="collecting", trial=1, since=1, reason="harms", at=0))
+    back = PhaseLine(
+        event="rolled_back", phase="collecting", trial=1, since=1, reason="harms", at=0
+    )
+    progress.apply(back)
     assert progress.newest(10) == ()
     assert fitter(tmp_path).fit(tmp_path, progress) is None
     assert not (tmp_path / "versions").exists()
@@ -25,6 +28,6 @@ def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
 def test_the_version_that_may_guide_is_kept(tmp_path: Path) -> None:
     for number in range(1, KEPT_VERSIONS + 4):
         (tmp_path / "versions" / str(number)).mkdir(parents=True)
-    fitter(tmp_path).forget_old(tmp_path, keep=1)
+    fitter(tmp_path).forget_old(tmp_path, keep={1})
     kept = {int(path.name) for path in (tmp_path / "versions").iterdir()}
     assert kept == {1, *range(4, KEPT_VERSIONS + 4)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qguide.server.episodes.state import Arm
+from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER, Ledger
 from qguide.server.learning.lines import EpisodeLine, FitLine
@@ -21,6 +21,12 @@ UNGUIDED = Arm(trial=0, guided=False, share=0.0)
 def line(name: str, outcome: float = 1.0) -> EpisodeLine:
     """The end of an episode."""
     return EpisodeLine(episode=name, outcome=outcome, arm=UNGUIDED)
+
+
+def in_shadow(version: int) -> EpisodeLine:
+    """An episode in the shadow of a version."""
+    tally = ShadowTally(version=version, decisions=20, room=20, disagreed=5)
+    return EpisodeLine(episode=f"s{version}", outcome=1.0, arm=UNGUIDED, shadow=tally)
 
 
 def written(ledger: Ledger, *names: str) -> None:
@@ -111,16 +117,18 @@ def test_what_a_full_disk_refused_is_counted_later_and_nothing_is_half_written(
 
 def test_two_replicas_begin_one_trial(tmp_path: Path) -> None:
     one, other = (Group("_", tmp_path, Rules()) for _ in range(2))
-    changes = one.fitted(FitLine(version=1, episodes=0, licensed=True, reason="better"))
-    assert [change.phase for change in changes] == ["trial"]
+    assert one.fitted(FitLine(version=1, episodes=0, licensed=True, reason="better")) == []
+    assert [change.phase for change in one.end(in_shadow(1))] == ["trial"]
     assert [change.phase for change in other.end(line("a"))] == ["trial"]
     kinds = [one.kind for one in Ledger(tmp_path).new()]
-    assert kinds == ["fit", "phase", "episode"]
+    assert kinds == ["fit", "episode", "phase", "episode"]
+    assert (len(one.own), len(other.own)) == (1, 0)
 
 
 def test_a_restart_goes_on_where_the_last_line_ends(tmp_path: Path) -> None:
     group = Group("_", tmp_path, Rules())
     group.fitted(FitLine(version=3, episodes=0, licensed=True, reason="better"))
+    group.end(in_shadow(3))
     again = Group("_", tmp_path, Rules())
     assert (again.progress.phase, again.progress.version) == ("trial", 3)
     assert again.end(line("a")) == []

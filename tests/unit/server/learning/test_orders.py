@@ -5,16 +5,24 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import InvalidRequestError
+from qguide.server.episodes.learning_part import ShadowTally
 from qguide.server.learning.group import Group
-from qguide.server.learning.lines import FitLine
+from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.rules import Rules
 
 
 def in_trial(folder: Path) -> Group:
-    """A group whose first fit has a licence."""
+    """A group whose first fit has a licence, and has been in the shadow."""
     group = Group("_", folder, Rules())
-    group.fitted(FitLine(version=1, episodes=0, licensed=True, reason="better"))
+    fitted(group, 1)
     return group
+
+
+def fitted(group: Group, version: int) -> None:
+    """A licensed fit, and an episode in its shadow."""
+    group.fitted(FitLine(version=version, episodes=0, licensed=True, reason="better"))
+    tally = ShadowTally(version=version, decisions=20, room=20, disagreed=5)
+    group.end(EpisodeLine(episode=f"s{version}", outcome=1.0, arm=None, shadow=tally))
 
 
 def test_a_promoted_version_guides(tmp_path: Path) -> None:
@@ -36,14 +44,14 @@ def test_a_rollback_by_hand_collects_until_the_next_fit(tmp_path: Path) -> None:
     assert group.progress.version is None
     with pytest.raises(InvalidRequestError, match="nothing guides"):
         group.order("roll_back")
-    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    fitted(group, 2)
     assert (group.progress.phase, group.progress.trial) == ("trial", 2)
 
 
 def test_a_pinned_version_stays(tmp_path: Path) -> None:
     group = in_trial(tmp_path)
     group.order("pin")
-    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    fitted(group, 2)
     assert group.progress.version == 1
     assert Group("_", tmp_path, Rules()).progress.mode == "pinned"
 
@@ -51,7 +59,7 @@ def test_a_pinned_version_stays(tmp_path: Path) -> None:
 def test_what_is_forbidden_is_not_tried_until_it_is_allowed(tmp_path: Path) -> None:
     group = in_trial(tmp_path)
     group.order("forbid")
-    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    fitted(group, 2)
     assert group.progress.phase == "collecting"
     assert [change.phase for change in group.order("auto")] == ["trial"]
 
@@ -59,7 +67,26 @@ def test_what_is_forbidden_is_not_tried_until_it_is_allowed(tmp_path: Path) -> N
 def test_what_is_forbidden_cannot_be_promoted(tmp_path: Path) -> None:
     group = in_trial(tmp_path)
     group.order("forbid")
-    group.fitted(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    fitted(group, 2)
     with pytest.raises(InvalidRequestError, match="give the order auto first"):
         group.order("promote")
     assert group.progress.phase == "collecting"
+
+
+def test_a_promoted_challenger_replaces_what_guides(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    group.order("promote")
+    fitted(group, 2)
+    assert group.progress.challenge is not None
+    assert [change.version for change in group.order("promote")] == [2]
+    assert (group.progress.version, group.progress.challenge) == (2, None)
+    assert Group("_", tmp_path, Rules()).progress.version == 2
+
+
+def test_a_pinned_version_shares_with_no_challenger(tmp_path: Path) -> None:
+    group = in_trial(tmp_path)
+    group.order("promote")
+    fitted(group, 2)
+    assert group.progress.challenger_share == 0.45
+    group.order("pin")
+    assert group.progress.challenger_share == 0

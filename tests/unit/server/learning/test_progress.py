@@ -1,7 +1,9 @@
 """Phases of learning, as they follow from episodes and fits."""
 
+import pytest
+
 from benchmarks.learning.simulation import simulate
-from qguide.server.episodes.state import Arm
+from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
@@ -38,30 +40,167 @@ def test_a_harmful_trial_ends() -> None:
     assert run.first("collecting") is not None
 
 
+def fitted(progress: Progress, version: int, *, disagreed: int = 5, **seen: int) -> str:
+    """A licensed fit and its shadow; returns the event that follows."""
+    episodes = progress.episodes.count
+    progress.apply(FitLine(version=version, episodes=episodes, licensed=True, reason="better"))
+    assert progress.due() is None
+    tally = {"decisions": 20, "room": 20, "disagreed": disagreed} | seen
+    shadow = ShadowTally(version=version, **tally)
+    progress.apply(EpisodeLine(episode=f"s{version}", outcome=1.0, arm=None, shadow=shadow))
+    return decided(progress)
+
+
+def decided(progress: Progress) -> str:
+    """Apply the change that is due; returns its event."""
+    change = progress.due()
+    if change is None:
+        return ""
+    progress.apply(change.line(at=1.0))
+    return change.event
+
+
+def guiding() -> Progress:
+    """Version 1 guides."""
+    progress = Progress(Rules())
+    assert fitted(progress, 1) == "trial_begun"
+    progress.apply(progress.promoted(1, "by hand").line(at=1.0))
+    return progress
+
+
+def duel(progress: Progress, *, newer: float, present: float, most: int = 400) -> tuple[str, str]:
+    """Guided episodes of both versions until the challenge ends; returns event and reason."""
+    for number in range(most):
+        is_newer = number % 2 == 0
+        arm = Arm(
+            trial=1,
+            guided=True,
+            share=0.9,
+            challenge=progress.challenges,
+            challenger=is_newer,
+        )
+        hits = newer if is_newer else present
+        outcome = float((number // 2 % 10) < 10 * hits)
+        progress.apply(EpisodeLine(outcome=outcome, arm=arm))
+        if change := progress.due():
+            progress.apply(change.line(at=2.0))
+            return change.event, change.reason
+    return "", ""
+
+
 def test_nothing_is_tried_without_a_licence() -> None:
     progress = Progress(Rules(every=2))
-    for _ in range(2):
-        progress.apply(
-            EpisodeLine(outcome=1.0, arm=Arm(trial=0, guided=False, share=0.0), recorded=True)
-        )
+    for name in "ab":
+        arm = Arm(trial=0, guided=False, share=0.0)
+        progress.apply(EpisodeLine(episode=name, outcome=1.0, arm=arm, recorded=True))
     assert progress.fit_due
     progress.apply(FitLine(version=1, episodes=2, licensed=False, reason="not better"))
     assert progress.due() is None
     assert not progress.fit_due
-    progress.apply(FitLine(version=2, episodes=2, licensed=True, reason="better"))
-    change = progress.due()
-    assert change is not None
-    assert change.phase == "trial"
-    progress.apply(change.line(at=1.0))
-    assert progress.share == 0.5
+    assert fitted(progress, 2) == "trial_begun"
+    assert (progress.share, progress.version) == (0.5, 2)
+
+
+def test_a_version_is_in_the_shadow_of_twenty_decisions_before_its_trial() -> None:
+    progress = Progress(Rules())
+    progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
+    part = ShadowTally(version=1, decisions=19, room=19, disagreed=2)
+    progress.apply(EpisodeLine(episode="a", outcome=1.0, arm=None, shadow=part))
+    assert progress.due() is None
+    one = ShadowTally(version=1, decisions=1, room=1)
+    progress.apply(EpisodeLine(episode="b", outcome=1.0, arm=None, shadow=one))
+    assert decided(progress) == "trial_begun"
+    assert "20 decisions candidates differed in 20, it chose otherwise in 2" in progress.reason
+
+
+def test_decisions_in_the_shadow_of_another_version_do_not_count() -> None:
+    progress = Progress(Rules())
+    progress.apply(FitLine(version=2, episodes=0, licensed=True, reason="better"))
+    other = ShadowTally(version=1, decisions=20, room=20, disagreed=2)
+    progress.apply(EpisodeLine(episode="a", outcome=1.0, arm=None, shadow=other))
+    assert progress.due() is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        ({"disagreed": 0}, "it would have changed nothing"),
+        ({"disagreed": 0, "room": 0}, "all candidates were equal"),
+        ({"outside": 11}, "11 of 20 decisions are outside"),
+    ],
+)
+def test_a_version_whose_shadow_speaks_against_it_is_passed_over_once(
+    seen: dict[str, int], why: str
+) -> None:
+    progress = Progress(Rules())
+    assert fitted(progress, 1, **seen) == "passed_over"
+    assert why in progress.note
+    assert (progress.phase, progress.candidate, progress.due()) == ("collecting", None, None)
+    assert fitted(progress, 2) == "trial_begun"
+
+
+def test_a_fit_waits_for_the_shadow_of_the_one_before_but_not_for_ever() -> None:
+    progress = Progress(Rules(every=2))
+    progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
+    due = []
+    for number in range(60):
+        arm = Arm(trial=0, guided=False, share=0.0)
+        progress.apply(EpisodeLine(episode=str(number), outcome=1.0, arm=arm))
+        due.append(progress.fit_due)
+    assert due.index(True) == 49
+
+
+def test_a_newer_version_guides_only_once_it_is_shown_to_be_better() -> None:
+    progress = guiding()
+    assert fitted(progress, 2) == "challenge_begun"
+    assert (progress.version, progress.challenger_share, progress.share) == (1, 0.45, 0.9)
+    event, reason = duel(progress, newer=0.9, present=0.4)
+    assert event == "challenge_decided"
+    assert "version 2 replaces version 1: 9" in reason
+    assert (progress.version, progress.challenge, progress.challenger_share) == (2, None, 0.0)
+
+
+def test_a_newer_version_that_is_worse_is_not_tried_again() -> None:
+    progress = guiding()
+    fitted(progress, 2)
+    event, reason = duel(progress, newer=0.2, present=0.9)
+    assert event == "challenge_decided"
+    assert "version 2 is worse than version 1, which stays" in reason
+    assert (progress.phase, progress.version, progress.candidate) == ("guiding", 1, None)
+    assert fitted(progress, 3) == "challenge_begun"
+    assert progress.challenges == 2
+
+
+def test_a_challenge_without_a_difference_ends() -> None:
+    progress = guiding()
+    fitted(progress, 2)
+    event, reason = duel(progress, newer=0.5, present=0.5)
+    assert event == "challenge_decided"
+    assert "not shown to be better" in reason
+    assert progress.version == 1
+
+
+def test_a_challenge_follows_the_newest_version() -> None:
+    progress = guiding()
+    fitted(progress, 2)
+    assert fitted(progress, 3) == "newer_version"
+    assert progress.challenge is not None
+    assert (progress.challenge.version, progress.challenges) == (3, 1)
+
+
+def test_a_bad_challenger_does_not_roll_back_what_guides() -> None:
+    progress = guiding()
+    for _ in range(30):
+        progress.apply(EpisodeLine(outcome=1.0, arm=Arm(trial=1, guided=True, share=0.9)))
+    fitted(progress, 2)
+    assert duel(progress, newer=0.0, present=1.0)[0] == "challenge_decided"
+    assert progress.phase == "guiding"
+    assert progress.guided.mean == 1.0
 
 
 def test_an_episode_of_an_earlier_trial_is_not_compared() -> None:
     progress = Progress(Rules())
-    progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
-    change = progress.due()
-    assert change is not None
-    progress.apply(change.line(at=1.0))
+    fitted(progress, 1)
     progress.apply(EpisodeLine(outcome=1.0, arm=Arm(trial=0, guided=True, share=0.5)))
     assert progress.in_trial.count == 0
     progress.apply(EpisodeLine(outcome=1.0, arm=Arm(trial=1, guided=True, share=0.5)))

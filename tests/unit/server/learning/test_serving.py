@@ -80,6 +80,15 @@ def wait_for_fit(client: TestClient, version: int = 1, key: str = "") -> dict[st
     return found
 
 
+def play_to_trial(client: TestClient, numbers: Iterator[int], chance: Random) -> int:
+    """Episodes in the shadow of a version until it is tried; returns their number."""
+    for played in range(60):
+        if state(client)["phase"] == "trial":
+            return played
+        play(client, next(numbers), chance)
+    raise AssertionError(state(client))
+
+
 def offers(folder: Path) -> list[OfferRow]:
     """Rows of all steps that were recorded."""
     texts = [path.read_text() for path in sorted(folder.glob("offers-*"))]
@@ -98,8 +107,8 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
         play(client, next(numbers), chance)
     found = wait_for_fit(client)
 
-    assert found["phase"] == "trial", found
-    assert found["version"] == 1
+    assert found["phase"] == "collecting", found
+    assert (found["version"], found["shadow"]["version"]) == (None, 1)
     assert found["fit"]["episodes"] == 120
     collected = offers(tmp_path)
     explored = [offer for offer in collected if offer.reason == "explored"]
@@ -108,10 +117,17 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     assert {offer.arm for offer in collected} == {"unguided"}
     assert all(len(offer.candidates) == 1 for offer in collected if offer not in explored)
 
+    assert play_to_trial(client, numbers, chance) == 20
+    in_shadow = offers(tmp_path)[120:]
+    assert {offer.arm for offer in in_shadow} == {"unguided"}
+    assert all(offer.shadow_chosen and len(offer.candidates) > 1 for offer in in_shadow)
+    assert "20 decisions" in state(client)["reason"]
+
     for _ in range(40):
         play(client, next(numbers), chance)
     tried = state(client)
-    by_arm = Counter(offer.arm for offer in offers(tmp_path)[120:])
+    assert tried["version"] == 1
+    by_arm = Counter(offer.arm for offer in offers(tmp_path)[140:])
     assert by_arm == {
         "guided": tried["guided"]["episodes"],
         "unguided": tried["unguided"]["episodes"],
@@ -125,7 +141,34 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     again = serve(settings)
     assert state(again) == tried
     play(again, next(numbers), chance)
-    assert state(again)["episodes"] == 161
+    assert state(again)["episodes"] == 181
+
+
+def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, settings: Settings) -> None:
+    client, chance, numbers = serve(settings), Random(9), count()
+    candidates = [f"Action: open the {drawer} drawer" for drawer in DRAWERS]
+    body = {
+        "messages": [{"role": "user", "content": "Find the ring of guest 7."}],
+        "candidates": candidates,
+    }
+    ranking = {"query": "Find the ring of guest 7.", "documents": candidates}
+    assert client.post("/v1/score", json=body).status_code == 404
+    for _ in range(120):
+        play(client, next(numbers), chance)
+    wait_for_fit(client)
+    assert client.post("/v1/score", json=body).status_code == 404
+    client.post("/v1/learning", json={"order": "promote"})
+
+    scored = client.post("/v1/score", json=body).json()
+    assert (scored["q_model"], scored["q_model_version"]) == ("learned", "1")
+    best = max(scored["scores"], key=lambda score: score["q_value"])
+    assert candidates[best["index"]] == "Action: open the red drawer"
+    ranked = client.post("/v1/rerank", json=ranking).json()
+    assert ranked["results"][0]["index"] == best["index"]
+    wrong = body | {"counts": [1, 1, 1], "greedy": 3}
+    answer = client.post("/v1/score", json=wrong)
+    assert answer.status_code == 400
+    assert "greedy is 3, but there are 3 candidates" in answer.text
 
 
 def test_a_learned_model_has_no_name(serve: Serve, settings: Settings) -> None:
@@ -133,7 +176,7 @@ def test_a_learned_model_has_no_name(serve: Serve, settings: Settings) -> None:
     chance = Random(1)
     for number in range(120):
         play(client, number, chance)
-    assert wait_for_fit(client)["version"] == 1
+    assert wait_for_fit(client)["fit"]["version"] == 1
 
     assert "learned" not in client.get("/v1/models").text
     body = {
@@ -240,9 +283,14 @@ def test_replicas_with_one_folder_share_what_is_learned(
     chance = Random(6)
     for number in range(120):
         play(one if number % 2 else other, number, chance)
-    assert wait_for_fit(one)["phase"] == "trial"
+    wait_for_fit(one)
     wait_for_fit(other)
-    for number in range(120, 140):
+    assert play_to_trial(one, count(120), chance) == 20
+    ends = monotonic() + PATIENCE_S
+    while state(other)["phase"] != "trial":
+        assert monotonic() < ends
+        sleep(0.05)
+    for number in range(140, 160):
         play(one if number % 2 else other, number, chance)
 
     ends = monotonic() + PATIENCE_S
@@ -252,7 +300,7 @@ def test_replicas_with_one_folder_share_what_is_learned(
     assert state(one)["guided"]["episodes"] + state(one)["unguided"]["episodes"] == 20
     lines = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text().splitlines()
     kinds = Counter(json.loads(line)["kind"] for line in lines)
-    assert kinds == {"episode": 140, "fit": 1, "phase": 1}
+    assert kinds == {"episode": 160, "fit": 1, "phase": 1}
     guided = Counter(offer.q_model for offer in offers(tmp_path) if offer.arm == "guided")
     assert set(guided) == {"learned@1"}
 
@@ -261,14 +309,15 @@ def test_a_version_that_cannot_be_loaded_yet_is_tried_again(
     serve: Serve, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qguide.server.learning.service._AFTER_FAILURE_S", 0.0)
-    client, chance = serve(settings), Random(8)
-    for number in range(120):
-        play(client, number, chance)
-    assert wait_for_fit(client)["phase"] == "trial"
+    client, chance, numbers = serve(settings), Random(8), count()
+    for _ in range(120):
+        play(client, next(numbers), chance)
+    wait_for_fit(client)
+    play_to_trial(client, numbers, chance)
     version = tmp_path / LEARNING / KEYLESS / "versions" / "1"
     version.rename(tmp_path / "aside")
     replica = serve(settings)
-    play(replica, 120, chance)
+    play(replica, next(numbers), chance)
     assert state(replica)["share"] == 0
     assert "version 1 cannot be loaded" in state(replica)["sentence"]
 

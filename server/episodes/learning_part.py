@@ -1,0 +1,76 @@
+"""An episode's part in learning: how it is played, and what another version would have chosen."""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _State(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Arm(_State):
+    """Part of an episode in learning (`qguide.server.learning`).
+
+    Attributes:
+        trial: number of the trial; 0 before the first.
+        guided: a learned Q model guides it.
+        share: probability with which it does, among the episodes that no challenger guides.
+        prompt: hash of its system prompt and tools.
+        challenge: number of the challenge in which it was begun; 0: none.
+        challenger: the version that is tried against the present one guides it.
+    """
+
+    trial: int
+    guided: bool
+    share: float
+    prompt: str = ""
+    challenge: int = Field(default=0, exclude_if=lambda number: not number)
+    challenger: bool = Field(default=False, exclude_if=lambda newer: not newer)
+
+
+class Shadowed(_State):
+    """The choice that a version in the shadow would have made at one step.
+
+    Attributes:
+        version: its number.
+        chosen: text of its candidate; that of the step where the state is outside.
+        room: the candidates differed.
+        outside: the state is outside its domain.
+        disagreed: it would have chosen otherwise.
+    """
+
+    version: int
+    chosen: str
+    room: bool
+    outside: bool
+    disagreed: bool
+
+
+class ShadowTally(_State):
+    """Numbers of decisions in the shadow of a version; see `Shadowed`."""
+
+    version: int
+    decisions: int = 0
+    room: int = 0
+    outside: int = 0
+    disagreed: int = 0
+
+    @classmethod
+    def of(cls, one: Shadowed) -> Self:
+        """The tally of one decision."""
+        return cls(
+            version=one.version,
+            decisions=1,
+            room=one.room,
+            outside=one.outside,
+            disagreed=one.disagreed,
+        )
+
+    def plus(self, other: Self | None) -> Self:
+        """Decisions of both; those of another version do not count."""
+        if other is None or other.version != self.version:
+            return self
+        names = ("decisions", "room", "outside", "disagreed")
+        both = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return self.model_copy(update=both)

@@ -1,0 +1,42 @@
+"""Settings of learning while serving (`QGUIDE_LEARN…`)."""
+
+from typing import Annotated
+
+from pydantic import Field, HttpUrl, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+KeyGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class LearningSettings(BaseSettings):
+    """The part of the settings that concerns learning.
+
+    Attributes:
+        learn: learn from the episodes that end with an outcome, and guide once a trial has shown
+            that it helps; they are recorded in `episodes_dir`, or in the user's data folder. See
+            GET /v1/learning.
+        learn_every: ends of episodes between two fits.
+        learn_exploration: share of the steps, while nothing guides, that draw all candidates and
+            take a random one of them, so that rare actions are seen.
+        learn_control: share of the episodes that stay unguided for good.
+        learn_alpha: probability that a Q model that does not help ever guides, over all trials.
+        learn_groups: key -> name of a group; keys of a group learn from each other's episodes.
+            Every other key learns from its own alone.
+        learn_cpu_s: most CPU time of a fit, which runs in a process of its own.
+        learn_memory_mb: most memory of a fit in MiB.
+        learn_webhook: address that is told of changes, by signed requests.
+        learn_webhook_secret: secret of the signatures, as the receiver gives it (`whsec_…`).
+    """
+
+    model_config = SettingsConfigDict(env_prefix="QGUIDE_", frozen=True, extra="forbid")
+
+    learn: bool = False
+    learn_every: int = Field(default=25, ge=1)
+    learn_exploration: float = Field(default=0.1, ge=0, le=1)
+    learn_control: float = Field(default=0.1, gt=0, lt=1)
+    learn_alpha: float = Field(default=0.05, gt=0, lt=1)
+    learn_groups: dict[str, KeyGroup] = Field(default_factory=dict)
+    learn_cpu_s: int = Field(default=300, ge=1)
+    learn_memory_mb: int = Field(default=4096, ge=256)
+    learn_webhook: HttpUrl | None = None
+    learn_webhook_secret: SecretStr | None = None
