@@ -12,7 +12,7 @@ from qguide.server.learning.rules import Rules
 Success = Callable[[int, bool], float]
 """Probability of success of an episode by its number and by being guided."""
 Better = Callable[[int], float]
-"""What a version adds to the probability of success of an episode that it guides."""
+"""Addition of a version to the probability of success of an episode that it guides."""
 _SEEN = {"decisions": 5, "room": 5, "disagreed": 1}
 """Decisions of one episode in the shadow."""
 

@@ -224,7 +224,7 @@ class Progress:
         return replace(trial, trial=self.trial + 1)
 
     def _newer(self, tried: Callable[[ShadowTally], Change]) -> Change | None:
-        """What follows the shadow of a newer version; None while it goes on."""
+        """The change that follows the shadow of a newer version; None while it goes on."""
         tally = self.shadowed
         if tally is None or not shadow.ended(tally):
             return None

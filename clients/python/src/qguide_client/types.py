@@ -61,6 +61,7 @@ class ScoreItem(TypedDict):
         counts: how often each candidate was drawn, for its prior.
         logprobs: log-likelihood of each candidate by its policy; in place of `counts`.
         tools: what the candidates may call, in OpenAI's shape.
+        greedy: index of the candidate that the policy gave at temperature 0.
     """
 
     messages: Messages
@@ -68,6 +69,7 @@ class ScoreItem(TypedDict):
     counts: NotRequired[Sequence[int]]
     logprobs: NotRequired[Sequence[float]]
     tools: NotRequired[Sequence[Mapping[str, Any]]]
+    greedy: NotRequired[int]
 
 
 class CallOptions(TypedDict, total=False):
