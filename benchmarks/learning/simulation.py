@@ -52,8 +52,9 @@ def simulate(
         arm, version = _arm(progress, chance)
         rate = success(number, arm.guided) + (0.0 if version is None else better(version))
         outcomes.append(float(chance.random() < rate))
-        seen = progress.candidate is not None and (arm.guided or progress.phase == "collecting")
-        shadow = ShadowTally(version=progress.candidate.version, **_SEEN) if seen else None
+        tried = progress.candidate
+        seen = tried is not None and (arm.guided or progress.phase == "collecting")
+        shadow = ShadowTally(version=tried.version, **_SEEN) if tried and seen else None
         line = EpisodeLine(
             episode=str(number), outcome=outcomes[-1], arm=arm, recorded=True, shadow=shadow
         )
