@@ -165,8 +165,9 @@ class FairThread:
     """A thread with its queue and the jobs that it has begun.
 
     Args:
-        max_waiting: requests that may wait; beyond it the newest of the caller with the most is
-            refused, so that one caller's flood does not close the queue to others.
+        max_waiting: requests that may wait; when the queue is full, the newest request of the
+            caller with most waiting is refused, so that its flood does not close the queue to
+            others.
         is_lost: True if the exception means that the device is lost, so the thread must stop.
         clock: seconds that never go back.
     """

@@ -75,7 +75,7 @@ class HostedModel(UpstreamSettings):
         max_in_flight: maximum number of requests at the same time; `parallel` has to be as large.
         max_tokens_in_flight: maximum number of tokens at the same time at each replica, as large as
             its KV cache; a request counts its prompt, estimated from the characters, and
-            `max_tokens` for each candidate. One that is longer goes alone. None: no bound.
+            `max_tokens` for each candidate. A larger request is sent alone. None: no bound.
         timeout_s: longest time without a byte from the upstream.
         patience_s: how long a request is retried while the upstream is unreachable, overloaded
             (429 with its `Retry-After`), failing (5xx) or silent. After that the task fails, and
