@@ -36,7 +36,7 @@ NAMES: Final[Mapping[str, str]] = {
 }
 PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
 BY_SECTION: Final = ("mint_after_two", "bfcl_small")
-STOPPED: Final = ("mint_after_one", "mint_after_two")
+STOPPED: Final = ("mint_after_two",)
 CHOOSER: Final = "q in group"
 
 
