@@ -21,7 +21,7 @@ from qguide.commands.keys import app as keys
 from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
-from qguide.qnet.support.extras import MODELS, REPORT, TRAIN, install, left_out
+from qguide.qnet.support.extras import MODELS, TRAIN, install, left_out
 from qguide.server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
@@ -31,7 +31,6 @@ _EXTRAS: Final = {
     "ensemble": MODELS,
     "export-model": MODELS,
     "export-trunk": MODELS,
-    "report": REPORT,
     "serve": MODELS,
 }
 """Extra of each command; `train`, which has all of them, where none is named."""

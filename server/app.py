@@ -173,6 +173,7 @@ def _lifespan(
             limits=EpisodeLimits(settings.episode_max_bytes, settings.episode_max_steps),
             rules=settings.outcome_rules,
             ended=learning.ended if learning else None,
+            heard=learning.heard if learning else None,
         )
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         models.runtime.metrics.watch_load(

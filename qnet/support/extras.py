@@ -12,7 +12,7 @@ TRAIN: Final = "train"
 
 PACKAGES: Final = {
     MODELS: frozenset({"torch"}),
-    REPORT: frozenset({"matplotlib", "scipy"}),
+    REPORT: frozenset({"matplotlib"}),
     TRAIN: frozenset({"accelerate", "bm25s", "peft", "rapidfuzz"}),
 }
 """Packages of each extra; `train` brings the other two."""

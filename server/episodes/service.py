@@ -40,6 +40,9 @@ _log = structlog.get_logger(__name__)
 Ended = Callable[[str, Episode], Awaitable[None]]
 """Is told of each closed episode, which the caller's key scopes; more than once if it has to be."""
 
+Heard = Callable[[str, Episode], None]
+"""Is told of an episode, which the caller's key scopes, as it is after a step or at its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Closed:
@@ -63,6 +66,7 @@ class Episodes:
         limits: most that is kept of one episode for its record; None is no limit.
         rules: end an episode by what its steps read.
         ended: is told of closed episodes; None: nobody is.
+        heard: is told of each step and each end of an episode; None: nobody is.
     """
 
     def __init__(
@@ -75,9 +79,11 @@ class Episodes:
         limits: EpisodeLimits | None = None,
         rules: Sequence[OutcomeRule] = (),
         ended: Ended | None = None,
+        heard: Heard | None = None,
     ) -> None:
         self._rules = rules
         self._ended = ended
+        self._heard = heard
         self._store = store
         self._metrics = metrics
         self._recorder = recorder
@@ -146,7 +152,9 @@ class Episodes:
                 return EpisodeChange(episode)
             return episode.after(history, offer, keep=keep, unreadable=unreadable)
 
-        episode = await self._store.update(scoped_episode_id(episode_id), step)
+        place = scoped_episode_id(episode_id)
+        episode = await self._store.update(place, step)
+        self._hear(place, episode)
         if outcome is not None:
             await self.close(episode_id, Outcome(reward=outcome, by="header"))
         elif episode.outcome is None:
@@ -223,6 +231,7 @@ class Episodes:
                 return EpisodeChange(_closed(episode_id, outcome, known))
 
             episode = await self._store.update(place, close)
+            self._hear(place, episode)
             if ends and episode.last is not None:
                 self._metrics.count_episode(_counted_for(episode), outcome.reward)
             if episode.recorded:
@@ -257,6 +266,10 @@ class Episodes:
                 episode = await self._store.update(place, partial(_written, episode))
             await self._tell(place, episode)
             return Closed(episode, why_not)
+
+    def _hear(self, place: str, episode: Episode) -> None:
+        if self._heard is not None:
+            self._heard(place, episode)
 
     async def _tell(self, place: str, episode: Episode) -> None:
         if self._ended is not None:

@@ -42,7 +42,8 @@ from qguide.server.guidance.read_ahead import reading_ahead
 from qguide.server.guidance.readable_view import ViewScorer
 from qguide.server.guidance.selection import selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from qguide.server.learning.service import Learning, Play
+from qguide.server.learning.seat import Play
+from qguide.server.learning.service import Learning
 from qguide.server.observability.genai import record_draw, record_q_values, record_usage
 from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics

@@ -19,7 +19,8 @@ from qguide.server.episodes.state import Episode
 from qguide.server.guidance.domain import domain_of, reason_outside
 from qguide.server.guidance.selection import selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest
-from qguide.server.learning.service import Learning, Play
+from qguide.server.learning.seat import Play
+from qguide.server.learning.service import Learning
 from qguide.server.messages.history import INSTRUCTING
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings

@@ -23,6 +23,7 @@ from qguide.qnet.models.manifest import read_manifest
 from qguide.server.episodes.recorder import TREES
 from qguide.server.learning import limited_process
 from qguide.server.learning.lines import FitLine
+from qguide.server.learning.missing import missing_of
 from qguide.server.learning.progress import Progress
 from qguide.server.upstreams.child_environment import child_environment
 from qguide.server.upstreams.managed_process import ManagedProcess
@@ -92,6 +93,7 @@ class Fitter:
             licensed=licence is not None and licence.granted,
             reason=f"the fit failed: {reason}" if licence is None else licence.reason,
             failed=licence is None,
+            missing=missing_of(licence) if licence else "",
         )
 
     def forget_old(self, folder: Path, *, keep: Collection[int]) -> None:

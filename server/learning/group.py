@@ -6,7 +6,7 @@ never decide the same thing, and a restart goes on where the last line ends.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,15 @@ from filelock import FileLock, Timeout
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.learning.change import Change
 from qguide.server.learning.ledger import Ledger
-from qguide.server.learning.lines import AnyLine, EpisodeLine, FitLine, Mode, ModeLine, PhaseLine
+from qguide.server.learning.lines import (
+    AnyLine,
+    EpisodeLine,
+    FitLine,
+    Mode,
+    ModeLine,
+    PhaseLine,
+    SilentLine,
+)
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
 
@@ -67,6 +75,19 @@ class Group:
         with self._lock:
             self._pending.append(line)
             return self._settle()
+
+    def silent(self, lines: Sequence[SilentLine]) -> list[PhaseLine]:
+        """Note episodes that end as unknown, each once.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._lock, self._ledger.locked():
+            changes = self._catch_up()
+            for line in lines:
+                if not self.progress.counted(line.episode):
+                    self._write(line)
+            return changes
 
     def fitted(self, line: FitLine) -> list[PhaseLine]:
         """Note the end of a fit.

@@ -45,6 +45,19 @@ class EpisodeLine(Row):
     shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
 
 
+class SilentLine(Row):
+    """An episode of which nothing was heard for long: its outcome is unknown.
+
+    Attributes:
+        episode: id under which it is recorded.
+        arm: how it was played; None if the caller chose a Q model.
+    """
+
+    kind: Literal["silent"] = "silent"
+    episode: str
+    arm: Arm | None
+
+
 class FitLine(Row):
     """A fit that has ended.
 
@@ -54,6 +67,7 @@ class FitLine(Row):
         licensed: its manifest grants a licence.
         reason: of the licence, or of the failure.
         failed: it has no result.
+        missing: what a licence lacks; "" if nothing is known.
     """
 
     kind: Literal["fit"] = "fit"
@@ -62,6 +76,7 @@ class FitLine(Row):
     licensed: bool
     reason: str
     failed: bool = False
+    missing: str = Field(default="", exclude_if=lambda missing: not missing)
 
 
 class PhaseLine(Row):
@@ -98,5 +113,5 @@ class ModeLine(Row):
     at: FiniteFloat
 
 
-AnyLine = EpisodeLine | FitLine | PhaseLine | ModeLine
+AnyLine = EpisodeLine | SilentLine | FitLine | PhaseLine | ModeLine
 LINES: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])

@@ -22,8 +22,10 @@ from qguide.server.learning.lines import (
     ModeLine,
     Phase,
     PhaseLine,
+    SilentLine,
 )
 from qguide.server.learning.rules import Rules
+from qguide.server.learning.silence import Silent
 from qguide.server.learning.tally import NEWEST, Tally
 
 
@@ -48,6 +50,7 @@ class Progress:
         refused: versions up to this one are not tried.
         guided, control, in_trial: episodes since the latest trial began: guided ones, others, both.
         unguided: episodes of the agent's own choices.
+        silent: those that ended as unknown.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -71,6 +74,7 @@ class Progress:
         self.control = Tally()
         self.in_trial = Tally()
         self.mode: Mode = "auto"
+        self.silent = Silent()
         self._seen: set[str] = set()
         self._recorded: list[tuple[int, str]] = []
         self._prompts: deque[str] = deque(maxlen=NEWEST)
@@ -83,6 +87,11 @@ class Progress:
     def interval(self) -> Interval:
         """Guided minus unguided outcome of the latest trial."""
         return self._compared.interval
+
+    @property
+    def more_to_show_a_gain(self) -> float:
+        """About how many more episodes the trial needs to show a gain; infinite without one."""
+        return self._compared.more_to_show_a_gain
 
     @property
     def share(self) -> float:
@@ -161,6 +170,9 @@ class Progress:
         match line:
             case EpisodeLine():
                 self._end(line)
+            case SilentLine():
+                if not self.counted(line.episode):
+                    self.silent.add(line)
             case FitLine():
                 self.fit = line
                 if line.licensed and line.episodes >= self.since and self.mode != "pinned":
@@ -307,6 +319,7 @@ class Progress:
         if self.counted(line.episode):
             return
         self._seen.add(line.episode)
+        self.silent.heard(line.episode)
         number = self.episodes.count
         self.episodes.add(line)
         if line.recorded:

@@ -8,23 +8,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
-from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, get_args
 
 import structlog
 
 from qguide.qnet.errors import ConfigError, QGuideError
-from qguide.qnet.support.extras import REPORT, install
 from qguide.server.context.request_context import calling_key, owner_of, scoped_episode_id
-from qguide.server.episodes.learning_part import Arm
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
-from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine
+from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine
 from qguide.server.learning.rules import Rules
+from qguide.server.learning.seat import Play, Seat, arm_of, hash_of, point_of
+from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.state import LearningState, state_of
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.q_models.build import Models, open_q_model
@@ -39,68 +38,6 @@ _FOLLOW_S: Final = 1.0
 _AFTER_FAILURE_S: Final = 60.0
 _PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Play:
-    """Part of a step in learning.
-
-    Attributes:
-        arm: of its episode; None if it has none.
-        q_model: the learned version that guides it; None: it is played as without learning.
-        explore: seed of a random choice where no Q model chooses; None: nothing is random.
-        shadow: a newer version whose choice is recorded, and not taken; None: none.
-        shadow_version: its number.
-    """
-
-    arm: Arm | None = None
-    q_model: ServedQModel | None = None
-    explore: int | None = None
-    shadow: ServedQModel | None = None
-    shadow_version: int = 0
-
-
-@dataclass(slots=True)
-class _Seat:
-    """A group, and what the steps of its episodes read.
-
-    Attributes:
-        share: of new episodes that are guided.
-        challenger_share: of new episodes that the challenger guides.
-        episodes: ends of episodes so far.
-        models: the versions that are loaded, by number.
-        version, challenger, candidate: those that guide, and the one in the shadow; None: none.
-        loads_again_s: versions that could not be loaded, and the time of the loop before which
-            that is not tried again.
-        fits_again_s: time of the loop before which no fit begins, after one could not be noted.
-    """
-
-    group: Group
-    phase: Phase = "collecting"
-    trial: int = 0
-    challenge: int = 0
-    share: float = 0.0
-    challenger_share: float = 0.0
-    episodes: int = 0
-    models: dict[int, ServedQModel] = field(default_factory=dict)
-    version: int | None = None
-    challenger: int | None = None
-    candidate: int | None = None
-    loads_again_s: dict[int, float] = field(default_factory=dict)
-    fits_again_s: float = 0.0
-    fitting: asyncio.Task[None] | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    def model(self, version: int | None) -> ServedQModel | None:
-        """The version of that number, if it is loaded."""
-        return None if version is None else self.models.get(version)
-
-    def guide(self, arm: Arm) -> ServedQModel | None:
-        """The version that guides an episode; None: none."""
-        if not arm.guided:
-            return None
-        newer = self.model(self.challenger) if arm.challenger else None
-        return newer or self.model(self.version)
 
 
 class Learning:
@@ -124,8 +61,9 @@ class Learning:
         self._fitter = Fitter(folder, limits)
         self._one_fit = asyncio.Semaphore(1)
         self._webhook = build_webhook(settings)
+        self._open = OpenEpisodes(settings.learn_silence_s)
         self._opening = asyncio.Lock()
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, Seat] = {}
 
     def group_of(self, key: str | None) -> str:
         """Name of the group that a key's episodes teach."""
@@ -148,7 +86,7 @@ class Learning:
         seat = await self._seat(self.group_of(calling_key()))
         place = scoped_episode_id(episode_id)
         begun = episode is not None and episode.steps > 0
-        arm = episode.arm if episode and begun else _arm(seat, place, prompt())
+        arm = episode.arm if episode and begun else arm_of(seat, place, prompt())
         if arm is None:
             return Play()
         guide, newer = seat.guide(arm), seat.model(seat.candidate)
@@ -158,11 +96,11 @@ class Learning:
         if seat.phase != "collecting":
             return Play(arm)
         step = episode.steps if episode else 0
-        seed = _hash("explore", place, seat.episodes, step)
-        explores = _point(seed) < self.rules.exploration
+        seed = hash_of("explore", place, seat.episodes, step)
+        explores = point_of(seed) < self.rules.exploration
         return Play(
             arm,
-            explore=_hash("candidate", place, seat.episodes, step) if explores else None,
+            explore=hash_of("candidate", place, seat.episodes, step) if explores else None,
             shadow=shadow,
             shadow_version=seat.candidate or 0,
         )
@@ -177,6 +115,10 @@ class Learning:
         if episode is not None and episode.arm is not None:
             return seat.guide(episode.arm)
         return seat.model(seat.version) if seat.phase == "guiding" else None
+
+    def heard(self, place: str, episode: Episode) -> None:
+        """Note that an episode goes on, or ends."""
+        self._open.heard(place, episode, now_s=asyncio.get_running_loop().time())
 
     async def ended(self, place: str, episode: Episode) -> None:
         """Count a closed episode, once, and do what follows from it."""
@@ -210,9 +152,18 @@ class Learning:
             return state_of(group, seat.group.progress, self.rules, share=seat.share)
 
     async def follow(self) -> None:
-        """Follow what other replicas write, and fit where a fit is due."""
+        """Follow what other replicas write, end silent episodes, and fit where a fit is due."""
+        await self._end_silent()
         for seat in list(self._seats.values()):
             await self._change(seat, seat.group.follow)
+
+    async def _end_silent(self) -> None:
+        silent: dict[str, list[SilentLine]] = {}
+        for place, line in self._open.ended(now_s=asyncio.get_running_loop().time()):
+            silent.setdefault(self.group_of(owner_of(place)), []).append(line)
+        for name, lines in silent.items():
+            seat = await self._seat(name)
+            await self._change(seat, partial(seat.group.silent, lines))
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -240,25 +191,25 @@ class Learning:
             except Exception:
                 _log.exception("learning_not_followed")
 
-    async def _seat(self, name: str) -> _Seat:
+    async def _seat(self, name: str) -> Seat:
         seat = self._seats.get(name)
         if seat is not None:
             return seat
         async with self._opening:
             if name not in self._seats:
                 group = await asyncio.to_thread(Group, name, self._folder / name, self.rules)
-                seat = _Seat(group)
+                seat = Seat(group)
                 async with seat.lock:
                     await self._publish(seat, ())
                 self._seats[name] = seat
         return self._seats[name]
 
-    async def _change(self, seat: _Seat, change: Callable[[], list[PhaseLine]]) -> None:
+    async def _change(self, seat: Seat, change: Callable[[], list[PhaseLine]]) -> None:
         async with seat.lock:
             await self._publish(seat, await asyncio.to_thread(change))
         self._fit_if_due(seat)
 
-    async def _publish(self, seat: _Seat, changes: Sequence[PhaseLine]) -> None:
+    async def _publish(self, seat: Seat, changes: Sequence[PhaseLine]) -> None:
         """Let steps see the state; the versions that guide are loaded before."""
         progress = seat.group.progress
         await self._serve(seat, progress.served)
@@ -306,7 +257,7 @@ class Learning:
             at=change.at,
         )
 
-    async def _serve(self, seat: _Seat, versions: set[int]) -> None:
+    async def _serve(self, seat: Seat, versions: set[int]) -> None:
         """Serve these versions; requests that hold another end with it.
 
         One that cannot be loaded, such as from a shared folder that does not show it yet, is tried
@@ -333,34 +284,42 @@ class Learning:
         for version in seat.models.keys() - versions:
             seat.models.pop(version).retire()
 
-    def _fit_if_due(self, seat: _Seat) -> None:
+    def _fit_if_due(self, seat: Seat) -> None:
         running = seat.fitting is not None and not seat.fitting.done()
         waits = asyncio.get_running_loop().time() < seat.fits_again_s
         if seat.group.progress.fit_due and not running and not waits:
             # Not in the context of the request, which its log lines would name.
             seat.fitting = asyncio.create_task(self._fit(seat), context=Context())
 
-    async def _fit(self, seat: _Seat) -> None:
+    async def _fit(self, seat: Seat) -> None:
         try:
             async with self._one_fit:
-                changes = await asyncio.to_thread(self._learn, seat.group)
-            async with seat.lock:
-                await self._publish(seat, changes)
+                await asyncio.to_thread(self._learn, seat, asyncio.get_running_loop())
         except Exception:  # whatever it is, the next fit begins later, not at once
             _log.exception("fit_not_noted", group=seat.group.name)
             seat.fits_again_s = asyncio.get_running_loop().time() + _AFTER_FAILURE_S
 
-    def _learn(self, group: Group) -> list[PhaseLine]:
-        """Fit if it is still due and nobody else does; on a thread."""
+    def _learn(self, seat: Seat, loop: asyncio.AbstractEventLoop) -> None:
+        """Fit if it is still due and nobody else does; on a thread.
+
+        Nobody is told of a fit before its version is loaded: the loop does both under one lock.
+        """
+
+        def change(by: Callable[[], list[PhaseLine]]) -> None:
+            asyncio.run_coroutine_threadsafe(self._change(seat, by), loop).result()
+
+        group = seat.group
         with group.learner() as mine:
-            changes = group.follow() if mine else []
+            if not mine:
+                return
+            change(group.follow)
             progress = group.progress
-            if not mine or not progress.fit_due:
-                return changes
+            if not progress.fit_due:
+                return
             line = self._fitter.fit(group.folder, progress)
             if line is None:
-                return changes
-            changes += group.fitted(line)
+                return
+            change(partial(group.fitted, line))
             self._fitter.forget_old(group.folder, keep=group.progress.served)
         outcome = "licensed" if line.licensed else "failed" if line.failed else "unlicensed"
         self._models.runtime.metrics.learning_fits.labels(group.name, outcome).inc()
@@ -375,17 +334,14 @@ class Learning:
         if line.failed and self._webhook is not None:
             told = {"group": group.name, "version": line.version, "reason": line.reason}
             self._webhook.tell("learning.failed", told)
-        return changes
 
 
 def check_learning(settings: Settings) -> None:
     """Refuse to start where nothing could be learned.
 
     Raises:
-        ConfigError: a fit cannot run here, or the folder of episodes cannot be written.
+        ConfigError: the folder of episodes cannot be written.
     """
-    if find_spec("scipy") is None:
-        raise ConfigError(f"learning needs scipy, which is not installed; {install(REPORT)}")
     folder = settings.episodes_folder
     try:
         if folder is not None:
@@ -401,37 +357,6 @@ def build_learning(settings: Settings, models: Models) -> Learning | None:
     """The learning of a server; None if it does not learn."""
     folder = settings.episodes_folder
     return Learning(settings, models, folder) if settings.learn and folder else None
-
-
-def _arm(seat: _Seat, place: str, prompt: str) -> Arm:
-    """The arm of a new episode.
-
-    By a hash with the number of episodes in it, because agents whose ids come again play the same
-    task by the same id. The episode keeps it from its first step on.
-    """
-    point = _point(_hash("arm", place, seat.episodes, seat.trial))
-    challenge = seat.challenge if seat.challenger_share else 0
-    rest = 1 - seat.challenger_share
-    share = (seat.share - seat.challenger_share) / rest
-    newer = point >= rest
-    return Arm(
-        trial=seat.trial,
-        guided=newer or point < share * rest,
-        share=share,
-        prompt=prompt,
-        challenge=challenge,
-        challenger=newer,
-    )
-
-
-def _hash(*parts: object) -> int:
-    # An id from JSON may hold a lone surrogate, which has no UTF-8 encoding.
-    text = "\0".join(map(str, parts)).encode(errors="surrogatepass")
-    return int.from_bytes(sha256(text).digest()[:8], "big")
-
-
-def _point(hashed: int) -> float:
-    return float(hashed / 2**64)
 
 
 def _label(group: str, version: int) -> str:

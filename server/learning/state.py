@@ -1,5 +1,6 @@
 """State of learning as it is told: GET /v1/learning."""
 
+import math
 from datetime import UTC, datetime
 
 from pydantic import Field
@@ -19,13 +20,20 @@ class ArmState(Body):
     episodes: int
     mean: float = Field(description="mean outcome, from 0 to 1; 0 of none")
     tokens: float = Field(description="mean completion tokens of an episode, candidates included")
+    unknown: int = Field(
+        default=0, description="further ones that fell silent: no outcome, so no part of the mean"
+    )
 
 
 class DifferenceState(Body):
     """Guided minus unguided mean outcome, and its interval, which may be looked at at any time."""
 
     low: float
-    estimate: float
+    estimate: float = Field(
+        description="of the episodes' outcomes, each weighed by 1 / the probability of its arm. In "
+        "a trial that is the difference of the two means; while guiding, when the probability is "
+        "another, it need not be"
+    )
     high: float
 
 
@@ -36,6 +44,7 @@ class FitState(Body):
     episodes: int = Field(description="ends of episodes when it began")
     licensed: bool = Field(description="it may be tried")
     reason: str = Field(description="of the licence, or of the failure")
+    missing: str = Field(description='what a licence lacks, and what helps; "" if nothing is known')
 
 
 class ShadowState(Body):
@@ -80,7 +89,7 @@ class LearningState(Body):
     shadow: ShadowState | None = Field(description="the version that may be tried next")
     challenge: ChallengeState | None
     fit: FitState | None
-    next_fit_in: int = Field(description="episodes until the next fit")
+    next_fit_in: int = Field(description="episodes until the next fit; 0: it runs, or is about to")
     reason: str = Field(description="of the latest change of the phase")
     at: float = Field(description="its Unix time in seconds; 0 before the first")
     sentence: str
@@ -113,15 +122,19 @@ def state_of(
         learnable=progress.learnable,
         trial=progress.trial,
         share=share,
-        guided=_arm(progress.guided),
-        unguided=_arm(unguided),
+        guided=_arm(progress.guided, progress.silent.count(trial=progress.trial, guided=True)),
+        unguided=_arm(unguided, progress.silent.count(trial=progress.trial, guided=False)),
         difference=_difference(interval),
         extra_tokens=extra if progress.guided.count and unguided.count else 0.0,
         version=progress.version,
         shadow=_shadow(progress),
         challenge=_challenge(progress),
         fit=FitState(
-            version=fit.version, episodes=fit.episodes, licensed=fit.licensed, reason=fit.reason
+            version=fit.version,
+            episodes=fit.episodes,
+            licensed=fit.licensed,
+            reason=fit.reason,
+            missing=fit.missing,
         )
         if fit
         else None,
@@ -154,13 +167,16 @@ def _difference(interval: Interval) -> DifferenceState:
     return DifferenceState(low=interval.low, estimate=interval.estimate, high=interval.high)
 
 
-def _arm(tally: Tally) -> ArmState:
-    return ArmState(episodes=tally.count, mean=tally.mean, tokens=tally.mean_tokens)
+def _arm(tally: Tally, unknown: int = 0) -> ArmState:
+    mean, tokens = tally.mean, tally.mean_tokens
+    return ArmState(episodes=tally.count, mean=mean, tokens=tokens, unknown=unknown)
 
 
 def _sentence(progress: Progress, rules: Rules) -> str:
     held = {"auto": "", "pinned": " (pinned)", "forbidden": " (forbidden by the operator)"}
-    return _of_phase(progress, rules) + held[progress.mode]
+    unknown = progress.silent.total
+    silent = f"; {unknown} more fell silent and count as unknown" if unknown else ""
+    return _of_phase(progress, rules) + silent + held[progress.mode]
 
 
 def _of_phase(progress: Progress, rules: Rules) -> str:
@@ -192,22 +208,25 @@ def _newer(progress: Progress) -> list[str]:
 def _collecting(progress: Progress) -> str:
     parts = [f"{progress.episodes.count} episodes, mean outcome {progress.episodes.mean:.0%}"]
     said = progress.note or progress.reason
-    if progress.fit is None:
-        parts.append(f"the first fit {_next_fit(progress)}")
-    else:
-        parts.append(f"fit of {progress.fit.episodes} episodes: {progress.fit.reason}")
-        if (tally := progress.shadowed) is not None:
-            seen = f"{tally.decisions} of {DECISIONS} decisions"
-            parts.append(f"version {tally.version} has seen {seen} in the shadow before its trial")
-        parts.append(f"the next {_next_fit(progress)}")
+    if (fit := progress.fit) is not None:
+        missing = f"; {fit.missing}" if fit.missing else ""
+        parts.append(f"fit of {fit.episodes} episodes: {fit.reason}{missing}")
+    if (tally := progress.shadowed) is not None:
+        seen = f"{tally.decisions} of {DECISIONS} decisions"
+        parts.append(f"version {tally.version} has seen {seen} in the shadow before its trial")
+    parts.append(_next_fit(progress))
     return "; ".join([*([said] if said else []), *parts])
 
 
 def _next_fit(progress: Progress) -> str:
-    left = progress.next_fit_in
-    if left:
-        return f"in {left} more"
-    return "is running" if progress.fit_due else "waits for episodes"
+    which = "next" if progress.fit else "first"
+    if progress.next_fit_in:
+        return f"the {which} fit in {progress.next_fit_in} more"
+    if progress.fit_due:
+        return f"the {which} fit runs, or is about to"
+    if progress.learnable:
+        return f"the {which} fit waits for the shadow"
+    return "no episode was recorded that could be learned from"
 
 
 def _points(interval: Interval) -> str:
@@ -218,9 +237,6 @@ def _points(interval: Interval) -> str:
 
 def _left(progress: Progress, rules: Rules) -> str:
     """About how many more episodes the trial needs, if the difference stays as it is."""
-    interval, count = progress.interval, progress.in_trial.count
-    most = rules.most_in_trial - count
-    if interval.estimate <= 0 or count == 0:
-        return f"; at most {most} more"
-    needed = count * ((interval.estimate - interval.low) / interval.estimate) ** 2 - count
-    return f"; about {max(1, min(round(needed), most))} more"
+    most = rules.most_in_trial - progress.in_trial.count
+    more = progress.more_to_show_a_gain
+    return f"; about {max(1, math.ceil(more))} more" if more < most else f"; at most {most} more"

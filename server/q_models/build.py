@@ -227,7 +227,7 @@ def build_models(settings: Settings) -> Models:
         paraphraser = build_paraphraser(settings, runtime.thread, upstreams)
         q_models = _build_q_models(settings, runtime, upstreams)
         if unguided := unguided_policies(settings):
-            _log.warning(unguided)
+            (_log.info if settings.learn else _log.warning)(unguided)
         return Models(
             runtime,
             policy,

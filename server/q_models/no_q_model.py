@@ -63,10 +63,15 @@ def unguided_policies(settings: Settings) -> str:
         return ""
     own = settings.policy == EMBEDDED
     names = ", ".join(settings.upstreams) if own else settings.policy
-    return f"{_not_named(settings)}; unguided: {names}"
+    return f"{_not_named(settings)}; {'until then ' if settings.learn else ''}unguided: {names}"
 
 
 def _not_named(settings: Settings) -> str:
+    if settings.learn:
+        return (
+            "a Q model is learned from the outcomes of episodes, and guides once a trial has shown "
+            "that it helps; GET /v1/learning says what is missing"
+        )
     upstream = settings.policy if settings.policy in settings.upstreams else ""
     judge = upstream or next(iter(settings.upstreams), "UPSTREAM")
     return (

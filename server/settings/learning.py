@@ -22,6 +22,8 @@ class LearningSettings(BaseSettings):
         learn_alpha: probability that a Q model that does not help ever guides, over all trials.
         learn_groups: key -> name of a group; keys of a group learn from each other's episodes.
             Every other key learns from its own alone.
+        learn_silence_s: an episode of which nothing was heard for this long ends as unknown, which
+            is no failure; an outcome that comes later counts all the same.
         learn_cpu_s: most CPU time of a fit, which runs in a process of its own.
         learn_memory_mb: most memory of a fit in MiB.
         learn_webhook: address that is told of changes, by signed requests.
@@ -36,6 +38,7 @@ class LearningSettings(BaseSettings):
     learn_control: float = Field(default=0.1, gt=0, lt=1)
     learn_alpha: float = Field(default=0.05, gt=0, lt=1)
     learn_groups: dict[str, KeyGroup] = Field(default_factory=dict)
+    learn_silence_s: float = Field(default=3600.0, gt=0)
     learn_cpu_s: int = Field(default=300, ge=1)
     learn_memory_mb: int = Field(default=4096, ge=256)
     learn_webhook: HttpUrl | None = None

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from qguide.qnet.models.trunk_export import export_trunk
-from qguide.qnet.support.extras import MODELS, PACKAGES, REPORT, TRAIN
+from qguide.qnet.support.extras import MODELS, PACKAGES, TRAIN
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.absent import command_without, run_without
 from tests.support.scripted_vllm import scripted_vllm
@@ -121,15 +121,28 @@ def test_a_command_that_needs_torch_names_the_extra(arguments: list[str], reason
     assert "Traceback" not in done.stderr
 
 
+def test_a_job_names_the_extra_that_has_all_it_needs() -> None:
+    config = "training/configs/alfworld/embedded/train_qnet.toml"
+    done = run_without(EXTRAS, QGUIDE, "train-qnet", "--config", config)
+    assert done.returncode == 1
+    assert f"pip install '.[{TRAIN}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
-    ("arguments", "extra"),
+    ("arguments", "reason"),
     [
-        (["train-qnet", "--config", "training/configs/alfworld/embedded/train_qnet.toml"], TRAIN),
-        (["report", "runs"], REPORT),
+        (["learn", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["report", "nowhere"], "nowhere has no offers-*.jsonl"),
     ],
 )
-def test_a_job_names_the_extra_that_has_all_it_needs(arguments: list[str], extra: str) -> None:
+def test_learning_and_reports_need_no_extra(arguments: list[str], reason: str) -> None:
     done = run_without(EXTRAS, QGUIDE, *arguments)
-    assert done.returncode == 1
-    assert f"pip install '.[{extra}]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.returncode != 0
+    assert reason in done.stderr
+    assert "pip install" not in done.stderr
+
+
+def test_what_fits_a_q_model_is_imported_without_any_extra() -> None:
+    done = run_without(EXTRAS, "import qguide.training.learning.learner")
+    assert done.returncode == 0, done.stderr

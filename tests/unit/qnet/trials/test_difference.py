@@ -43,6 +43,49 @@ def test_a_large_difference_is_found() -> None:
     assert worse.high < 0
 
 
+def test_the_estimate_of_a_trial_is_the_difference_of_its_means() -> None:
+    found = DifferenceSequence(alpha=0.05)
+    guided, unguided = [1.0, 0.0, 1.0, 1.0], [0.0, 0.5]
+    for outcome in guided:
+        found.add(outcome, guided=True, share=0.5)
+    for outcome in unguided:
+        found.add(outcome, guided=False, share=0.5)
+    assert found.interval.estimate == pytest.approx(0.75 - 0.25)
+
+
+def test_a_lucky_stretch_of_another_share_is_weighed() -> None:
+    """Easier tasks while most are guided are no gain: both arms are as good in each stretch."""
+    found = DifferenceSequence(alpha=0.05)
+    for outcome, share in ((0.2, 0.5), (0.8, 0.9)):
+        for number in range(20):
+            found.add(outcome, guided=number < share * 20, share=share)
+    assert found.interval.estimate == pytest.approx(0.0)
+
+
+def test_what_a_trial_still_needs_is_told_about_right() -> None:
+    told, needed = [], []
+    for seed in range(40):
+        chance, found = Random(seed), DifferenceSequence(alpha=0.05)
+        episodes, said = 0, None
+        while found.interval.low <= 0:
+            guided = chance.random() < 0.5
+            outcome = float(chance.random() < (0.9 if guided else 0.4))
+            found.add(outcome, guided=guided, share=0.5)
+            episodes += 1
+            if episodes == 25:
+                said = found.more_to_show_a_gain
+        if said is not None and said < 300:
+            told.append(said)
+            needed.append(episodes - 25)
+    assert len(told) >= 25
+    assert 0.5 < sum(told) / sum(needed) < 2
+
+
+def test_no_gain_is_never_shown() -> None:
+    worse = sequence(0.2, 0.6, share=0.5, seed=1, n=50)
+    assert worse.more_to_show_a_gain == float("inf")
+
+
 @given(st.lists(_OUTCOMES, max_size=40))
 def test_the_interval_only_shrinks_and_stays_within_minus_one_and_one(
     episodes: list[tuple[float, bool, float]],

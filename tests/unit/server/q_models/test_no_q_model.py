@@ -62,6 +62,15 @@ def test_the_log_says_once_that_nothing_is_guided(
     assert "--scorer judge:mine" in said[0]
 
 
+def test_a_server_that_learns_asks_for_no_q_model(
+    address: Address, upstream: FakeUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build_models(behind(address[1], learn=True))
+    said = "".join(capsys.readouterr())
+    assert "no Q model is named" not in said
+    assert "guides once a trial has shown that it helps" in said
+
+
 def test_scores_are_refused_with_the_remedy(unnamed: TestClient) -> None:
     response = unnamed.post("/v1/score", json={"messages": TASK, "candidates": SAID})
     assert response.status_code == 404

@@ -1,0 +1,39 @@
+"""What a licence lacks, in words that name the remedy."""
+
+from typing import Any
+
+import pytest
+
+from qguide.qnet.models.licence import Licence, LicenceFigures
+from qguide.server.learning.missing import missing_of
+
+
+def licence(*, best: float = 0.9, **more: Any) -> Licence:
+    """A refused licence of fifty decisions, at which the agent's own choices have .5."""
+
+    def figures(outcome: float) -> LicenceFigures:
+        return LicenceFigures(outcome=outcome, interval=(0.0, 1.0), regret=0.9 - outcome)
+
+    choosers = {"votes": figures(0.5), "oracle": figures(best)}
+    given = {"granted": False, "reason": "", "decisions": 50, "tasks": 30} | more
+    return Licence(choosers=choosers, own="votes", **given)
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (licence(decisions=4, tasks=3), "too few decisions that differ in outcome: 4 of 3 tasks"),
+        (licence(tasks=2), "too few decisions that differ in outcome: 50 of 2 tasks"),
+        (licence(best=0.51), "no room: the best of the candidates is 0.010 in outcome above"),
+        (licence(ceiling=0.5), "no signal: two halves of the outcomes agree on 50%"),
+        (licence(missing_decisions=70), "about 70 more would show the gain"),
+        (licence(), "no signal: what it read in the episodes does not tell"),
+        (Licence(granted=False, reason=""), "too few decisions that differ in outcome: 0"),
+    ],
+)
+def test_each_lack_has_its_words(refused: Licence, said: str) -> None:
+    assert said in missing_of(refused)
+
+
+def test_a_granted_licence_lacks_nothing() -> None:
+    assert missing_of(licence(granted=True, decisions=1)) == ""
