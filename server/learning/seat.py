@@ -1,4 +1,4 @@
-"""What the steps of an episode read: a group's versions and shares, and the arm it plays in."""
+"""Versions and shares of a group, as the steps of its episodes read them, and an episode's arm."""
 
 import asyncio
 from dataclasses import dataclass, field

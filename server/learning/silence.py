@@ -12,7 +12,7 @@ _MOST_OPEN: Final = 10_000
 
 
 class OpenEpisodes:
-    """When each open episode was last heard of; what this process heard alone.
+    """Open episodes, and the time of the latest word of each; of this process alone.
 
     Args:
         silence_s: time after which an episode ends as unknown.

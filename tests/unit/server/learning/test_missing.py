@@ -1,4 +1,4 @@
-"""What a licence lacks, in words that name the remedy."""
+"""Lacks of a licence, in words that name the remedy."""
 
 from typing import Any
 
