@@ -13,7 +13,13 @@ import structlog
 
 from qguide.qnet.device.device_loss import is_lost
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.errors import InvalidRequestError, QGuideError, RoutingError, UnknownModelError
+from qguide.qnet.errors import (
+    CheckpointError,
+    InvalidRequestError,
+    QGuideError,
+    RoutingError,
+    UnknownModelError,
+)
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.feature_q import is_feature_q, load_feature_q
 from qguide.qnet.models.hub import model_folder
@@ -379,6 +385,8 @@ def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) 
         model, manifest = load_feature_q(folder)
         scorer = FeatureScorer(manifest.name, model)
         return ScorerSource(lambda: scorer, source_of(source), manifest)
+    if not folder.is_dir():  # it is not torch that is missing
+        raise CheckpointError(f"{folder} holds no config.json; name a checkpoint folder")
     with extra_named(
         f"{name}, a Q model in this process,",
         MODELS,

@@ -146,3 +146,10 @@ def test_learning_and_reports_need_no_extra(arguments: list[str], reason: str) -
 def test_what_fits_a_q_model_is_imported_without_any_extra() -> None:
     done = run_without(EXTRAS, "import qguide.training.learning.learner")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_q_model_that_is_not_there_is_not_taken_for_a_missing_package() -> None:
+    serve = ["serve", "--policy", "scripted", "--scorer", "runs/there/is/none"]
+    done = run_without(EXTRAS, QGUIDE, *serve)
+    assert done.returncode == 1
+    assert "runs/there/is/none holds no config.json" in done.stderr
