@@ -72,7 +72,7 @@ class Hasher:
         return np.fromiter((self._hash(text[:_MOST_CHARACTERS]) for text in texts), np.uint64)
 
     def known(self, words: Iterable[str]) -> list[str]:
-        """Those words of a state that are in the vocabulary."""
+        """The words of a state that are in the vocabulary."""
         if self._known is None:
             return list(words)
         return [word for word in words if self._hash(word[:_MOST_CHARACTERS]) in self._known]

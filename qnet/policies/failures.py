@@ -1,5 +1,6 @@
 """Errors of an upstream, as what they mean to the caller."""
 
+import re
 from typing import Final
 
 import httpx
@@ -23,7 +24,10 @@ _BUSY: Final = 429
 _OVERLOADED: Final = (503, 529)
 _PASSING: Final = (408, 502, 504)
 _QUOTA: Final = "insufficient_quota"
-_PASSING_KINDS: Final = frozenset(("overloaded_error", "rate_limit_error", "server_error"))
+_PASSING_KINDS: Final = frozenset(
+    ("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error")
+)
+_OF_STREAMS: Final = re.compile(r"\bstream(s|ing|ed|_options)?\b", re.IGNORECASE)
 
 
 async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -> QGuideError:
@@ -72,6 +76,12 @@ async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -
         retry_after_s=wait_s,
         retriable=status in _PASSING or (is_patient and response.is_server_error),
     )
+
+
+def refuses_streams(error: UpstreamRefusedError) -> bool:
+    """True if it seems to be the stream that was refused, by the field or the reason."""
+    _, _, reason = str(error).partition(" refused: ")
+    return any(map(_OF_STREAMS.search, (error.parameter or "", reason)))
 
 
 def stream_failure(refusal: Refusal, name: str) -> QGuideError:

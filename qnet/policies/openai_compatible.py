@@ -30,7 +30,7 @@ from qguide.qnet.policies.circuit_breaker import CircuitOpenError
 from qguide.qnet.policies.circuits import UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.dialects.base import Completion, Dialect, Refusal
 from qguide.qnet.policies.dialects.chat import ChatDialect
-from qguide.qnet.policies.failures import failure_of, stream_failure
+from qguide.qnet.policies.failures import failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.health_check import health_problem
 from qguide.qnet.policies.n_support import NSupport
 from qguide.qnet.policies.session import session_headers
@@ -269,11 +269,12 @@ class OpenAICompatiblePolicy:
         try:
             return await self._ask_once({**body, **self._dialect.as_stream})
         except UpstreamRefusedError as error:
-            if "stream" not in f"{error.parameter} {error}":
+            if not refuses_streams(error):
                 raise
+            drawn = await self._ask_once(body)
+            self._streams = False  # not before: a request that fails either way says nothing of it
             _log.warning("upstream %s sends no streams; it is asked for whole answers", self.name)
-            self._streams = False
-            return await self._ask_once(body)
+            return drawn
 
     async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
         """Candidates from one request, whose outcome is told to the breaker.

@@ -36,13 +36,26 @@ async def read_stream(dialect: Dialect, body: bytes) -> Completion | Refusal:
 
 def _read(dialect: Dialect, body: bytes) -> Completion | Refusal:
     events = list(events_in(body))
-    for said in events:
-        if said.get("error") and said.get("type") in (None, "error"):
-            return read_refusal(json.dumps(said).encode())
+    for event in events:
+        error = _error_in(event)
+        if error:
+            return read_refusal(json.dumps({"error": error}).encode())
     whole = dialect.assembled(events)
     if whole is None:
         return Completion(is_object=bool(events))
     return dialect.read_answer(json.dumps(whole).encode())
+
+
+def _error_in(event: Mapping[str, Any]) -> object:
+    """The error that an event of any dialect tells; something false if it tells none."""
+    kind = event.get("type")
+    if kind == "response.failed":  # of Responses: the response has the error
+        response = event.get("response")
+        return isinstance(response, dict) and response.get("error")
+    if kind == "error":  # of Messages with an object; of Responses with its fields in the event
+        code_and_message = {name: event.get(name) for name in ("code", "message", "param")}
+        return event.get("error") or code_and_message
+    return kind is None and event.get("error")
 
 
 def events_in(body: bytes) -> Iterator[Mapping[str, Any]]:

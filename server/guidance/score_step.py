@@ -8,6 +8,7 @@ from time import perf_counter
 
 from qguide.qnet.decision.deadline import SCORING, Deadline
 from qguide.qnet.decision.history_window import LongHistory
+from qguide.qnet.decision.prior import Prior
 from qguide.qnet.decision.selection import Distinct, Reason, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
@@ -247,7 +248,6 @@ class ScoringService:
             ScorerUnavailableError: scoring failed or was not done in time.
         """
         rule = _rule(candidates, selection, self.settings, q_model)
-        messages = candidates.messages
         unique = _to_score(candidates)
         domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
         outside = await reason_outside(domain, history)
@@ -261,16 +261,14 @@ class ScoringService:
         if result.window is not None:
             self.metrics.count_window(q_model.id, result.window)
         q_values = tuple(result.q_values[i] for i in unique.index)
-        prior = None
-        if rule and candidates.drawn:
-            prior = candidates.prior(rule.prior, greedy_weight=rule.greedy_weight)
+        prior = _prior(candidates, rule)
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
         if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()
             chosen = Selection(prior.likeliest if prior else 0, "fallback")
         else:
             rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
-            chosen = select(messages, q_values, prior=prior, tau=tau, rules=rules)
+            chosen = select(candidates.messages, q_values, prior=prior, tau=tau, rules=rules)
         return Scored(
             q_values=q_values,
             chosen=chosen.chosen,
@@ -317,6 +315,13 @@ def _rule(
             "send one of them, or choose by argmax"
         )
     return rule
+
+
+def _prior(candidates: TriedCandidates, rule: SelectionRule | None) -> Prior | None:
+    """The prior of the rule over the candidates; None without a rule or if no draw is known."""
+    if rule is None or not candidates.drawn:
+        return None
+    return candidates.prior(rule.prior, greedy_weight=rule.greedy_weight)
 
 
 def _request(history: History, candidates: TriedCandidates, unique: Distinct) -> ScoreRequest:

@@ -246,3 +246,16 @@ async def test_an_upstream_that_streams_to_nobody_is_asked_for_whole_answers(
         assert drawn.message.content == "go"
     assert [bool(body.get("stream")) for body in asked] == [True, False, False]
     await policy.close()
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+async def test_any_other_refusal_is_told_at_once_and_streams_go_on(
+    upstream: FakeUpstream, url: str, name: DialectName
+) -> None:
+    upstream.fault, upstream.faults_left = "policy", 1
+    async with asking(url, name, streams=True) as policy:
+        with pytest.raises(UpstreamRefusedError):
+            await policy.sample(HISTORY, n=1, sampling=Sampling())
+        assert len(upstream.asked) == 1
+        await policy.sample(HISTORY, n=1, sampling=Sampling())
+    assert (len(upstream.asked), upstream.streamed) == (2, 2)

@@ -207,6 +207,23 @@ async def test_a_stream_that_breaks_off_is_no_answer(dialect: DialectName, event
             False,
         ),
         ("chat", {"error": "what"}, UpstreamUnavailableError, "with an error$", False),
+        (
+            "responses",
+            {"type": "error", "code": "server_error", "message": "a secret", "param": None},
+            UpstreamUnavailableError,
+            r"an error \(server_error\)$",
+            True,
+        ),
+        (
+            "responses",
+            {
+                "type": "response.failed",
+                "response": {"status": "failed", "error": {"code": "rate_limit_exceeded"}},
+            },
+            UpstreamUnavailableError,
+            r"an error \(rate_limit_exceeded\)$",
+            True,
+        ),
     ],
 )
 async def test_an_error_inside_a_stream(
