@@ -19,11 +19,7 @@ LONG_CHARACTERS = 32_768
 
 
 class DeviceThread(FairThread):
-    """One thread that runs everything that needs the device, so that nothing fights for it.
-
-    Args:
-        max_waiting: see `FairThread`, likewise `is_lost`.
-    """
+    """One thread that runs everything that needs the device, so that nothing fights for it."""
 
     def __init__(
         self,
@@ -35,19 +31,11 @@ class DeviceThread(FairThread):
         super().__init__("qguide-device", max_waiting=max_waiting, is_lost=is_lost)
 
     async def tokenize(self, work: Callable[[], Result], *, characters: int) -> Result:
-        """Tokenize a text of so many characters on another thread, in its caller's turn.
-
-        Raises:
-            ScorerUnavailableError: the thread is closed.
-        """
+        """Tokenize a text of so many characters on another thread, in its caller's turn."""
         return await asyncio.wrap_future(self.tokenizing(work, characters=characters))
 
     def tokenizing(self, work: Callable[[], Result], *, characters: int) -> "Future[Result]":
-        """The same as `tokenize`, as a future.
-
-        Raises:
-            ScorerUnavailableError: the thread is closed.
-        """
+        """The same as `tokenize`, as a future."""
         long = characters > LONG_CHARACTERS
         if long not in self._tokenizers:
             name = "qguide-tokenizer-long" if long else "qguide-tokenizer"

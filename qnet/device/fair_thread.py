@@ -223,11 +223,7 @@ class FairThread:
             self._thread.join(timeout_s)
 
     def call(self, function: Callable[[], Result], *, caller: str = "") -> "Future[Result]":
-        """Run one function in its turn; it is not counted against `max_waiting`.
-
-        Raises:
-            ScorerUnavailableError: the thread is dead.
-        """
+        """Run one function in its turn; it is not counted against `max_waiting`."""
         waiting = QueuedRequest(_Call(self.is_lost), function, caller)
         with self._changed:
             self._append(waiting)
@@ -238,9 +234,6 @@ class FairThread:
 
         Cancel the future to stop before the next step. Of several such works the oldest is
         finished first; a thread that has too many of them refuses the work by a cancelled future.
-
-        Raises:
-            ScorerUnavailableError: the thread is dead.
         """
         work = _IdleWork(steps, Future())
         with self._changed:

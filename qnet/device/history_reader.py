@@ -11,11 +11,7 @@ class HistoryReader(Protocol):
     """A scorer that can read a history before it has candidates."""
 
     def prepare_history(self, request: ScoreRequest) -> Any:
-        """The tokens of a request's history, on any thread; None where none can be read ahead.
-
-        Raises:
-            HistoryTooLongError: the history exceeds the trunk's context.
-        """
+        """The tokens of a request's history, on any thread; None where none can be read ahead."""
         ...
 
     def read_ahead(self, prepared: Any, *, begin: Callable[[int], None]) -> Iterator[None]:

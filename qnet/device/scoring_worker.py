@@ -90,9 +90,6 @@ class ScoringWorker:
 
         Returns:
             The reading, to be stopped; None if the scorer cannot read ahead.
-
-        Raises:
-            ScorerUnavailableError: the thread is dead.
         """
         if not isinstance(self._scorer, HistoryReader):
             return None

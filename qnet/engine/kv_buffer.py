@@ -60,11 +60,7 @@ class KVBuffer:
         self.positions = [self._grown(t) for t in self.positions]
 
     def write(self, layer: int, column: int, key_HTD: Tensor, value_HTD: Tensor) -> None:
-        """Write a layer's new keys and values from `column` on.
-
-        Raises:
-            NotImplementedError: a layer below this one has no keys.
-        """
+        """Write a layer's new keys and values from `column` on."""
         if layer > len(self.keys):
             raise NotImplementedError(f"layer {layer} has attention, but one below it has none")
         if layer == len(self.keys):

@@ -148,9 +148,6 @@ class PackedModel:
 
         Each pass is kept at once, so that a request which comes in between finds it, and nothing is
         leased while this waits for its next turn.
-
-        Args:
-            begin: told before each pass how many tokens it computes.
         """
         goes_on = True
         while goes_on:

@@ -97,11 +97,7 @@ class Domain(BaseModel):
 
     @classmethod
     def load(cls, directory: Path) -> Self | None:
-        """The domain of a checkpoint; None where it was written without one.
-
-        Raises:
-            CheckpointError: the file is not one.
-        """
+        """The domain of a checkpoint; None where it was written without one."""
         path = directory / DOMAIN
         if not path.is_file():
             return None

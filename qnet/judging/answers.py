@@ -63,9 +63,6 @@ def read_score(answer: Candidate, *, judge: str) -> float:
 def read_ranking(answer: Candidate, count: int, *, judge: str) -> tuple[float, ...]:
     """The scores of a ranking, in [0, 1]: 1 for the first, 0 for the last, in equal steps.
 
-    Args:
-        count: number of candidates, at least 2.
-
     Raises:
         JudgeAnswerError: the answer's last list does not hold every number from 1 to `count` once,
             or the answer was cut off and is not that list alone.

@@ -106,9 +106,6 @@ class Judge:
 
     Attributes:
         observe: called at the end of each request with its tokens.
-
-    Raises:
-        ConfigError: the prompt file cannot be read.
     """
 
     def __init__(

@@ -97,11 +97,7 @@ class JudgePrompt:
 
 
 def read_prompt(file: Path | None) -> JudgePrompt:
-    """The prompt with an operator's instructions, or with the built-in ones.
-
-    Raises:
-        ConfigError: the file cannot be read, or has no text.
-    """
+    """The prompt with an operator's instructions, or with the built-in ones."""
     if file is None:
         return JudgePrompt()
     try:

@@ -152,11 +152,7 @@ def load_policy(
 def load_qnet(
     directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> LoadedQNet:
-    """A QNet and its renderer.
-
-    Raises:
-        CheckpointError: see `load_policy`; a QNet without a manifest is refused.
-    """
+    """A QNet and its renderer."""
     loaded = load_q_model(directory, dtype=dtype, device=device, kinds=("qnet",))
     assert isinstance(loaded, LoadedQNet)
     return loaded
@@ -170,9 +166,6 @@ def load_q_model(
     kinds: Sequence[Kind] = ("qnet", "implicit-q", "ensemble"),
 ) -> LoadedQModel:
     """A Q model of the kind that its manifest names, and its renderer.
-
-    Args:
-        kinds: those that will do.
 
     Raises:
         CheckpointError: see `load_policy`; a Q model without a manifest is refused unless it is a
@@ -224,11 +217,7 @@ def _load_member(directory: Path, dtype: torch.dtype, device: str) -> LoadedQNet
 
 
 def require_finite(where: Path, name: str, weight: Tensor) -> None:
-    """Refuse a weight that makes every Q no number.
-
-    Raises:
-        CheckpointError: it holds NaN or an infinity.
-    """
+    """Refuse a weight that makes every Q no number."""
     if not torch.isfinite(weight).all():
         raise CheckpointError(f"{where}: {name} holds values that are not finite; train it again")
 

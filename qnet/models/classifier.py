@@ -50,11 +50,7 @@ def is_classifier(directory: Path) -> bool:
 
 
 def require_one_label(directory: Path, config: PretrainedConfig) -> None:
-    """Refuse a classifier of several classes.
-
-    Raises:
-        CheckpointError: it has another number of labels than one.
-    """
+    """Refuse a classifier of several classes."""
     if config.num_labels != 1:
         labels = ", ".join(map(str, list((config.id2label or {}).values())[:5]))
         raise CheckpointError(
@@ -76,9 +72,6 @@ def classifier_manifest(
     Args:
         name: "" takes the folder's or the hub's.
         omit: suffix of files that are left out.
-
-    Raises:
-        CheckpointError: the configuration says that this was exported, but not how Q is read.
     """
     read = (path for path in loadable_files(directory) if path.suffix != omit)
     files = {path.name: sha256_of(path) for path in read}

@@ -32,10 +32,6 @@ def save_ensemble(directory: Path, members: Sequence[Path], *, name: str) -> Man
         members: at least two QNets, or implicit Qs, that read Q at the same place and were trained
             on the same kind of label.
         name: the name it is served under.
-
-    Raises:
-        CheckpointError: there are fewer than two members, they do not go together, a manifest is
-            missing or does not fit its files, or the folder exists.
     """
     if len(members) < 2:
         raise CheckpointError(f"an ensemble has at least two members, not {len(members)}")

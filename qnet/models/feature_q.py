@@ -116,12 +116,7 @@ def save_feature_q(
 
 
 def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:
-    """The Q model of a folder, and its manifest.
-
-    Raises:
-        CheckpointError: see `read_manifest`; also a manifest of another kind, features of another
-            version, and weights that do not fit or are not finite.
-    """
+    """The Q model of a folder, and its manifest."""
     manifest = read_manifest(directory)
     if manifest is None or manifest.kind != "features":
         kind = "without a manifest" if manifest is None else f"of kind {manifest.kind}"

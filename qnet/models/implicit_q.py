@@ -63,11 +63,7 @@ class ImplicitQ(PreTrainedModel):
     def from_policies(
         cls, policy: Path, reference: Path, *, beta: float = PAPER_BETA
     ) -> "ImplicitQ":
-        """An implicit Q of two Hugging Face causal LM folders.
-
-        Raises:
-            CheckpointError: they know different numbers of tokens.
-        """
+        """An implicit Q of two Hugging Face causal LM folders."""
         models = [load_causal_lm(folder) for folder in (policy, reference)]
         fields = [{k: v for k, v in m.config.to_dict().items() if k[0] != "_"} for m in models]
         implicit = cls(ImplicitQConfig(policy=fields[0], reference=fields[1], beta=beta))

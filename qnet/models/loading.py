@@ -20,11 +20,7 @@ def embedded_path(kind: Literal["policy", "qnet"]) -> Path:
 
 
 def load_renderer(directory: Path) -> Renderer:
-    """The renderer of a checkpoint's tokenizer; one of the hub is tried in a child process first.
-
-    Raises:
-        CheckpointError: the trial failed; see `qguide.qnet.models.tokenizer_check`.
-    """
+    """The renderer of a checkpoint's tokenizer; the hub's are tried in a child process first."""
     from transformers import AutoTokenizer  # seconds, which a server without a tokenizer saves
 
     folder = model_folder(directory)
@@ -37,13 +33,7 @@ def load_renderer(directory: Path) -> Renderer:
 
 
 def load_fitting_renderer(directory: Path, vocab_size: int, manifest: Manifest | None) -> Renderer:
-    """The renderer of a checkpoint whose model knows so many tokens.
-
-    Raises:
-        CheckpointError: the tokenizer is broken or makes more tokens, or the manifest names a
-            renderer that made other tokens.
-        RenderingError: see `Renderer`.
-    """
+    """The renderer of a checkpoint whose model knows so many tokens."""
     with broken_refused(f"{directory}: the tokenizer"):
         renderer = load_renderer(directory)
     if len(renderer.tokenizer) > vocab_size:
@@ -85,11 +75,7 @@ def require_fit(
     mismatched: Collection[object],
     unused: Collection[str] = (),
 ) -> None:
-    """Refuse weights of another model than config.json describes.
-
-    Raises:
-        CheckpointError: there is any such weight.
-    """
+    """Refuse weights of another model than config.json describes."""
     if missing or mismatched or unused:
         raise CheckpointError(
             f"{directory}: weights do not fit config.json (missing {sorted(missing)[:3]}, "

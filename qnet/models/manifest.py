@@ -159,21 +159,13 @@ def read_manifest(directory: Path) -> Manifest | None:
 
 
 def require_renderer(directory: Path, manifest: Manifest) -> None:
-    """Refuse a model that was trained with a renderer of another version.
-
-    Raises:
-        CheckpointError: it was.
-    """
+    """Refuse a model that was trained with a renderer of another version."""
     if manifest.renderer_version not in (RENDERER_VERSION, FIRST_RENDERER_VERSION):
         raise other_renderer(directory, manifest)
 
 
 def require_read_at(directory: Path, manifest: Manifest) -> None:
-    """Refuse a Q model that was trained to be read at other tokens than it is here.
-
-    Raises:
-        CheckpointError: it was.
-    """
+    """Refuse a Q model that was trained to be read at other tokens than it is here."""
     known = _READ_AT[manifest.kind]
     if manifest.read_at not in known:
         raise CheckpointError(

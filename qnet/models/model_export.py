@@ -45,10 +45,6 @@ def export_model(directory: Path, output: Path) -> ExportFormat:
 
     The folder appears when it is complete; nothing is written of a checkpoint that `load_head`
     refuses.
-
-    Raises:
-        CheckpointError: see `load_head`; also a head that neither format can express, and an
-            `output` that exists.
     """
     directory = model_folder(directory)
     with new_folder(output) as partial:
@@ -63,11 +59,7 @@ def export_model(directory: Path, output: Path) -> ExportFormat:
 
 
 def _require_plain(loaded: LoadedHead) -> None:
-    """Refuse a head that is more than layers on the hidden state.
-
-    Raises:
-        CheckpointError: it reads match features, or its Q is the mean of a distribution.
-    """
+    """Refuse a head that is more than layers on the hidden state."""
     head = loaded.head
     remedy = (
         "or serve the trunk by vLLM and the head by QGuide (qguide export-trunk, "
@@ -150,11 +142,7 @@ def _write_classifier(directory: Path, loaded: LoadedHead, output: Path) -> None
 
 
 def _classifier_class(config: PretrainedConfig) -> Any:
-    """The class of transformers that has this trunk and one linear layer without a bias.
-
-    Raises:
-        CheckpointError: there is none.
-    """
+    """The class of transformers that has this trunk and one linear layer without a bias."""
     known: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     if type(config) in known:
         model_class = known[type(config)]

@@ -178,11 +178,7 @@ class QNet(PreTrainedModel):
 
 
 def qnet_of(directory: Path, classifier: PreTrainedModel) -> QNet:
-    """The classifier's own trunk and score layer as a QNet with a linear head.
-
-    Raises:
-        CheckpointError: there is more to its head than one linear layer.
-    """
+    """The classifier's own trunk and score layer as a QNet with a linear head."""
     prefix = classifier.base_model_prefix
     trunk: Any = text_trunk(getattr(classifier, prefix))
     score: Any = getattr(classifier, "score", None)

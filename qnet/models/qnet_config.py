@@ -26,10 +26,6 @@ class QNetConfig(PretrainedConfig):
         head_bins: 0 for a head that regresses Q; otherwise Q is the mean of a distribution over so
             many equal bins, which HL-Gauss trains by classification (Farebrother et al., 2024).
         head_range: lowest and highest edge of the bins.
-
-    Raises:
-        CheckpointError: this version does not know this head or these features, or a linear head
-            is given features or bins.
     """
 
     model_type = "qguide-qnet"
@@ -75,9 +71,6 @@ def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
     Args:
         fields: what config.json says of it.
         part: where it says so: trunk, policy or reference.
-
-    Raises:
-        CheckpointError: its model type is missing or unknown.
     """
     others = dict(fields)
     model_type = others.pop("model_type", None)

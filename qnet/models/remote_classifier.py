@@ -50,10 +50,6 @@ def load_remote_classifier(directory: Path, *, name: str) -> RemoteClassifier:
 
     Args:
         name: what the server calls the classifier.
-
-    Raises:
-        CheckpointError: the folder is a checkpoint of QGuide, a classifier with several labels, or
-            does not load.
     """
     directory = model_folder(directory)
     if read_manifest(directory) is not None:

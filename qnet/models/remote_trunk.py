@@ -49,12 +49,7 @@ class RemoteTrunk:
 
 
 def load_remote_trunk(directory: Path) -> RemoteTrunk:
-    """Everything of a QNet checkpoint but its trunk.
-
-    Raises:
-        CheckpointError: see `require_qnet`; also a head or a tokenizer that does not fit, or a
-            weight of the head that is not finite.
-    """
+    """Everything of a QNet checkpoint but its trunk."""
     directory = model_folder(directory)
     manifest = require_qnet(directory)
     with broken_refused(str(directory / CONFIG)):
@@ -78,11 +73,7 @@ def trunk_name(manifest: Manifest) -> str:
 
 
 def require_qnet(directory: Path) -> Manifest:
-    """The manifest of a QNet checkpoint.
-
-    Raises:
-        CheckpointError: see `read_manifest`; also a Q model of another kind, or no weights.
-    """
+    """The manifest of a QNet checkpoint."""
     manifest = read_manifest(directory)
     if manifest is None or manifest.kind != "qnet":
         kind = manifest.kind if manifest else f"a folder without {MANIFEST}"

@@ -30,21 +30,13 @@ _FLOAT32: Any = {
 
 
 def load_causal_lm(folder: Path) -> PreTrainedModel:
-    """The causal LM of a folder, in float32.
-
-    Raises:
-        CheckpointError: see `CausalLM.from_pretrained`.
-    """
+    """The causal LM of a folder, in float32."""
     model: PreTrainedModel = CausalLM.from_pretrained(model_folder(folder), **_FLOAT32)
     return model
 
 
 def load_trunk(folder: Path) -> PreTrainedModel:
-    """The causal LM of a folder without its output layer, in float32.
-
-    Raises:
-        CheckpointError: see `CausalLM.from_pretrained`.
-    """
+    """The causal LM of a folder without its output layer, in float32."""
     folder = model_folder(folder)
     text = _text_config(_read_config(folder))
     if text is None:
@@ -70,12 +62,7 @@ class CausalLM:
 
     @staticmethod
     def from_pretrained(folder: Path, **options: Any) -> Any:
-        """The model, or with `output_loading_info` a pair of the model and transformers' report.
-
-        Raises:
-            CheckpointError: the model reads more than text, and transformers has no class for its
-                text model alone.
-        """
+        """The model, or with `output_loading_info` a pair of the model and transformers' report."""
         config = _read_config(folder)
         text = _text_config(config)
         if text is None or _loads_as_text(config):

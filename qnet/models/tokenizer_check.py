@@ -40,11 +40,7 @@ class TrialLimits:
 
 
 def check_tokenizer(folder: Path, limits: TrialLimits | None = None) -> None:
-    """Try the tokenizer and the chat template of a model in a child process.
-
-    Raises:
-        CheckpointError: they took too much time or memory, or make too many tokens, or are broken.
-    """
+    """Try the tokenizer and the chat template of a model in a child process."""
     limits = limits or TrialLimits()
     numbers = map(str, (limits.cpu_s, limits.memory_bytes))
     command = [sys.executable, "-m", "qguide.qnet.models.tokenizer_check", str(folder), *numbers]

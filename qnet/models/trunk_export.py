@@ -53,11 +53,7 @@ class LoadedHead:
 
 
 def load_head(directory: Path) -> LoadedHead:
-    """Everything of a QNet checkpoint but its trunk, whose weights are checked and not kept.
-
-    Raises:
-        CheckpointError: see `load_qnet`; also a Q model of another kind.
-    """
+    """Everything of a QNet checkpoint but its trunk, whose weights are checked and not kept."""
     directory = model_folder(directory)
     manifest = require_qnet(directory)
     qnet = _empty_qnet(directory)
@@ -79,9 +75,6 @@ def export_trunk(directory: Path, output: Path) -> str:
 
     One file of weights is in memory at a time. The folder appears when it is complete; nothing is
     written of a checkpoint that `load_head` refuses.
-
-    Raises:
-        CheckpointError: see `load_head`; also an `output` that exists.
     """
     directory = model_folder(directory)
     with new_folder(output) as partial:
@@ -92,11 +85,7 @@ def export_trunk(directory: Path, output: Path) -> str:
 
 @contextmanager
 def new_folder(output: Path) -> Iterator[Path]:
-    """A folder that gets its name once it is complete.
-
-    Raises:
-        CheckpointError: it exists.
-    """
+    """A folder that gets its name once it is complete."""
     if output.exists():
         raise CheckpointError(f"{output} exists; remove it or name another folder")
     partial = output.with_name(f"{output.name}.partial")

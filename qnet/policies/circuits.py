@@ -54,11 +54,7 @@ class UpstreamCircuits:
         return self._all.is_open or (nobody is not None and nobody.is_open)
 
     async def admit(self) -> UpstreamCall:
-        """Let a call of the current caller begin.
-
-        Raises:
-            CircuitOpenError: its circuit or that of all is open.
-        """
+        """Let a call of the current caller begin."""
         caller = current_tenant().name
         own = self._own.setdefault(caller, self._new())
         try:

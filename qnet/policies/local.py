@@ -105,12 +105,7 @@ class LocalPolicy:
         return await self._worker.submit(asked)
 
     async def count_tokens(self, history: History) -> int:
-        """Tokens of a history as this policy reads it, however many they are.
-
-        Raises:
-            RenderingError: the chat template does not take the history.
-            ScorerUnavailableError: the device thread is dead.
-        """
+        """Tokens of a history as this policy reads it, however many they are."""
         if self._worker is None:
             raise ConfigError(f"{self.name} has no device thread; build it with thread=")
         encode = partial(self._renderer.encode_history, history)
@@ -122,10 +117,6 @@ class LocalPolicy:
 
         The same seed gives the same candidates, whatever else is in the batch (up to float
         rounding). At temperature 0 the only answer is drawn once; its copies cost 0 tokens.
-
-        Raises:
-            HistoryTooLongError: a history leaves no room for a reply.
-            InvalidCandidatesError: a request asks for none.
         """
         return finish(self._slices([self._ask(request) for request in requests]))
 

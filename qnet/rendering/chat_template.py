@@ -67,14 +67,7 @@ class ChatTemplate:
         self._control = re.compile("|".join(map(re.escape, longest_first)))
 
     def render(self, rows: Sequence[Row], *, prompt: bool = False) -> str:
-        """Text of the rows.
-
-        Args:
-            prompt: end with the generation prompt.
-
-        Raises:
-            RenderingError: the template refuses the rows.
-        """
+        """Text of the rows."""
         try:
             text = self._tokenizer.apply_chat_template(
                 list(rows),

@@ -121,16 +121,7 @@ class Renderer:
         )
 
     def encode_history(self, history: History, *, most_tokens: int | None = None) -> list[int]:
-        """Tokens of the state, up to and including the assistant's generation prompt.
-
-        Args:
-            most_tokens: see `encode_state`.
-
-        Raises:
-            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
-            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template refuses the messages in every form.
-        """
+        """Tokens of the state, up to and including the assistant's generation prompt."""
         return self.encode_state(history, most_tokens=most_tokens).token_ids
 
     def encode_state(self, history: History, *, most_tokens: int | None = None) -> RenderedEpisode:
@@ -150,10 +141,6 @@ class Renderer:
         """Number of tokens of each exchange of a state; their sum is that of `encode_state`.
 
         The first is of what precedes the first action, however little that is.
-
-        Raises:
-            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template refuses the messages in every form.
         """
         return [
             sum(map(len, map(self._encode, (one.said, one.observed.text, one.observed.prompt))))
@@ -161,15 +148,7 @@ class Renderer:
         ]
 
     def encode_candidate(self, message: Message, *, most_tokens: int | None = None) -> list[int]:
-        """Tokens of an assistant's reply after `encode_history`, end-of-turn included.
-
-        Args:
-            most_tokens: see `encode_state`.
-
-        Raises:
-            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
-            MalformedHistoryError: it holds one of the tokenizer's control tokens.
-        """
+        """Tokens of an assistant's reply after `encode_history`, end-of-turn included."""
         said = self._texts.reply(message)
         self._refuse_longer("a candidate", len(said), most_tokens)
         self._check(message)
@@ -187,14 +166,6 @@ class Renderer:
 
         `encode_history(h) + encode_candidate(a) + encode_observation(h, a, o)` is
         `encode_history(h + (a, *o))`.
-
-        Args:
-            most_tokens: see `encode_state`.
-
-        Raises:
-            HistoryTooLongError: the whole has more than `most_tokens`, as far as its length tells.
-            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template refuses the messages in every form.
         """
         whole = self.encode_state((*history, action, *observation), most_tokens=most_tokens)
         _, end = whole.action_spans[sum(message.role == "assistant" for message in history)]
@@ -203,16 +174,7 @@ class Renderer:
     def encode_episode(
         self, messages: Sequence[Message], *, most_tokens: int | None = None
     ) -> RenderedEpisode:
-        """Tokens of a conversation and where its actions stand.
-
-        Args:
-            most_tokens: see `encode_state`.
-
-        Raises:
-            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
-            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template refuses the messages in every form.
-        """
+        """Tokens of a conversation and where its actions stand."""
         return self._join(self._exchanges(messages, most_tokens), state=False)
 
     def encode_conversation(
@@ -222,14 +184,6 @@ class Renderer:
 
         That is `apply_chat_template` without a generation prompt, as Hugging Face's classifiers
         are trained. These tokens need not be a prefix of those of the conversation that goes on.
-
-        Args:
-            most_tokens: see `encode_state`.
-
-        Raises:
-            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
-            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template refuses the messages in every form.
         """
         text = self._texts.conversation(messages)
         self._refuse_longer("the conversation", len(text), most_tokens)

@@ -59,9 +59,6 @@ def find_frame(
         opened: rendering of a user's turn with the generation prompt.
         past: of that turn, the reply and the answer to it.
         last: of that turn and the reply.
-
-    Raises:
-        RenderingError: the template leaves the reply out.
     """
     if mark not in past:
         raise RenderingError(

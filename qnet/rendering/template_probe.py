@@ -28,11 +28,7 @@ _SHAPES: Final = ((False, False), (True, False), (False, True), (True, True))
 
 
 def build_turn_texts(template: ChatTemplate) -> TurnTexts:
-    """Turns of the template, rendered as it wants them.
-
-    Raises:
-        RenderingError: the template leaves out what is said.
-    """
+    """Turns of the template, rendered as it wants them."""
     texts = _with_style(template)
     traits = replace(
         texts.traits,

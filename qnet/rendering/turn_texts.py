@@ -52,11 +52,7 @@ class Observed:
 
 
 class TurnTexts:
-    """Renders replies, and what stands between them, with one chat template.
-
-    Raises:
-        RenderingError: the template leaves out what the assistant said.
-    """
+    """Renders replies, and what stands between them, with one chat template."""
 
     def __init__(self, template: ChatTemplate, traits: TemplateTraits) -> None:
         self.template = template
@@ -90,11 +86,7 @@ class TurnTexts:
         return self.plain.lead_in + text + self.plain.lead_out if found is None else found
 
     def conversation(self, messages: Sequence[Message]) -> str:
-        """A conversation that ends with a reply, as the template itself prints it as a whole.
-
-        Raises:
-            RenderingError: the template refuses the messages in every form.
-        """
+        """A conversation that ends with a reply, as the template itself prints it as a whole."""
         try:
             return self.template.render(self._rows(messages, thoughts=True))
         except RenderingError:  # roles in an order that it refuses, as in `answer`
@@ -137,11 +129,7 @@ class TurnTexts:
     def native_answer(
         self, reply: Message, messages: Sequence[Message], *, before: Sequence[Message] = ()
     ) -> Observed:
-        """The same, with each message in its own role.
-
-        Raises:
-            RenderingError: the template refuses the order of the roles.
-        """
+        """The same, with each message in its own role."""
         frame = self._frame_of(reply)
         context = self._rows(before) if self.traits.positional and before else [self._row(_ASKED)]
         mark = _MARK
@@ -176,11 +164,7 @@ class TurnTexts:
         return Observed(whole[:length], whole[length:])
 
     def reply_with_calls(self, message: Message) -> str:
-        """The reply as the template prints its calls.
-
-        Raises:
-            RenderingError: it prints them in another way than others.
-        """
+        """The reply as the template prints its calls."""
         frame = self._frame(self._frame_of(message))
         names = [call.name for call in message.tool_calls]
         rows = [self._row(_ASKED), self._call_row(message)]

@@ -18,15 +18,7 @@ def build_shared_prefix_scorer(
     cache_bytes: int,
     tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
 ) -> FastScorer:
-    """The fast scorer of a Q model of any kind.
-
-    Args:
-        cache_bytes: for the histories kept between steps; an ensemble's members share it.
-        tokens_per_forward: longest packed row of one forward pass.
-
-    Raises:
-        CheckpointError: the architecture does not run on packed tokens.
-    """
+    """The fast scorer of a Q model of any kind."""
     match loaded:
         case LoadedQNet():
             return SharedPrefixScorer(
@@ -54,9 +46,6 @@ def build_serving_scorer(
 
     Args:
         full_sequences: allow these; without it such an architecture is refused with the reason.
-
-    Raises:
-        CheckpointError: the architecture does not run on packed tokens, and nothing else may.
     """
     try:
         return build_shared_prefix_scorer(

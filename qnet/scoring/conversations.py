@@ -34,12 +34,7 @@ class ConversationRenderer:
     pad_token_id: int | None
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the context.
-            InvalidCandidatesError: the request has no candidates, or they bring observations.
-        """
+        """The request's tokens."""
         require_candidates(request)
         require_observations(request, name=self.name, reads_observation=False)
         whole = [self._encode((*request.history, said)) for said in request.candidates]

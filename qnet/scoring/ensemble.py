@@ -47,13 +47,7 @@ class EnsembleScorer:
         self._members = tuple(members)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; tokens are counted once for each member.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed a member's context.
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-        """
+        """Q of each candidate, in the requests' order; tokens are counted once for each member."""
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> tuple[Any, ...]:
@@ -71,11 +65,7 @@ class EnsembleScorer:
         return _means(results)
 
     def prepare_history(self, request: ScoreRequest) -> list[tuple[HistoryReader, Any]]:
-        """The tokens of a history for each member that can read ahead.
-
-        Raises:
-            HistoryTooLongError: the history exceeds a member's context.
-        """
+        """The tokens of a history for each member that can read ahead."""
         able = [member for member in self._members if isinstance(member, HistoryReader)]
         prepared = [(member, member.prepare_history(request)) for member in able]
         return [(member, tokens) for member, tokens in prepared if tokens is not None]

@@ -23,11 +23,7 @@ class FeatureScorer:
         self._model = model
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate.
-
-        Raises:
-            InvalidCandidatesError: a request has no candidates, or they bring observations.
-        """
+        """Q of each candidate."""
         return [self._score(request) for request in requests]
 
     def prepare(self, request: ScoreRequest) -> ScoreRequest:

@@ -49,12 +49,7 @@ class FullSequenceScorer:
         self.reads_observation = getattr(self._naive, "reads_observation", False)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates.
-        """
+        """Q of each candidate, in the requests' order."""
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:

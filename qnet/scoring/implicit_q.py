@@ -36,13 +36,7 @@ class NaiveImplicitScorer:
 
     @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; every candidate costs its whole sequence, twice.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed a model's context.
-            InvalidCandidatesError: a request has no candidates.
-            MalformedHistoryError: a history without tokens, after which nothing has a probability.
-        """
+        """Q of each candidate; every candidate costs its whole sequence, twice."""
         return [self.score_rendered(self.prepare(request)) for request in requests]
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
@@ -89,13 +83,7 @@ class SharedPrefixImplicitScorer:
         self.context = min(self._policy.context, self._reference.context)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; tokens are counted once for each model.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed a model's context.
-            InvalidCandidatesError: a request has no candidates.
-            MalformedHistoryError: a history without tokens, after which nothing has a probability.
-        """
+        """Q of each candidate, in the requests' order; tokens are counted once for each model."""
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
@@ -116,11 +104,7 @@ class SharedPrefixImplicitScorer:
         ]
 
     def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
-        """The tokens of a history without candidates.
-
-        Raises:
-            HistoryTooLongError: the history exceeds a model's context.
-        """
+        """The tokens of a history without candidates."""
         renderer = RequestRenderer(self._loaded.renderer, self.name, self.context)
         return renderer.prepare_history(request)
 

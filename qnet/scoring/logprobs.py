@@ -45,12 +45,7 @@ class LogprobReading:
 
 
 class SharedPrefixLogprobScorer:
-    """log pi(a | s) of a policy as a score: the sum over the action's tokens, its end included.
-
-    Args:
-        cache_bytes: for the histories kept between steps.
-        tokens_per_forward: longest packed row of one forward pass.
-    """
+    """log pi(a | s) of a policy as a score: the sum over the action's tokens, its end included."""
 
     def __init__(
         self,
@@ -67,12 +62,7 @@ class SharedPrefixLogprobScorer:
         self._requests = RequestRenderer(loaded.renderer, self.name, self.context)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """log pi of each candidate, in the requests' order.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the context.
-            InvalidCandidatesError: a request has no candidates.
-        """
+        """log pi of each candidate, in the requests' order."""
         rendered = [self._requests.prepare(request) for request in requests]
         return [
             ScoreResult(

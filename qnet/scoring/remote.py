@@ -13,12 +13,7 @@ from qguide.qnet.usage import TokenUsage
 
 
 class RemoteScorer(ABC):
-    """One request to a server for each batch and cache salt.
-
-    Args:
-        requests: makes the tokens of requests.
-        server: closed with the scorer.
-    """
+    """One request to a server for each batch and cache salt."""
 
     def __init__(
         self, requests: RequestRenderer | ConversationRenderer, server: PoolingServer
@@ -30,24 +25,11 @@ class RemoteScorer(ABC):
         self._connection = server
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; NaN where the server's answer is not finite.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the context.
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-            ScorerUnavailableError: the server gave no answer, or none that is one.
-            UnscorableError: the server refuses one of the requests, or all of them.
-        """
+        """Q of each candidate, in the requests' order; NaN where the answer is not finite."""
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the context.
-            InvalidCandidatesError: see `score`.
-        """
+        """The request's tokens."""
         return self._requests.prepare(request)
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:

@@ -30,10 +30,6 @@ class RemoteClassifyScorer(RemoteScorer):
         loaded: the classifier without its weights.
         server: closed with the scorer, and where it is refused.
         max_tokens: longest conversation; None takes all that the classifier can.
-
-    Raises:
-        ConfigError: the server cannot be reached, serves another model or too short a context,
-            does not answer a prompt with one finite number, or gives no logits.
     """
 
     def __init__(

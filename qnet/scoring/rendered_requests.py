@@ -102,23 +102,14 @@ class RequestRenderer:
         return replace(rendered, features=_features(rendered))
 
     def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
-        """The key of a history in a prefix cache, before its candidates are known.
-
-        Raises:
-            HistoryTooLongError: the history exceeds the context.
-        """
+        """The key of a history in a prefix cache, before its candidates are known."""
         state = self.renderer.encode_state(request.history, most_tokens=self.context)
         require_fit(len(state.token_ids), name=self.name, context=self.context)
         return request.cache_salt, state.token_ids
 
 
 def request_size(renderer: Renderer, request: ScoreRequest, context: int) -> RequestSize:
-    """Number of tokens of a request, however many they are.
-
-    Raises:
-        MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-        RenderingError: the chat template refuses the messages in every form.
-    """
+    """Number of tokens of a request, however many they are."""
     actions = [len(renderer.encode_candidate(candidate)) for candidate in request.candidates]
     answers = map(len, _encode_observations(renderer, request, None))
     behind = [action + answer for action, answer in zip(actions, answers, strict=True)]
@@ -201,12 +192,7 @@ def _features(request: RenderedRequest) -> NDArray[np.float32]:
 
 
 def require_observations(request: ScoreRequest, *, name: str, reads_observation: bool) -> None:
-    """Refuse observations that a Q model does not read, and their absence where it does.
-
-    Raises:
-        InvalidCandidatesError: observations are given where none are read, or missing where they
-            are.
-    """
+    """Refuse observations that a Q model does not read, and their absence where it does."""
     if request.observations and not reads_observation:
         raise InvalidCandidatesError(
             f"candidates bring an observation, but {name} reads Q at the action, before anything "
@@ -222,10 +208,6 @@ def require_observations(request: ScoreRequest, *, name: str, reads_observation:
 
 
 def require_candidates(request: ScoreRequest) -> None:
-    """Refuse a request that asks for nothing.
-
-    Raises:
-        InvalidCandidatesError: the request has no candidates.
-    """
+    """Refuse a request that asks for nothing."""
     if not request.candidates:
         raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")

@@ -43,11 +43,7 @@ def split_rules(source: str) -> tuple[tuple[RuleName, ...], str]:
 
 
 def rule_values(rule: RuleName, request: ScoreRequest) -> tuple[float, ...]:
-    """Value of each candidate by a rule.
-
-    Raises:
-        ScorerUnavailableError: a candidate has no log-likelihood.
-    """
+    """Value of each candidate by a rule."""
     match rule:
         case "validity":
             return tuple(float(is_valid(reply, request.tools)) for reply in request.candidates)
@@ -70,11 +66,7 @@ def is_valid(reply: Message, tools: Sequence[Mapping[str, Any]]) -> bool:
 def rules_before(
     rules: Sequence[RuleName], request: ScoreRequest, result: ScoreResult
 ) -> ScoreResult:
-    """A scorer's result with the values of the rules before it.
-
-    Raises:
-        ScorerUnavailableError: a candidate has no log-likelihood.
-    """
+    """A scorer's result with the values of the rules before it."""
     if not rules:
         return result
     own = zip(*(rule_values(rule, request) for rule in rules), strict=True)
@@ -83,21 +75,13 @@ def rules_before(
 
 
 def result_by_rules(rules: Sequence[RuleName], request: ScoreRequest) -> ScoreResult:
-    """The result of rules alone: the last one's values, behind the others.
-
-    Raises:
-        ScorerUnavailableError: a candidate has no log-likelihood.
-    """
+    """The result of rules alone: the last one's values, behind the others."""
     *before, last = rules
     return rules_before(before, request, ScoreResult(rule_values(last, request), 0))
 
 
 class RuleScorer:
-    """A scorer whose values are those of the last rule, behind the others.
-
-    Args:
-        rules: at least one.
-    """
+    """A scorer whose values are those of the last rule, behind the others."""
 
     ranks = True
 
@@ -106,11 +90,7 @@ class RuleScorer:
         self._rules = tuple(rules)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Value of each candidate.
-
-        Raises:
-            ScorerUnavailableError: a candidate has no log-likelihood.
-        """
+        """Value of each candidate."""
         return [result_by_rules(self._rules, request) for request in requests]
 
 
@@ -125,11 +105,7 @@ class RuledScorer:
         self._rules = tuple(rules)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, and the values of the rules.
-
-        Raises:
-            ScorerUnavailableError: a candidate has no log-likelihood.
-        """
+        """Q of each candidate, and the values of the rules."""
         results = self.inner.score(requests)
         return [
             rules_before(self._rules, request, result)

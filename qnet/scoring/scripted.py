@@ -32,12 +32,7 @@ class ScriptedScorer:
         self._otherwise = otherwise
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; a word counts as a token.
-
-        Raises:
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-        """
+        """Q of each candidate; a word counts as a token."""
         return [self._score(request) for request in requests]
 
     def prepare(self, request: ScoreRequest) -> ScoreRequest:

@@ -47,13 +47,7 @@ class NaiveScorer:
 
     @torch.inference_mode()
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; every candidate costs its whole sequence.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-        """
+        """Q of each candidate; every candidate costs its whole sequence."""
         return [self.score_rendered(self.prepare(request)) for request in requests]
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
@@ -107,22 +101,11 @@ class SharedPrefixScorer:
         self._requests = _request_renderer(loaded, self.context)
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: a request has no candidates, or they bring observations where
-                Q is read at the action, or none where it is read after them.
-        """
+        """Q of each candidate, in the requests' order."""
         return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: see `score`.
-        """
+        """The request's tokens."""
         return self._requests.prepare(request)
 
     @torch.inference_mode()
@@ -146,11 +129,7 @@ class SharedPrefixScorer:
         return _results(prepared, known, q_values)
 
     def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
-        """The tokens of a history without candidates; None for a classifier.
-
-        Raises:
-            HistoryTooLongError: the history exceeds the context.
-        """
+        """The tokens of a history without candidates; None for a classifier."""
         return self._requests.prepare_history(request)
 
     def read_ahead(

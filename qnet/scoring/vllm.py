@@ -43,10 +43,6 @@ class VllmScorer(RemoteScorer):
         loaded: the Q model without its trunk.
         server: where the trunk is; closed with the scorer, and where it is refused.
         max_tokens: longest sequence; None takes all that the trunk can.
-
-    Raises:
-        ConfigError: the server cannot be reached, serves another trunk or too short a context,
-            has its prefix cache off, or answers what the head cannot read.
     """
 
     def __init__(

@@ -142,20 +142,12 @@ class PoolingServer:
         self._http.close()
 
     def served_contexts(self) -> dict[str, int | None]:
-        """The most tokens that each served model takes, None where the server does not say.
-
-        Raises:
-            ScorerUnavailableError: no answer, or none that can be read.
-        """
+        """The most tokens that each served model takes, None where the server does not say."""
         answer = self._read(_ModelList, self._ask("GET", "/v1/models"))
         return {card.id: card.max_model_len for card in answer.data}
 
     def cache_counters(self) -> CacheCounters | None:
-        """The prefix cache's counters; None where the server does not publish them.
-
-        Raises:
-            ScorerUnavailableError: no answer.
-        """
+        """The prefix cache's counters; None where the server does not publish them."""
         found = {"queries": 0.0, "hits": 0.0}
         lines = _COUNTER.findall(self._ask("GET", "/metrics").text)
         if {name for name, _ in lines} != set(found):
@@ -221,12 +213,7 @@ class PoolingServer:
 
 
 class VllmServer(PoolingServer):
-    """The client of one served trunk.
-
-    Args:
-        hidden_size: D of the hidden states that are expected.
-        others: see `PoolingServer`.
-    """
+    """The client of one served trunk."""
 
     def __init__(self, url: str, *, hidden_size: int, **others: Unpack[_Connection]) -> None:
         super().__init__(url, **others)
@@ -278,25 +265,12 @@ class ClassifyServer(PoolingServer):
     """The client of one served classifier with one label."""
 
     def logits(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> list[float]:
-        """The classifier's logit of each sequence; NaN is possible, as in `hidden_states`.
-
-        Args:
-            cache_salt: see `VllmServer.hidden_states`.
-
-        Raises:
-            ScorerUnavailableError: no answer, or another than was asked for.
-            UnscorableError: the server refuses one of the sequences, or all of them.
-        """
+        """The classifier's logit of each sequence; NaN is possible, as in `hidden_states`."""
         # The default is a sigmoid for most models with one label.
         return self._classify(sequences, cache_salt, use_activation=False)
 
     def activations(self, sequences: Sequence[list[int]]) -> list[float]:
-        """The logits as the server changes them unless it is told not to: sigmoids, mostly.
-
-        Raises:
-            ScorerUnavailableError: see `logits`.
-            UnscorableError: see `logits`.
-        """
+        """The logits as the server changes them unless it is told not to: sigmoids, mostly."""
         return self._classify(sequences, "", use_activation=True)
 
     def _classify(

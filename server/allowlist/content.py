@@ -47,11 +47,7 @@ class Reach:
     fields: Collection[str] = ()
 
     def check_parts(self, content: object, place: str) -> None:
-        """Check the content of a chat's message.
-
-        Raises:
-            InvalidRequestError: it has a part, an address or a reference that is not allowed.
-        """
+        """Check the content of a chat's message."""
         if not isinstance(content, list):
             return
         for index, part in enumerate(content):
@@ -65,11 +61,7 @@ class Reach:
         self.check_addresses(content, place)
 
     def check_addresses(self, value: object, place: str) -> None:
-        """Check every address and reference in a part, or in parts within parts.
-
-        Raises:
-            InvalidRequestError: one is not allowed.
-        """
+        """Check every address and reference in a part, or in parts within parts."""
         if isinstance(value, list):
             for index, inner in enumerate(value):
                 self.check_addresses(inner, f"{place}[{index}]")
@@ -116,11 +108,7 @@ class Reach:
 
 
 def check_tools(parameters: Mapping[str, Any]) -> None:
-    """Check that a chat's tools are those that the caller runs itself.
-
-    Raises:
-        UnsupportedParameterError: a tool, or the choice of one, that the upstream would run.
-    """
+    """Check that a chat's tools are those that the caller runs itself."""
     tools = parameters.get("tools") or ()
     if not isinstance(tools, Sequence) or isinstance(tools, str):
         raise _not_ours("tools", type(tools).__name__, "tools")

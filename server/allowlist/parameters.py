@@ -79,9 +79,6 @@ def chat_parameters(
     Args:
         named: by the operator, in addition.
         names: the caller's name of each parameter that its dialect calls otherwise.
-
-    Raises:
-        UnsupportedParameterError: a parameter that only the operator may set.
     """
     passed: dict[str, Any] = {}
     left_out = []

@@ -47,11 +47,7 @@ def input_of(arguments: str) -> tuple[dict[str, Any], bool]:
 
 
 def _finite(number: str) -> float:
-    """A number that JSON has.
-
-    Raises:
-        ValueError: it is NaN or infinite, also for having too large an exponent.
-    """
+    """A number that JSON has."""
     if not math.isfinite(read := float(number)):
         raise ValueError(f"{number} is no JSON number")
     return read

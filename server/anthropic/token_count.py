@@ -28,10 +28,6 @@ async def count_tokens(
         history: the prompt, see `prompt_history`.
         q_model: the caller's; None is the default.
         tools: the prompt has tools.
-
-    Raises:
-        InvalidRequestError: neither has a tokenizer in this server.
-        UnknownModelError: there is no such Q model.
     """
     if isinstance(policy.model, CountsTokens):
         tokens = await policy.model.count_tokens(history)
@@ -53,10 +49,6 @@ def prompt_history(prompt: Callable[[], Json], policy: ServedPolicy, settings: S
 
     Args:
         prompt: translates it to the fields of a chat completion's body.
-
-    Raises:
-        InvalidRequestError: a tool is nested too deeply.
-        MalformedHistoryError: the policy, or if it is an upstream the Q model, cannot read it.
     """
     fields = {name: value for name, value in prompt().items() if value is not None}
     chat = chat_request_of(fields)

@@ -67,13 +67,7 @@ class Asked:
 
 
 def read_message(body: MessagesRequest) -> Asked:
-    """Translate a request to a chat completion's.
-
-    Raises:
-        InvalidRequestError: `tool_choice` names no tool, or a field that is passed on is malformed.
-        MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
-        UnsupportedParameterError: a tool is one of those that Anthropic runs or defines.
-    """
+    """Translate a request to a chat completion's."""
     chat = chat_prompt(body) | {
         "max_tokens": body.max_tokens,
         "temperature": body.temperature,
@@ -95,11 +89,7 @@ def read_message(body: MessagesRequest) -> Asked:
 
 
 def chat_prompt(body: Prompt) -> Json:
-    """The prompt as fields of a chat completion's body; null where there is nothing.
-
-    Raises:
-        InvalidRequestError, MalformedHistoryError, UnsupportedParameterError: see `read_message`.
-    """
+    """The prompt as fields of a chat completion's body; null where there is nothing."""
     choice = body.tool_choice
     one_call = bool(choice and choice.disable_parallel_tool_use)
     return {

@@ -39,11 +39,7 @@ def is_long(body: bytes) -> bool:
 
 
 class LongBodies:
-    """The thread, and the turns at it; the key that has used it least is next.
-
-    Args:
-        clock: monotonic clock in seconds.
-    """
+    """The thread, and the turns at it; the key that has used it least is next."""
 
     def __init__(self, *, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock

@@ -8,11 +8,7 @@ from qguide.server.streaming.events import Json
 
 
 def made_call(tool: Json, k: int) -> Json:
-    """A call of a tool.
-
-    Args:
-        k: chooses among the values that the schema names.
-    """
+    """A call of a tool."""
     call = {"id": f"call_{uuid.uuid4().hex}", "type": tool["type"]}
     if tool["type"] == "custom":
         return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}

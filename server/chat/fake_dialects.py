@@ -16,11 +16,7 @@ _OVERLOADED: Final = 529
 
 
 def chat_of_message(body: Json) -> Json:
-    """The chat completion that a request for a message asks for.
-
-    Raises:
-        ValueError: it is one that Anthropic refuses.
-    """
+    """The chat completion that a request for a message asks for."""
     if not isinstance(body.get("max_tokens"), int):
         raise ValueError("max_tokens: Field required")
     if "n" in body or "seed" in body:
@@ -84,11 +80,7 @@ def message_error(status: int, error: Json) -> tuple[int, Json]:
 
 
 def chat_of_response(body: Json) -> Json:
-    """The chat completion that a request for a response asks for.
-
-    Raises:
-        ValueError: it is one that OpenAI refuses.
-    """
+    """The chat completion that a request for a response asks for."""
     if unknown := {"n", "seed", "messages", "max_tokens", "stop"} & body.keys():
         raise ValueError(f"Unknown parameter: {sorted(unknown)[0]!r}.")
     given = body["input"]

@@ -47,16 +47,7 @@ class UnfitFormatError(ValueError):
 
 
 def json_reply(response_format: Any, said: str, k: int) -> str | None:
-    """The content of a reply in this format; None where it is plain text.
-
-    Args:
-        response_format: that of the request.
-        said: the reply of the script.
-        k: number of the reply; different ones get different values where the schema leaves room.
-
-    Raises:
-        UnfitFormatError: the type is unknown, or the schema has more than the simple keywords.
-    """
+    """The content of a reply in this format; None where it is plain text."""
     match response_format:
         case None | {"type": "text"}:
             return None
@@ -70,23 +61,14 @@ def json_reply(response_format: Any, said: str, k: int) -> str | None:
 
 
 class _Values:
-    """Values that fit the parts of one schema.
-
-    Args:
-        root: the whole schema, which `$ref` points into.
-        k: varies the values.
-    """
+    """Values that fit the parts of one schema."""
 
     def __init__(self, root: Schema, k: int) -> None:
         self._root = root
         self._k = k
 
     def of(self, schema: Any, name: str, depth: int = 0) -> Any:
-        """A value of a part.
-
-        Args:
-            name: of the property, which texts begin with.
-        """
+        """A value of a part."""
         if not isinstance(schema, Mapping) or depth > _DEEPEST:
             raise UnfitFormatError(f"the schema of {name!r} is no object, or nested too deeply")
         if unknown := sorted(schema.keys() - _READ - _IGNORED):

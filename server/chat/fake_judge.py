@@ -58,12 +58,7 @@ def read_question(messages: Sequence[Mapping[str, Any]]) -> Verdict | None:
 
 
 def proposal_value(turns: Sequence[tuple[str, str]], proposal: str) -> float:
-    """The rule's value, in [0, 1].
-
-    Args:
-        turns: role and text of each turn so far.
-        proposal: text of the agent's next turn.
-    """
+    """The rule's value, in [0, 1]."""
     action = _action_of(proposal)
     if any(role == "assistant" and _action_of(text) == action for role, text in turns):
         return 0.0

@@ -160,11 +160,7 @@ class ChatCompletionRequest(WholeRequest):
 
 
 def chat_request_of(fields: Mapping[str, object]) -> ChatCompletionRequest:
-    """A chat completion request with the fields of another dialect's request.
-
-    Raises:
-        InvalidRequestError: a field that the other dialect passes on is malformed.
-    """
+    """A chat completion request with the fields of another dialect's request."""
     try:
         return ChatCompletionRequest.model_validate(fields)
     except ValidationError as error:
@@ -192,11 +188,7 @@ class OpenAIErrorBody(BaseModel):
 
 
 def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOptions:
-    """The body's options, overridden by X-QGuide-… headers.
-
-    Raises:
-        InvalidRequestError: a header names no option or has an invalid value.
-    """
+    """The body's options, overridden by X-QGuide-… headers."""
     given = {
         name.lower().removeprefix(_HEADER).replace("-", "_"): value
         for name, value in headers.items()

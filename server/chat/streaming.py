@@ -7,11 +7,7 @@ from qguide.server.streaming.events import DONE, HEARTBEAT, Json, event
 
 
 class ChunkWriter:
-    """Heartbeats, then the chunks of the chosen candidate; implements `EventWriter`.
-
-    Args:
-        include_usage: end with a chunk that has the usage.
-    """
+    """Heartbeats, then the chunks of the chosen candidate; implements `EventWriter`."""
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage

@@ -65,13 +65,6 @@ def read_request(
 
     Args:
         names: the caller's name of each parameter that its dialect calls otherwise, for errors.
-
-    Raises:
-        InvalidCandidatesError: M is below n.
-        InvalidRequestError: the policy cannot read the history, or no Q model can and the request
-            says that this is an error; or it has an address that callers may not send.
-        UnsupportedParameterError: a parameter that only upstreams support, or that callers may not
-            send to them.
     """
     n = body.n or 1
     num_candidates = options.num_candidates
@@ -146,11 +139,7 @@ def _check_in_process(
 
 
 def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) -> dict[str, Any]:
-    """The response body: OpenAI's completion, extended by `qguide`.
-
-    Args:
-        n: number of candidates to return, best first.
-    """
+    """The response body: OpenAI's completion, extended by `qguide`."""
     decision = taken.decision
     best = decision.ranked[:n]
     usage = decision.usage

@@ -6,11 +6,7 @@ from qguide.server.streaming.events import DONE, HEARTBEAT, Json, event, pieces_
 
 
 class TextWriter:
-    """Heartbeats, then the texts in parts; implements `EventWriter`.
-
-    Args:
-        include_usage: end with a part that has the usage.
-    """
+    """Heartbeats, then the texts in parts; implements `EventWriter`."""
 
     def __init__(self, *, include_usage: bool) -> None:
         self._include_usage = include_usage
@@ -31,11 +27,7 @@ class TextWriter:
 
 
 def parts_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
-    """Split a finished completion into the parts of a stream.
-
-    Args:
-        include_usage: append a part without choices that has the usage.
-    """
+    """Split a finished completion into the parts of a stream."""
     more = ("choices", "usage", "qguide")
     head = {name: value for name, value in completion.items() if name not in more}
     last = len(completion["choices"]) - 1

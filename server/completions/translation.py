@@ -18,12 +18,7 @@ _PASSED_ON: Final = ("created", "model", "usage", "qguide", "system_fingerprint"
 
 
 def to_chat_request(body: CompletionRequest) -> ChatCompletionRequest:
-    """The chat completion request that asks for the same answer; the prompt is its user message.
-
-    Raises:
-        InvalidRequestError: there is not exactly one prompt, or a parameter is malformed.
-        UnsupportedParameterError: a parameter that a chat has nothing for.
-    """
+    """The chat completion request that asks for the same answer; the prompt is its user message."""
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
     if len(prompts) != 1:
         raise InvalidRequestError(f"prompt has {len(prompts)} texts; send one in each request")

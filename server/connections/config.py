@@ -18,11 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) -> uvicorn.Config:
-    """Build the uvicorn configuration for an application.
-
-    Args:
-        port: overrides the port of the settings.
-    """
+    """Build the uvicorn configuration for an application."""
 
     def count_closed(reason: str) -> None:
         app.state.metrics.connections_closed.labels(reason).inc()

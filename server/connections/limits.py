@@ -65,9 +65,6 @@ class ConnectionTable:
 
     Otherwise a client with `max_connections_per_address` idle connections would lock out everyone
     behind the same address, for example that of a proxy.
-
-    Args:
-        count_closed: called with the reason when the server closes a connection.
     """
 
     def __init__(self, limits: ConnectionLimits, count_closed: Callable[[str], None]) -> None:

@@ -8,11 +8,7 @@ from qguide.qnet.errors import ConfigError
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Bind every address of a host; nobody can connect until a server listens on them.
-
-    Raises:
-        ConfigError: the host has no address here, or the port is in use or not allowed.
-    """
+    """Bind every address of a host; nobody can connect until a server listens on them."""
     try:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

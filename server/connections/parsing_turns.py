@@ -20,11 +20,7 @@ _LONGEST_REST_S: Final = 0.1
 
 
 class ParsingTurns:
-    """Lets one connection parse some of its data at a time, in order of arrival.
-
-    Args:
-        clock: monotonic clock in seconds.
-    """
+    """Lets one connection parse some of its data at a time, in order of arrival."""
 
     def __init__(self, *, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock

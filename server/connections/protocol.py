@@ -170,11 +170,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or trailer.
-
-        Raises:
-            RefusedError: there are too many, or they are too large together.
-        """
+        """Count a header or trailer."""
         self._calls += 1
         self._headers_seen += 1
         self._is_chunked |= name.lower() == b"transfer-encoding"
@@ -186,11 +182,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Pass the request on to the application.
-
-        Raises:
-            RefusedError: too many requests are pipelined on this connection.
-        """
+        """Pass the request on to the application."""
         if len(self.pipeline) >= _MAX_PIPELINED:
             self._refusal = _TOO_MANY_PIPELINED
             raise RefusedError
@@ -205,11 +197,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._running.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Receive a piece of the body: a chunk, or what arrived together.
-
-        Raises:
-            RefusedError: there are too many.
-        """
+        """Receive a piece of the body: a chunk, or what arrived together."""
         self._calls += 1
         self._chunks += 1
         if self._chunks > self.limits.max_chunks:

@@ -21,11 +21,7 @@ _ERROR: Final = "error"
 
 
 def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json]:
-    """The messages of a chat completion.
-
-    Raises:
-        MalformedHistoryError: a part has no place in a chat completion, or a result no call.
-    """
+    """The messages of a chat completion."""
     turns: list[Json] = []
     if system and system.parts:
         parts = [_part(part, "systemInstruction.parts") for part in system.parts]

@@ -54,17 +54,7 @@ class Asked:
 
 
 def read_content(body: GenerateContentRequest, model: str) -> Asked:
-    """Translate a request to a chat completion's.
-
-    Args:
-        model: of the request's path.
-
-    Raises:
-        InvalidRequestError: several candidates are asked for, or a form that an answer cannot have.
-        MalformedHistoryError: a part has no place in a chat completion, or a result no call.
-        UnsupportedParameterError: a tool is one that Google runs, or a part of the prompt is cached
-            at Google's.
-    """
+    """Translate a request to a chat completion's."""
     if _CACHED & body.parameters.keys():
         raise UnsupportedParameterError(
             "cachedContent is a part of the prompt that only Google has; send it in contents",
@@ -99,11 +89,7 @@ def read_content(body: GenerateContentRequest, model: str) -> Asked:
 
 
 def chat_prompt(body: GeminiPrompt, model: str) -> Json:
-    """The prompt as fields of a chat completion's body; null where there is nothing.
-
-    Raises:
-        InvalidRequestError, MalformedHistoryError, UnsupportedParameterError: see `read_content`.
-    """
+    """The prompt as fields of a chat completion's body; null where there is nothing."""
     calling = body.tool_config.function_calling_config if body.tool_config else None
     return {
         "model": model,

@@ -13,11 +13,7 @@ from qguide.server.q_models.served import QModelLease
 def comparable(
     asked: GuidedStepRequest, q_model: QModelLease, *, adaptive_wanted: bool
 ) -> GuidedStepRequest:
-    """The request without adaptive M if its Q-values are places in the order of one step.
-
-    Raises:
-        InvalidRequestError: the caller asked for it; the operator's default is left out.
-    """
+    """The request without adaptive M if its Q-values are places in the order of one step."""
     if not q_model.ranks or not asked.options.adaptive:
         return asked
     if adaptive_wanted:

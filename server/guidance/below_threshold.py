@@ -29,11 +29,7 @@ def threshold_of(settings: ThresholdSettings | None) -> Threshold | None:
 def action_policies(
     decision: Decision, settings: ThresholdSettings | None, own: str
 ) -> tuple[str, ...]:
-    """Name of the policy that drew for each action; "" for `stop`, which draws nothing.
-
-    Args:
-        own: the step's policy.
-    """
+    """Name of the policy that drew for each action; "" for `stop`, which draws nothing."""
     if decision.below_threshold is None or settings is None:
         return ()
     drawers = {"refine": own, "escalate": settings.policy, "stop": ""}
@@ -41,11 +37,7 @@ def action_policies(
 
 
 def action_rows(decision: Decision, policies: Sequence[str]) -> tuple[ThresholdActionRow, ...]:
-    """The actions of a step as they are recorded.
-
-    Args:
-        policies: the policy of each action.
-    """
+    """The actions of a step as they are recorded."""
     below = decision.below_threshold
     if below is None:
         return ()
@@ -66,11 +58,7 @@ def action_rows(decision: Decision, policies: Sequence[str]) -> tuple[ThresholdA
 
 
 def require_not_stopped(decision: Decision, q_model: QModelLease) -> None:
-    """Refuse to answer with a candidate where the operator's threshold says so.
-
-    Raises:
-        BelowThresholdError: no candidate may be taken.
-    """
+    """Refuse to answer with a candidate where the operator's threshold says so."""
     below = decision.below_threshold
     if below is None or not below.stopped:
         return

@@ -41,11 +41,7 @@ class DomainScorer:
         self._q_model = q_model
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate of a state inside.
-
-        Raises:
-            OutOfDomainError: the state is outside.
-        """
+        """Score each candidate of a state inside."""
         if reason := await reason_outside(self._domain, request.history):
             self._metrics.out_of_domain.labels(self._q_model).inc()
             raise OutOfDomainError(

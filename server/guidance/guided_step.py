@@ -75,11 +75,7 @@ class GuidedStepService:
     learning: Learning | None = None
 
     def check_num_candidates(self, num_candidates: int) -> None:
-        """Refuse an M that is out of range.
-
-        Raises:
-            InvalidCandidatesError: it is below 1 or above the limit.
-        """
+        """Refuse an M that is out of range."""
         most = self.settings.max_candidates
         if not 1 <= num_candidates <= most:
             raise InvalidCandidatesError(
@@ -181,11 +177,7 @@ class GuidedStepService:
         return replace(asked, options=options.model_copy(update=settled))
 
     async def _fitting(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
-        """The request, blind if its history cannot be scored in any way that is allowed.
-
-        Raises:
-            HistoryTooLongError: such a history is an error; nothing was drawn yet.
-        """
+        """The request, blind if its history cannot be scored in any way that is allowed."""
         if asked.blind:
             return asked
         mode = long_history_mode(asked, self.settings)
@@ -196,11 +188,7 @@ class GuidedStepService:
         return replace(asked, too_long=error)
 
     def _guidable(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
-        """The request, blind if there is no Q model.
-
-        Raises:
-            UnknownModelError: there is none, and the caller or the operator wants no fallback.
-        """
+        """The request, blind if there is no Q model."""
         if not q_model.refusal:
             return asked
         error = UnknownModelError(q_model.refusal)
@@ -236,11 +224,7 @@ class GuidedStepService:
         return replace(asked, sampling=sampling), (*warnings, said)
 
     def _policy(self, asked: GuidedStepRequest, served: ServedPolicy | None = None) -> Policy:
-        """The policy; an upstream's router gets its draws, and no judge's requests, by episode.
-
-        Args:
-            served: None takes the request's.
-        """
+        """The policy; an upstream's router gets its draws, and no judge's requests, by episode."""
         session = upstream_session(asked.options.episode_id or "")
         policy = SessionPolicy((served or asked.policy).model, session)
         return MeteredPolicy(policy, self.metrics, stage="sample")
@@ -387,9 +371,5 @@ class ObstructedScorer:
         self._obstacle = obstacle
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Raise the obstacle.
-
-        Raises:
-            InvalidRequestError: always.
-        """
+        """Raise the obstacle."""
         raise self._obstacle

@@ -88,12 +88,7 @@ class LongHistoryScorer:
         self._choices = choices
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate after the history, or after a window of it.
-
-        Raises:
-            HistoryTooLongError: the history is too long, and windows are off or none fits.
-            ScorerUnavailableError: scoring failed or was not done in time.
-        """
+        """Score each candidate after the history, or after a window of it."""
         try:
             return await self._scorer.score(request)
         except HistoryTooLongError as refusal:

@@ -32,9 +32,6 @@ def as_it_came(
 
     Args:
         without: fields that this server takes and that the dialect has not.
-
-    Raises:
-        InvalidRequestError: an address or a reference that callers may not send.
     """
     if step.policy.dialect != dialect or step.policy.upstream_model is None:
         return step

@@ -18,9 +18,6 @@ def reading_ahead(
     """Read a history ahead during the block; yields the scorer for what is drawn meanwhile.
 
     The tokens that it cost are counted and charged like those of scoring, used or not.
-
-    Args:
-        scorer: the Q model, as it scores this step's candidates.
     """
     reading: ReadAhead | None = None
     with suppress(ScorerUnavailableError):  # the request that scores is told the same

@@ -84,30 +84,17 @@ class ScoringService:
     learning: Learning | None = None
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
-        """Validate messages and convert them to a history.
-
-        Raises:
-            InvalidRequestError: the history is malformed or too long.
-        """
+        """Validate messages and convert them to a history."""
         most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
         return to_history(messages, most=most, most_bytes=most_bytes)
 
     def candidates(self, given: Sequence[str | CandidateMessage]) -> TriedCandidates:
-        """Validate the caller's candidates and their observations, and convert them to messages.
-
-        Raises:
-            InvalidRequestError: one is malformed, or there are too many.
-        """
+        """Validate the caller's candidates and their observations, and convert them to messages."""
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_candidates(given, most=most, most_bytes=most_bytes)
 
     def drawn_candidates(self, item: ScoreItem) -> TriedCandidates:
-        """The candidates of an item, with what it says of their draws.
-
-        Raises:
-            InvalidRequestError: one is malformed, there are too many, or there is not one count or
-                log-likelihood for each.
-        """
+        """The candidates of an item, with what it says of their draws."""
         tried = self.candidates(item.candidates)
         if item.greedy is not None and item.greedy >= len(tried.messages):
             raise InvalidRequestError(
@@ -125,11 +112,7 @@ class ScoringService:
         return tried
 
     def documents(self, texts: Sequence[str]) -> tuple[Message, ...]:
-        """Validate a reranker's documents, which may repeat, and convert them to messages.
-
-        Raises:
-            InvalidRequestError: one is empty, or there are too many.
-        """
+        """Validate a reranker's documents, which may repeat, and convert them to messages."""
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_documents(texts, most=most, most_bytes=most_bytes)
 
@@ -142,12 +125,7 @@ class ScoringService:
         return name if known or self.settings.unknown_models == "error" else None
 
     def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
-        """Lease the Q model of that name for scores that are no step of an episode.
-
-        Raises:
-            InvalidRequestError: the request brings an outcome, which only a step can.
-            UnknownModelError: no such Q model is served.
-        """
+        """Lease the Q model of that name for scores that are no step of an episode."""
         if self.outcome is not None:
             raise InvalidRequestError(
                 f"the header {OUTCOME_HEADER} ends an episode after its step, and this request "
@@ -183,10 +161,6 @@ class ScoringService:
         selection: SelectionOptions | None = None,
     ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode; returns the Q model as well.
-
-        Args:
-            long_history: see `score`.
-            selection: see `score`.
 
         Raises:
             EpisodeClosedError: the episode has ended.
@@ -240,12 +214,6 @@ class ScoringService:
             long_history: "window" scores after a window of a history that is too long; None is an
                 error, for endpoints whose callers cannot choose.
             selection: what the request says of the choice; None chooses by Q alone.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: they have observations although the Q model reads none, or lack
-                them although it does.
-            ScorerUnavailableError: scoring failed or was not done in time.
         """
         rule = _rule(candidates, selection, self.settings, q_model)
         unique = _to_score(candidates)
@@ -300,11 +268,7 @@ def _rule(
     settings: Settings,
     q_model: QModelLease,
 ) -> SelectionRule | None:
-    """The rule of the choice; None is by Q alone.
-
-    Raises:
-        InvalidRequestError: the request asks for a posterior, and the draws are unknown.
-    """
+    """The rule of the choice; None is by Q alone."""
     if selection is None:
         return None
     rule = selection_rule(selection, settings, q_model)

@@ -39,11 +39,7 @@ def selection_rule(
     *,
     prior: PriorBy | None = None,
 ) -> SelectionRule:
-    """The rule of a request.
-
-    Args:
-        prior: the request's own source of the prior.
-    """
+    """The rule of a request."""
     fitted = _fitted(q_model)
     wanted = options.selection or (None if options.tau is None else "posterior")
     known: SelectionName = "argmax" if fitted is None else "posterior"

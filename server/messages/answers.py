@@ -75,11 +75,7 @@ class ThresholdResult(Body):
 
     @classmethod
     def of(cls, below: BelowThreshold | None, policies: Sequence[str]) -> Self | None:
-        """Convert from `qnet`'s actions.
-
-        Args:
-            policies: the policy of each action.
-        """
+        """Convert from `qnet`'s actions."""
         if below is None:
             return None
         actions = [

@@ -19,13 +19,7 @@ INSTRUCTING: Final = ("system", "developer")
 
 
 def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
-    """Convert the messages of a request to a history that a Q model can read.
-
-    Raises:
-        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: there are no messages, one is empty, the assistant's is the first or
-            last or follows another of its own, or a tool call has no result.
-    """
+    """Convert the messages of a request to a history that a Q model can read."""
     check_count(messages, most)
     history = tuple(message.to_message() for message in messages)
     check_size("messages", [message.text for message in history], most_bytes)
@@ -64,9 +58,6 @@ class TriedCandidates:
         Args:
             by: its source if both counts and log-likelihoods are known.
             greedy_weight: added to the log share of the greedy reply.
-
-        Raises:
-            InvalidCandidatesError: there is not one count, or log-likelihood, per candidate.
         """
         if not (self.counts and self.logprobs):
             by = "likelihood" if self.logprobs else "votes"
@@ -83,13 +74,7 @@ class TriedCandidates:
 def to_candidates(
     given: Sequence[str | CandidateMessage], *, most: int, most_bytes: int
 ) -> TriedCandidates:
-    """Convert the candidates of a request to assistant messages and their observations.
-
-    Raises:
-        HistoryTooLongError: together more text than `most_bytes`.
-        InvalidCandidatesError: there are none or too many; one is empty, repeated or not the
-            assistant's; or only some have an observation.
-    """
+    """Convert the candidates of a request to assistant messages and their observations."""
     if not 1 <= len(given) <= most:
         raise InvalidCandidatesError(
             f"candidates has {len(given)} entries; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
@@ -149,12 +134,7 @@ def _checked(
 
 
 def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
-    """Convert a reranker's documents to assistant messages; unlike candidates they may repeat.
-
-    Raises:
-        HistoryTooLongError: together more text than `most_bytes`.
-        InvalidCandidatesError: there are none or too many, or one is empty.
-    """
+    """Convert a reranker's documents to assistant messages; unlike candidates they may repeat."""
     if not 1 <= len(texts) <= most:
         raise InvalidCandidatesError(
             f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"

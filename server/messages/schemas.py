@@ -199,11 +199,7 @@ class ChatMessage(Body):
         return cls.model_validate(plain_message(message))
 
     def to_message(self) -> Message:
-        """Convert to `qnet`'s message.
-
-        Raises:
-            MalformedHistoryError: the content has a part that is not text.
-        """
+        """Convert to `qnet`'s message."""
         calls = calls_of(self.tool_calls)
         return Message(self.role, text_in(self.role, self.content), calls, self.tool_call_id or "")
 

@@ -72,13 +72,7 @@ class BodyReader:
         await self.app(scope, whole, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """Read the body; None if the client disconnected.
-
-        Raises:
-            BodyTooLargeError: it has, or announces, more bytes than the limit.
-            BodyTimeoutError: it did not arrive in time.
-            OverloadedError: it was aborted to make room for other bodies.
-        """
+        """Read the body; None if the client disconnected."""
         if _announced(scope) > self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
         try:

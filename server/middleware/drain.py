@@ -31,11 +31,7 @@ class Drain:
         self.refusing = False
 
     def check(self) -> None:
-        """Refuse a new request at the end of a shutdown.
-
-        Raises:
-            DrainingError: the server is about to stop.
-        """
+        """Refuse a new request at the end of a shutdown."""
         if self.refusing:
             raise DrainingError("the server is shutting down; retry, another replica will answer")
 

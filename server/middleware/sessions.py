@@ -51,11 +51,7 @@ class SessionIds:
 
 
 def _session_of(scope: Scope) -> str | None:
-    """The episode that the URL names, or else the header.
-
-    Raises:
-        InvalidRequestError: the id is too long, or has a control character.
-    """
+    """The episode that the URL names, or else the header."""
     named = _take_from_path(scope)
     place = f"the episode id in the path {PREFIX}ID/"
     if named is None:
@@ -71,11 +67,7 @@ def _session_of(scope: Scope) -> str | None:
 
 
 def _outcome_of(scope: Scope) -> float | None:
-    """The outcome that ends the episode of this request; None without one.
-
-    Raises:
-        InvalidRequestError: it is neither a number from 0 to 1 nor true or false.
-    """
+    """The outcome that ends the episode of this request; None without one."""
     header = _header_of(scope, _OUTCOME)
     if header is None:
         return None

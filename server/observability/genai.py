@@ -25,12 +25,7 @@ def record_draw(
     sampling: Sampling,
     episode_id: str | None,
 ) -> None:
-    """Record what a step asks of its policy, before it draws.
-
-    Args:
-        model: the upstream's model, or the policy in this process.
-        num_candidates: M.
-    """
+    """Record what a step asks of its policy, before it draws."""
     if not tracing.records:
         return
     attributes: Attributes = {

@@ -28,9 +28,6 @@ class MeteredPolicy:
 
     A draw that fails or is cancelled is charged for what upstreams have answered and the device
     has computed by then; the tokens of an unfinished upstream request are unknown.
-
-    Args:
-        stage: the stage that the draws belong to.
     """
 
     def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage) -> None:
@@ -58,11 +55,7 @@ class MeteredPolicy:
 
 
 class MeteredScorer:
-    """A scorer whose requests are traced, timed and charged, including those that fail.
-
-    Args:
-        q_model: `name@version`.
-    """
+    """A scorer whose requests are traced, timed and charged, including those that fail."""
 
     def __init__(self, scorer: AsyncScorer, metrics: Metrics, *, q_model: str) -> None:
         self.name = scorer.name

@@ -151,11 +151,7 @@ class OtelTracing:
 
 
 def build_tracing(endpoint: str | None) -> Tracing:
-    """Build the tracing that sends spans to an OTLP/HTTP endpoint; None switches it off.
-
-    Raises:
-        ConfigError: the extra `otel` is not installed.
-    """
+    """Build the tracing that sends spans to an OTLP/HTTP endpoint; None switches it off."""
     if endpoint is None:
         return NoTracing()
     try:

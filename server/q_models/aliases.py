@@ -30,9 +30,6 @@ class AliasTable:
         versions: `name@version` of each served Q model.
         aliases: plain names and aliases -> their targets.
         shadows: plain name -> the Q model that scores its requests a second time.
-
-    Raises:
-        RoutingError: a name would resolve to nothing, to itself or to two things.
     """
 
     versions: tuple[str, ...] = ()
@@ -60,11 +57,7 @@ class AliasTable:
         return name in self.versions or name in self.aliases
 
     def resolve(self, name: str, episode_id: str | None) -> str:
-        """Resolve a name to a version; without an episode a split resolves to its first arm.
-
-        Raises:
-            UnknownModelError: the name is unknown.
-        """
+        """Resolve a name to a version; without an episode a split resolves to its first arm."""
         if name not in self:
             raise UnknownModelError(
                 f"there is no Q model {name!r}; this server has {', '.join(sorted(self.aliases))}"
@@ -198,11 +191,7 @@ def plain_name(version: str) -> str:
 
 
 def join(name: str, version: str) -> str:
-    """Join name and version to `name@version`.
-
-    Raises:
-        RoutingError: the name or the version has invalid characters.
-    """
+    """Join name and version to `name@version`."""
     if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
         raise RoutingError(
             f"{name!r} and {version!r} are not a valid name and version; use 1 to 64 letters, "

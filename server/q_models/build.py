@@ -120,11 +120,7 @@ class Models:
         return {policy.name: policy for policy in (self.policy, *self.upstreams)}
 
     def find_policy(self, name: str | None) -> ServedPolicy:
-        """Find a policy by its name or its upstream's model name; None is the default.
-
-        Raises:
-            UnknownModelError: no such policy is served.
-        """
+        """Find a policy by its name or its upstream's model name; None is the default."""
         if name is None or name == DEFAULT_POLICY:
             return self.policy
         policies = self.policies

@@ -69,12 +69,7 @@ def build_judge(
     upstreams: Sequence[OpenAICompatiblePolicy],
     runtime: Runtime,
 ) -> JudgeQModel:
-    """Build the judge of an entry of `q_models`; nothing is asked before the first request.
-
-    Raises:
-        ConfigError: there is no such upstream, the prompt file cannot be read, or the version does
-            not begin with `judge-`.
-    """
+    """Build the judge of an entry of `q_models`; nothing is asked before the first request."""
     if version is not None and not version.startswith(VERSION):
         raise ConfigError(
             f"{name}@{version} in QGUIDE_Q_MODELS is a judge; begin its version with {VERSION!r}, "
@@ -91,11 +86,7 @@ def build_judge(
 def find_upstream(
     wanted: str, upstreams: Sequence[OpenAICompatiblePolicy]
 ) -> OpenAICompatiblePolicy:
-    """The upstream of that name, or the only one with that model.
-
-    Raises:
-        ConfigError: there is no such upstream, or several have the model.
-    """
+    """The upstream of that name, or the only one with that model."""
     named = [one for one in upstreams if one.name == wanted]
     found = named or [one for one in upstreams if one.model == wanted]
     if len(found) == 1:
@@ -109,11 +100,7 @@ def find_upstream(
 
 
 def check_judges(judges: Mapping[str, JudgeSettings], q_models: Mapping[str, str]) -> None:
-    """Check that each entry of `judges` belongs to a judge.
-
-    Raises:
-        ConfigError: one of them names something else.
-    """
+    """Check that each entry of `judges` belongs to a judge."""
     known = {name for q, source in q_models.items() if is_judge(source) for name in _names(q)}
     if unknown := sorted(judges.keys() - known):
         raise ConfigError(

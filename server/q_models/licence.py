@@ -12,14 +12,6 @@ def require_licence(manifest: Manifest | None, name: str, *, unlicensed: bool) -
     """Refuse a Q model that was judged and has no licence.
 
     One that nothing has judged is served: its manifest says nothing of a licence.
-
-    Args:
-        manifest: None for a fake.
-        name: that it is served under.
-        unlicensed: serve it all the same, with a warning in the log.
-
-    Raises:
-        CheckpointError: it has no licence.
     """
     licence = manifest.licence if manifest else None
     if licence is None or licence.granted:

@@ -18,12 +18,7 @@ from qguide.server.settings.settings import Settings
 def build_local_policy(
     settings: Settings, folder: Path, thread: DeviceThread
 ) -> tuple[LocalPolicy, LoadedPolicy]:
-    """The policy of a folder on the device thread, and the checkpoint that it is of.
-
-    Raises:
-        CheckpointError: the folder is no policy's.
-        ConfigError: the device is not available.
-    """
+    """The policy of a folder on the device thread, and the checkpoint that it is of."""
     check_device(settings.device)
     _set_threads(settings)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
@@ -37,12 +32,7 @@ def build_local_policy(
 
 
 def build_local_source(settings: Settings, folder: Path, source: Source) -> ScorerSource:
-    """Source of a Q model with its weights in this process.
-
-    Raises:
-        CheckpointError: the folder is no Q model's.
-        ConfigError: the device is not available.
-    """
+    """Source of a Q model with its weights in this process."""
     check_device(settings.device)
     _set_threads(settings)
     loaded = load_q_model(folder, dtype=_dtype(settings))
@@ -66,11 +56,7 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
 
 
 def check_device(name: str) -> None:
-    """Refuse a device that torch cannot use, before weights are read for it.
-
-    Raises:
-        ConfigError: torch does not know the device, or finds none.
-    """
+    """Refuse a device that torch cannot use, before weights are read for it."""
     given, otherwise = f"QGUIDE_DEVICE is {name!r}, but", "or set QGUIDE_DEVICE=cpu"
     try:
         device = torch.device(name)

@@ -41,11 +41,7 @@ class _RefusingScorer:
         self._reason = reason
 
     async def score(self, request: ScoreRequest) -> NoReturn:
-        """Raise the reason.
-
-        Raises:
-            UnknownModelError: always.
-        """
+        """Raise the reason."""
         raise UnknownModelError(self._reason)
 
 

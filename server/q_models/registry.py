@@ -125,24 +125,14 @@ class QModel(ServedQModel):
         return self._resident.cache.nbytes
 
     async def count_tokens(self, history: History) -> int | None:
-        """Tokens of a history as it reads it, however many they are; None without a tokenizer.
-
-        Raises:
-            RenderingError: the chat template does not take the history.
-            ScorerUnavailableError: the scoring thread is dead.
-        """
+        """Tokens of a history as it reads it, however many they are; None without a tokenizer."""
         if self._renderer is None:
             return None
         encode = partial(self._renderer.encode_history, history)
         return len(await self._thread.tokenize(encode, characters=_characters(history)))
 
     async def measure(self, request: ScoreRequest) -> RequestSize | None:
-        """Number of tokens of a request, however many they are; None without a tokenizer.
-
-        Raises:
-            RenderingError: the chat template does not take the history.
-            ScorerUnavailableError: the scoring thread is dead.
-        """
+        """Number of tokens of a request, however many they are; None without a tokenizer."""
         if self._renderer is None or self.context is None:
             return None
         # With a tokenizer there is numpy, which a server without Q models of its own lacks.
@@ -153,20 +143,11 @@ class QModel(ServedQModel):
         return await self._thread.tokenize(work, characters=characters)
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
-        """Begin to read a history into the prefix cache; None if it has none in this process.
-
-        Raises:
-            ScorerUnavailableError: the scoring thread is dead.
-        """
+        """Begin to read a history into the prefix cache; None if it has none in this process."""
         return self._scoring.read_ahead(request) if self._resident.reads_ahead else None
 
     def open(self) -> None:
-        """Build the scorer on the scoring thread; must be called from another thread.
-
-        Raises:
-            CheckpointError: the architecture does not support packed tokens.
-            ConfigError: the trunk's server is unsuitable.
-        """
+        """Build the scorer on the scoring thread; must be called from another thread."""
         self.context = self._thread.call(self._resident.open).result()
         self._runtime.metrics.start_series(self.id)
 
@@ -233,11 +214,7 @@ class QModels:
 
     @contextmanager
     def hold(self, name: str | None, *, episode_id: str | None = None) -> Iterator[QModelLease]:
-        """Lease the Q model of that name for one request; None is the default.
-
-        Raises:
-            UnknownModelError: no such Q model is served.
-        """
+        """Lease the Q model of that name for one request; None is the default."""
         wanted = DEFAULT if name is None else name
         model = self._models[self.routes.resolve(wanted, episode_id)]
         with self.lease(model, episode_id=episode_id) as lease:
@@ -258,59 +235,32 @@ class QModels:
             yield QModelLease(model, scorer, shadow.id if shadow else "")
 
     async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
-        """Id of the Q model of that name, and the tokens of a history as it reads it.
-
-        Raises:
-            RenderingError: the chat template does not take the history.
-            UnknownModelError: no such Q model is served.
-        """
+        """Id of the Q model of that name, and the tokens of a history as it reads it."""
         model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
         with _held(model):
             return model.id, await model.count_tokens(history)
 
     def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
-        """Serve an opened Q model; see `AliasTable.add`.
-
-        Raises:
-            RoutingError: its name is taken, or an alias points to the version it would replace.
-        """
+        """Serve an opened Q model; see `AliasTable.add`."""
         routes = self.routes.add(model.id, replacing=replacing)
         self._models[model.id] = model
         self._change(routes)
 
     def configure(self, aliases: Mapping[str, Shares], shadows: Mapping[str, str]) -> None:
-        """Set the configured aliases, which may refer to each other, and shadows.
-
-        Raises:
-            RoutingError: a name would resolve to nothing, to itself or to two things.
-        """
+        """Set the configured aliases, which may refer to each other, and shadows."""
         known = self.routes.aliases
         self._change(replace(self.routes, aliases={**known, **aliases}, shadows=dict(shadows)))
 
     def drop(self, version: str) -> None:
-        """Stop serving a version; running requests still complete with it.
-
-        Raises:
-            RoutingError: an alias or a shadow points to it.
-            UnknownModelError: it is not served.
-        """
+        """Stop serving a version; running requests still complete with it."""
         self._change(self.routes.drop(version))
 
     def move(self, alias: str, to: Shares | None) -> None:
-        """Set the target of an alias, effective from the next request; None removes it.
-
-        Raises:
-            RoutingError: it would resolve to nothing, to itself or to two things, or may not go.
-            UnknownModelError: there is no such alias to remove.
-        """
+        """Set the target of an alias, effective from the next request; None removes it."""
         self._change(self.routes.move(alias, to))
 
     def shadow(self, name: str, by: str | None) -> None:
-        """Set or remove the shadow of a Q model.
-
-        Raises:
-            RoutingError: one of the two is not served.
-        """
+        """Set or remove the shadow of a Q model."""
         self._change(self.routes.shadow(name, by))
 
     async def close(self) -> None:

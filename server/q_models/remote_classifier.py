@@ -12,9 +12,6 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
     """Source of a Q model with the tokenizer of a folder and its weights at a URL.
 
     Every scorer has its own client, because a client must be used from one thread only.
-
-    Raises:
-        CheckpointError: the folder is no classifier's.
     """
     # The tokenizer's library takes a second to import, which a server without a tokenizer saves.
     from qguide.qnet.models.remote_classifier import load_remote_classifier

@@ -45,11 +45,7 @@ class _Rules:
         self._rules = tuple(rules)
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Value of each candidate by the last rule, behind the others.
-
-        Raises:
-            ScorerUnavailableError: a candidate has no log-likelihood.
-        """
+        """Value of each candidate by the last rule, behind the others."""
         return result_by_rules(self._rules, request)
 
 
@@ -60,9 +56,5 @@ class _Ruled:
         self._scorer = scorer
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q of each candidate, and the values of the rules.
-
-        Raises:
-            ScorerUnavailableError: scoring failed, or a candidate has no log-likelihood.
-        """
+        """Q of each candidate, and the values of the rules."""
         return rules_before(self._rules, request, await self._scorer.score(request))

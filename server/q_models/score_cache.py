@@ -28,12 +28,7 @@ _ROW: Final = TypeAdapter(
 
 
 class ScoreCache:
-    """Results by key, in Redis if configured and up, otherwise in memory.
-
-    Args:
-        ttl_s: time after which a result expires.
-        clock: monotonic clock in seconds.
-    """
+    """Results by key, in Redis if configured and up, otherwise in memory."""
 
     def __init__(
         self,
@@ -93,12 +88,7 @@ class CachedScorer:
         self._content = content
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate, from the cache if possible.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            ScorerUnavailableError: scoring failed or was not done in time.
-        """
+        """Score each candidate, from the cache if possible."""
         key = self._key(request)
         if known := await self._cache.get(key):
             return known

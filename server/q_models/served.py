@@ -82,11 +82,7 @@ class ServedQModel(ABC):
         return None
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
-        """Begin to read a history before its candidates exist; None if it cannot.
-
-        Raises:
-            ScorerUnavailableError: its thread is dead.
-        """
+        """Begin to read a history before its candidates exist; None if it cannot."""
         return None
 
     async def measure(self, request: ScoreRequest) -> RequestSize | None:

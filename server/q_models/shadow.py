@@ -90,12 +90,7 @@ class ShadowedScorer:
         self._scoring = scoring
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate with the first model and start the shadow.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            ScorerUnavailableError: scoring failed or was not done in time.
-        """
+        """Score each candidate with the first model and start the shadow."""
         result = await self._model.scorer.score(request)
         self._scoring.start(request, result, model=self._model, shadow=self._shadow)
         return result

@@ -8,11 +8,7 @@ from qguide.server.settings.settings import Settings
 
 
 def check_thresholds(settings: Settings) -> None:
-    """Check that each threshold belongs to a Q model, and each escalation to an upstream.
-
-    Raises:
-        ConfigError: a name is unknown, or the Q model is a judge that ranks.
-    """
+    """Check that each threshold belongs to a Q model, and each escalation to an upstream."""
     known = {name for q in settings.served_q_models for name in (q, plain_name(q))}
     for name, threshold in settings.thresholds.items():
         if name not in known and settings.models_dir is None:

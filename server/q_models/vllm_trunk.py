@@ -15,11 +15,7 @@ Served = TypeVar("Served", bound=VllmTrunk)
 
 
 def check_servers(settings: Settings) -> None:
-    """Check that each server of `vllm_trunks` and `classifiers` belongs to a Q model's folder.
-
-    Raises:
-        ConfigError: one of them names an unknown Q model, or a scripted one, or both name the same.
-    """
+    """Check that each server of `vllm_trunks` and `classifiers` belongs to a Q model's folder."""
     by_setting: dict[str, Mapping[str, VllmTrunk]] = {
         "VLLM_TRUNKS": settings.vllm_trunks,
         "CLASSIFIERS": settings.classifiers,
@@ -51,9 +47,6 @@ def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk)
     """Source of a Q model with head and tokenizer from a checkpoint and its trunk at a URL.
 
     Every scorer has its own client, because a client must be used from one thread only.
-
-    Raises:
-        CheckpointError: the checkpoint does not match its manifest, or has no value head.
     """
     # The tokenizer's library takes a second to import, which a server without a tokenizer saves.
     from qguide.qnet.models.remote_trunk import load_remote_trunk

@@ -38,12 +38,5 @@ class Games(Protocol):
     count: int
 
     def play(self, game: int, replies: Sequence[str]) -> Played:
-        """Play a game from its start with these replies; those after its end are ignored.
-
-        Args:
-            game: its number, below `count`.
-
-        Raises:
-            EnvironmentFailureError: the engine failed.
-        """
+        """Play a game from its start with these replies; those after its end are ignored."""
         ...

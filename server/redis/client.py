@@ -34,9 +34,6 @@ class RedisLink:
     Args:
         timeout_s: Redis counts as down when a command takes longer.
         ping_every_s: time between pings, which notice when Redis goes down or comes back.
-
-    Raises:
-        ConfigError: the URL is not a valid Redis URL.
     """
 
     def __init__(

@@ -54,11 +54,7 @@ class PoolingRequest(RerankBody):
         return body
 
     def split(self) -> tuple[Sequence[ChatMessage], CandidateMessage]:
-        """The history and the action with its observation.
-
-        Raises:
-            MalformedHistoryError: no message is the assistant's.
-        """
+        """The history and the action with its observation."""
         places = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
         if not places:
             raise MalformedHistoryError(

@@ -108,11 +108,7 @@ def cohere_response(
 def pair_response(
     q_values: Sequence[float], q_model: str, scored: Sequence[Scored], *, activation: bool
 ) -> PairScoreResponse:
-    """vLLM's response: the Q of each pair, in the request's order.
-
-    Args:
-        activation: map Q to [0, 1].
-    """
+    """vLLM's response: the Q of each pair, in the request's order."""
     tokens = sum(map(tokens_of, scored))
     cached = sum(one.cached_tokens for one in scored)
     return PairScoreResponse(

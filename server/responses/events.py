@@ -19,11 +19,7 @@ def closing_events(response: Json) -> Iterator[Json]:
 
 
 def failure_events(response: Json, error: Json) -> Iterator[Json]:
-    """The end of a response that failed.
-
-    Args:
-        error: the body of the error.
-    """
+    """The end of a response that failed."""
     detail = error["error"]
     yield {"type": "error"} | {name: detail[name] for name in ("code", "message", "param")}
     yield {"type": "response.failed", "response": response}

@@ -24,12 +24,7 @@ Names = dict[str, dict[str, str]]
 
 
 def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
-    """The response before its output is known, with OpenAI's defaults for what was not given.
-
-    Args:
-        model: name of the policy.
-        temperature: at which the candidates are drawn.
-    """
+    """The response before its output is known, with OpenAI's defaults for what was not given."""
     reasoning = body.reasoning
     return {
         "id": f"resp_{uuid.uuid4().hex}",
@@ -102,11 +97,7 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
 
 
 def failed(response: Json, error: Json) -> Json:
-    """The response after a failure.
-
-    Args:
-        error: the body of the error.
-    """
+    """The response after a failure."""
     detail = {name: error["error"][name] for name in ("code", "message")}
     return response | {"status": "failed", "error": detail}
 

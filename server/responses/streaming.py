@@ -9,11 +9,7 @@ from qguide.server.streaming.events import HEARTBEAT, Json, event
 
 
 class ResponseWriter:
-    """The events of one response, numbered in their order; implements `EventWriter`.
-
-    Args:
-        response: as it was opened.
-    """
+    """The events of one response, numbered in their order; implements `EventWriter`."""
 
     def __init__(self, response: Json) -> None:
         self._response = response

@@ -14,11 +14,7 @@ _MODES: Final = ("none", "auto", "required")
 
 
 def called_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Name and namespace of each tool in a namespace, by its name in a chat.
-
-    Args:
-        tools: as the caller sent them.
-    """
+    """Name and namespace of each tool in a namespace, by its name in a chat."""
     return {
         chat_name(tool["name"], group["name"]): {"name": tool["name"], "namespace": group["name"]}
         for group in tools
@@ -28,12 +24,7 @@ def called_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]
 
 
 def to_chat_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The tools, nested as chat completions have them, and those of namespaces beside the others.
-
-    Raises:
-        InvalidRequestError: a tool has no name.
-        UnsupportedParameterError: a tool that OpenAI's servers run themselves.
-    """
+    """The tools, nested as in chat completions; those of namespaces stand beside the others."""
     return [found for index, tool in enumerate(tools) for found in _found(tool, f"tools[{index}]")]
 
 
@@ -74,11 +65,7 @@ def _grammar(format_: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_chat_choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
-    """The choice between tools, as chat completions have it.
-
-    Raises:
-        UnsupportedParameterError: it is unknown, or names a tool that OpenAI's servers run.
-    """
+    """The choice between tools, as chat completions have it."""
     match choice:
         case str() if choice in _MODES:
             return choice

@@ -46,23 +46,12 @@ _UPSTREAM_TEMPERATURE: Final = 1.0
 def read_request(
     body: ResponsesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> GuidedStepRequest:
-    """Translate a Responses request to the request for a guided step.
-
-    Raises:
-        InvalidRequestError: see `qguide.server.chat.translation.read_request`; or an item is
-            malformed.
-        UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
-    """
+    """Translate a Responses request to the request for a guided step."""
     return read_chat_request(to_chat_request(body), options, policy, settings, names=_OF_CHATS)
 
 
 def to_chat_request(body: ResponsesRequest) -> ChatCompletionRequest:
-    """The chat completion request that asks for the same answer.
-
-    Raises:
-        InvalidRequestError: an item is malformed, or a parameter that only chat completions have.
-        UnsupportedParameterError: a parameter, item or tool that needs more than a chat.
-    """
+    """The chat completion request that asks for the same answer."""
     _check(body)
     return chat_request_of(
         body.parameters

@@ -20,12 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
 
 
 def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and settings of an upstream; its name is that of its model.
-
-    Raises:
-        ConfigError: the text is no upstream, its model cannot be a name, or the variable of the
-            provider's key (OPENAI_API_KEY, ANTHROPIC_API_KEY) is not set.
-    """
+    """Name and settings of an upstream; its name is that of its model."""
     shown = without_secrets(text)
     provider, _, model = text.partition(":")
     if provider in _PROVIDERS:

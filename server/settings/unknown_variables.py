@@ -67,11 +67,7 @@ _SERVICE_LINK: Final = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\
 
 
 def check_names(variables: Iterable[str]) -> list[str]:
-    """Warnings about QGUIDE_… variables that no setting reads, with the nearest setting's name.
-
-    Raises:
-        ConfigError: the nearest setting is one that protects texts or limits access.
-    """
+    """Warnings about QGUIDE_… variables that no setting reads, with the nearest setting's name."""
     known = {name.upper() for name in Settings.model_fields}
     warnings, refusals = [], []
     for variable in sorted(variables):

@@ -13,15 +13,7 @@ def answer_or_events(
     event_description: str,
     named: bool = True,
 ) -> dict[str, Any]:
-    """Status 200 of a route that answers in JSON or, with `stream`, in server-sent events.
-
-    Args:
-        answer: the JSON answer.
-        event: what the `data` of an event holds, as JSON.
-        description: of the answer.
-        event_description: of an event.
-        named: events have an `event` line.
-    """
+    """Status 200 of a route that answers in JSON or, with `stream`, in server-sent events."""
     data = {
         "type": "string",
         "contentMediaType": "application/json",

@@ -15,11 +15,7 @@ _SHARE_OF_DECISION: Final = 0.9
 
 
 def check_policies(settings: Settings) -> None:
-    """Check that `policy` and `paraphraser` name something, before anything is loaded.
-
-    Raises:
-        ConfigError: one is no upstream, no folder and no name of the hub.
-    """
+    """Check that `policy` and `paraphraser` name something, before anything is loaded."""
     for setting, named in (("POLICY", settings.policy), ("PARAPHRASER", settings.paraphraser)):
         known = named in ("", EMBEDDED, SCRIPTED, *settings.upstreams)
         if known or Path(named).is_dir() or is_hub_name(named):

@@ -101,11 +101,7 @@ class VllmProcess:
         return self._process.pid
 
     def start(self, *, ready_s: float) -> None:
-        """Wait until vLLM answers, then watch it from a thread.
-
-        Raises:
-            ConfigError: it exited, or did not answer within `ready_s`.
-        """
+        """Wait until vLLM answers, then watch it from a thread."""
         self._ready_s = ready_s
         try:
             self._wait_until_ready(ready_s)
@@ -216,11 +212,7 @@ class VllmProcess:
 
 
 def start_vllm(settings: Settings) -> tuple[Settings, VllmProcess | None]:
-    """Start vLLM if it is configured, and add it to the settings as the upstream `vllm`.
-
-    Raises:
-        ConfigError: vLLM does not start.
-    """
+    """Start vLLM if it is configured, and add it to the settings as the upstream `vllm`."""
     if not settings.vllm:
         return settings, None
     # uvicorn raises the signal again after its shutdown, and the default action would skip our

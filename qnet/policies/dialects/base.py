@@ -152,9 +152,6 @@ def passed_on(
     Args:
         without_effect: names that the dialect does not know and that may be left out.
         unknown: names that it does not know and that would change the answer.
-
-    Raises:
-        UnsupportedParameterError: one of `unknown` has an effect.
     """
     given = {k: v for k, v in parameters.items() if v is not None and k not in without_effect}
     for name in sorted(unknown & given.keys()):

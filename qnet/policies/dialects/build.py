@@ -8,11 +8,7 @@ from qguide.qnet.policies.dialects.responses import ResponsesDialect
 
 
 def build_dialect(name: DialectName, max_tokens_name: MaxTokensName = "max_tokens") -> Dialect:
-    """The dialect of this name.
-
-    Args:
-        max_tokens_name: of chat completions; the other dialects have one name.
-    """
+    """The dialect of this name."""
     match name:
         case "chat":
             return ChatDialect(max_tokens_name)
