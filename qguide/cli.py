@@ -40,11 +40,7 @@ class ExtrasGroup(TyperGroup):
     """Commands, with the name of the extra to install in place of a failed import."""
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
-        """Run the command.
-
-        Raises:
-            Exit: a package is missing; the extra that brings it has been printed.
-        """
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:

@@ -58,11 +58,7 @@ def copy(
 
 
 def _find(name: str) -> Path:
-    """The file or folder of a name of the list.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The file or folder of a name of the list."""
     found = _normal(CONFIGS / name.removeprefix("training/configs/"))
     if not found.is_relative_to(CONFIGS) or not found.exists():
         raise ConfigError(f"there is no job file {name!r}; `qguide configs list` has their names")

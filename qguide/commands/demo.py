@@ -125,11 +125,7 @@ def _serving_upstream(app: Any) -> Iterator[str]:
 
 
 def _address(server: "uvicorn.Server") -> str:
-    """The address of a server once it listens.
-
-    Raises:
-        TimeoutError: it does not.
-    """
+    """The address of a server once it listens."""
     deadline = time.monotonic() + _START_S
     while not server.started:
         if server.should_exit or time.monotonic() > deadline:

@@ -52,9 +52,6 @@ def doctor(
     """Check packages, settings, keys, disk, Redis, models, upstreams and judges.
 
     It takes the settings of `serve`, asks an upstream for one reply, and exits with 1 at a fault.
-
-    Raises:
-        Exit: there is a fault; the remedies have been printed.
     """
     from qguide.server.observability.logs import configure_logging
 

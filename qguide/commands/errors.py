@@ -68,11 +68,7 @@ def shown_errors(
 
 
 def exit_with(message: str, status: int, cause: Exception | None = None) -> NoReturn:
-    """Print an error and exit.
-
-    Raises:
-        Exit: always.
-    """
+    """Print an error and exit."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     console.print("[red]error:[/red]", end=" ")
     console.print(message, markup=False)

@@ -14,12 +14,7 @@ HELD_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"alfworld": {"first_seed": 9
 
 
 def build_games(table: Mapping[str, Any]) -> Games | None:
-    """The games of an `[environment]` table; None for an empty one.
-
-    Raises:
-        ConfigError: there is no such environment, no such task, or its actions are tool calls.
-        ValidationError: a field of the table is unknown or wrong.
-    """
+    """The games of an `[environment]` table; None for an empty one."""
     if not table:
         return None
     from qguide.qnet.errors import ConfigError

@@ -94,11 +94,7 @@ def serve(
 def models_given(
     policy: str | None, q_model: str | None, upstream: str | None, *, learn: bool
 ) -> dict[str, Any]:
-    """The settings that the options about models stand for.
-
-    Raises:
-        Exit: the upstream cannot be read; the reason has been printed.
-    """
+    """The settings that the options about models stand for."""
     given: dict[str, Any] = {}
     if upstream is not None:
         from qguide.server.settings.named_upstream import named_upstream
@@ -122,11 +118,7 @@ def _name_of(scorer: str) -> str:
 
 
 def read_settings(given: dict[str, Any], console: Console) -> "Settings":
-    """Settings from the environment, overridden by the command's options.
-
-    Raises:
-        Exit: a setting is invalid or misspelt; the reasons have been printed.
-    """
+    """Settings from the environment, overridden by the command's options."""
     from qguide.server.settings.settings import Settings
     from qguide.server.settings.unknown_variables import check_names
 
@@ -144,11 +136,7 @@ def read_settings(given: dict[str, Any], console: Console) -> "Settings":
 
 
 def _run(settings: "Settings", console: Console) -> None:
-    """Serve until a signal arrives.
-
-    Raises:
-        Exit: the address, the keys file or a model cannot be used; the reason has been printed.
-    """
+    """Serve until a signal arrives."""
     from qguide.server.access.keys import KeyFile
     from qguide.server.app import create_app
     from qguide.server.connections.config import raise_descriptor_limit, server_config

@@ -44,11 +44,7 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
     def values(self, given: Any) -> dict[str, object]:
-        """The value of each field.
-
-        Raises:
-            ConfigError: the value has not as many parts as the option has fields.
-        """
+        """The value of each field."""
         fields = self.fields or (self.name,)
         if self.several:
             return {fields[0]: [part.strip() for part in given.split(",") if part.strip()]}
@@ -63,9 +59,6 @@ def fields_of(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, 
 
     Args:
         given: value of each option by its name; None where it was not given.
-
-    Raises:
-        ConfigError: two options exclude each other, or a value lacks a part.
     """
     values: dict[str, object] = {}
     for option in options:

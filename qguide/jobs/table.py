@@ -230,11 +230,7 @@ JOBS: Final = {job.name: job for job in _ALL}
 
 
 def stage_job(name: str) -> Job:
-    """The job of a pipeline's stage.
-
-    Raises:
-        ConfigError: there is no such job, or it writes no run folder.
-    """
+    """The job of a pipeline's stage."""
     if name not in JOBS or not JOBS[name].stage:
         known = ", ".join(job.name for job in _ALL if job.stage)
         raise ConfigError(f"job {name!r} is unknown; name one of {known}")

@@ -100,9 +100,6 @@ def load_pipeline(
         path: the TOML file.
         overrides: "stage.field=value" changes a field of that stage's job.
         slots, output: replace those of the file.
-
-    Raises:
-        ConfigError: the file cannot be read, a field is wrong, or there is no such stage.
     """
     path = shipped_path(path)
     options = {"slots": slots, "output": None if output is None else str(output)}

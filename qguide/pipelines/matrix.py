@@ -34,12 +34,7 @@ _VARIABLE: Final = re.compile(r"\{(\w+)\}")
 def expanded(
     stages: "Mapping[str, StageConfig]", matrices: Mapping[str, Matrix]
 ) -> "dict[str, StageConfig]":
-    """The stages by name, each matrix written out.
-
-    Raises:
-        ValueError: there is no such matrix or variable, lists differ in length, or two stages have
-            the same name.
-    """
+    """The stages by name, each matrix written out."""
     found: dict[str, StageConfig] = {}
     for matrix, group in groupby(stages.items(), key=lambda item: item[1].matrix):
         members = list(group)

@@ -87,11 +87,6 @@ def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
 
     Args:
         only: run these stages and what they need; without any, all stages.
-
-    Raises:
-        ConfigError: there is no such stage, a job file is wrong, two stages write the same folder
-            or one inside the other's, stages need each other in a circle, or a stage that is to run
-            reads what is not there and no stage writes.
     """
     configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
     outputs = {name: output_of(config) for name, config in configs.items()}

@@ -88,14 +88,7 @@ class PipelineRunner:
         }  # in the order of the file, and without stages that it no longer has
 
     def run(self) -> None:
-        """Run every wanted stage that is not finished.
-
-        Raises:
-            ConfigError: the configuration or inputs of a stage that has finished or begun have
-                changed; nothing is run.
-            StageFailedError: a stage failed; those that do not need it were run to their end.
-            KeyboardInterrupt: a signal stopped the run.
-        """
+        """Run every wanted stage that is not finished."""
         if not self.redo_changed:
             self._require_unchanged()
         for name in self._waiting:  # states of the last run, such as "blocked", are over

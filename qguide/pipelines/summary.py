@@ -94,11 +94,7 @@ class SummaryFile:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Keep another run of the pipeline out of its folder during the block.
-
-    Raises:
-        ConfigError: another run is going on.
-    """
+    """Keep another run of the pipeline out of its folder during the block."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "run.lock")
     try:

@@ -77,10 +77,6 @@ def read_attempts(
         sources: recordings that `qguide import` reads, and runs of `recorded-groups`.
         models: patterns of their names.
         format_: of the recordings; "" detects it.
-
-    Raises:
-        ConfigError: a source is missing, of an unknown format, or no attempt is by such a model.
-        RecordError: a file cannot be read.
     """
     found = [
         attempt

@@ -49,9 +49,6 @@ def load_config(
         overrides: "field=value" or "table.field=value"; later ones replace earlier ones.
         options: values of command line options by "table.field"; None means not given. They
             replace those of the file, and `overrides` replace them.
-
-    Raises:
-        ConfigError: the file cannot be read, or a field is missing, unknown or wrong.
     """
     values = read_tables(path) if path is not None else {}
     _expand_environment(kind, values)
@@ -88,9 +85,6 @@ def read_environment(
     Args:
         given: its fields.
         overrides: "field=value"; they replace the fields.
-
-    Raises:
-        ConfigError: there is no such environment, or a field is unknown or wrong.
     """
     values = dict(given)
     _override(values, overrides)
@@ -114,9 +108,6 @@ def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     Args:
         path: the file.
         above: the files that extend it, directly or not.
-
-    Raises:
-        ConfigError: a file cannot be read or is not TOML, or files extend each other in a circle.
     """
     path = shipped_path(path).resolve()
     if path in above:
@@ -141,11 +132,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file's tables.
-
-    Raises:
-        ConfigError: there is no such file, it is too large, or it is not TOML.
-    """
+    """Read a TOML file's tables."""
     try:
         with path.open("rb") as file:  # which may be a device without an end
             content = file.read(_MOST_BYTES + 1)

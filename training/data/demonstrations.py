@@ -34,9 +34,6 @@ def read_demonstrations(
             of an earlier episode of the same task (RFT).
         reward_weighted: the outcome reward is the episode's weight (AgentEvol); an episode of
             reward 0 is left out.
-
-    Raises:
-        RecordError: a row is not a trajectory, or a weight would be negative.
     """
     rows: Iterable[TrajectoryRow] = (
         row for folder in folders for row in read_rows(RunFolder(folder).rows, TrajectoryRow)

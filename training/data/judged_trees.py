@@ -22,9 +22,6 @@ def require_one_judge(found: Collection[str], judge: str) -> str:
     Args:
         found: `name@version` of every judge whose scores the rows have.
         judge: that of one; "" is the only one.
-
-    Raises:
-        ConfigError: there is none, or several and none is named.
     """
     judges = sorted(found)
     if not judges:

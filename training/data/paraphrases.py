@@ -38,10 +38,6 @@ def read_paraphrases(path: Path, task_ids: Iterable[str]) -> Paraphrases:
     Args:
         path: a run folder of `paraphrase`, or its rows.
         task_ids: of the tasks that need them.
-
-    Raises:
-        ConfigError: a task has none.
-        RecordError: a line is no row of `paraphrase`.
     """
     texts = {row.task_id: row.texts for row in read_rows(rows_path(path), ParaphraseRow)}
     missing = [task_id for task_id in task_ids if task_id not in texts]

@@ -57,11 +57,7 @@ class TaskTree:
     def labels(
         self, *, target: TreeTarget, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
     ) -> dict[int, float]:
-        """The label of every node; of a search or a judge, of every node that it has valued.
-
-        Raises:
-            ConfigError: the tree has no values of a search or of a judge.
-        """
+        """The label of every node; of a search or a judge, of every node that it has valued."""
         if target == "judge":
             if not self.judged:
                 raise ConfigError(
@@ -186,11 +182,7 @@ def _judged_tree(rows: Sequence[SearchRow], *, task_id: str, judge: str) -> Task
 
 
 def _once_each(folders: Sequence[Path]) -> dict[Path, Path]:
-    """The folders by their files of rows.
-
-    Raises:
-        ConfigError: two have the same file.
-    """
+    """The folders by their files of rows."""
     found: dict[Path, Path] = {}
     for folder in folders:
         path = rows_path(folder).resolve()

@@ -81,11 +81,7 @@ class CorridorEnvironment:
         )
 
     def step(self, action: str) -> StepResult:
-        """Take "go left", "go right", "look", "take key" or "open door".
-
-        Raises:
-            EnvironmentFailureError: the episode has not started or is over.
-        """
+        """Take "go left", "go right", "look", "take key" or "open door"."""
         if not self._running:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
         observation = self._perform(action.strip())

@@ -34,11 +34,7 @@ class BranchingChoice:
 
 
 def choose_branching(suite: SelectedSuite) -> BranchingChoice:
-    """The bundle's own way, or the one that the self-check finds for its first task.
-
-    Raises:
-        EnvironmentFailureError: the engine failed.
-    """
+    """The bundle's own way, or the one that the self-check finds for its first task."""
     bundle, task = suite.environment, suite.tasks[0]
     if bundle.branching != "auto":
         return BranchingChoice(bundle.branching, "the configuration says so")
@@ -60,9 +56,6 @@ def difference_of_replays(make: Callable[[], Environment], actions: Sequence[Act
     Args:
         make: a fresh, single-use episode of the same task.
         actions: played until the episode ends.
-
-    Raises:
-        EnvironmentFailureError: the engine failed.
     """
     first, second = _played(make, actions), _played(make, actions)
     if first[0] != second[0]:

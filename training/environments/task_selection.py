@@ -42,11 +42,7 @@ class SelectedSuite:
         return self.suite.make(task)
 
     def require_gold(self) -> GoldSuite:
-        """The suite, as one that knows solutions of its tasks.
-
-        Raises:
-            ConfigError: it knows none.
-        """
+        """The suite, as one that knows solutions of its tasks."""
         if not isinstance(self.suite, GoldSuite):
             raise ConfigError(
                 f"environment {self.environment.name!r} has no solutions on record; set player to "
@@ -60,12 +56,7 @@ class SelectedSuite:
 
 
 def build_selected_suite(config: EnvironmentConfig) -> SelectedSuite:
-    """Build the suite that `config` describes, with the tasks that it selects, in their order.
-
-    Raises:
-        ConfigError: no task is left, or a task id is not in the suite.
-        InvalidGameError: a game file is malformed.
-    """
+    """Build the suite that `config` describes, with the tasks that it selects, in their order."""
     suite = build_suite(config)
     tasks = select_tasks(
         suite.tasks,
@@ -96,9 +87,6 @@ def select_tasks(
         shuffle_seed: None leaves the order as it is.
         cut: slice "first:end", counted from 0; either may be left out.
         limit: maximum number of tasks, spread evenly over the slice.
-
-    Raises:
-        ConfigError: an id names no task, or no task is left.
     """
     if task_ids is not None:
         tasks = _with_ids(tasks, task_ids)
@@ -128,11 +116,7 @@ def _with_ids(tasks: Sequence[Task], task_ids: Sequence[str]) -> list[Task]:
 
 
 def read_task_ids(path: Path) -> list[str]:
-    """Read a file of ids, one per line; empty lines and lines that start with # do not count.
-
-    Raises:
-        ConfigError: the file cannot be read.
-    """
+    """Read a file of ids, one per line; empty lines and lines that start with # do not count."""
     try:
         lines = shipped_path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:

@@ -120,11 +120,7 @@ def self_consistency(play: Play, seed: int, task_id: str) -> Agent:
 
 
 def likeliest(play: Play, seed: int, task_id: str) -> Agent:
-    """The candidate that the policy finds most likely; ties go to the earliest.
-
-    Raises:
-        ConfigError: (when the agent chooses) the policy reports no log-probabilities.
-    """
+    """The candidate that the policy finds most likely; ties go to the earliest."""
 
     def pick(history: History, drawn: Sequence[Candidate], rng: Random) -> Candidate:
         return max(drawn, key=_logprob)

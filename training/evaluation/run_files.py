@@ -31,11 +31,7 @@ def write_results(run: Path, results: Results) -> None:
 
 
 def read_results(run: Path) -> Results:
-    """The results of a finished evaluation.
-
-    Raises:
-        RecordError: the folder has none.
-    """
+    """The results of a finished evaluation."""
     path = run / RESULTS
     try:
         return Results.model_validate_json(regular(path).read_bytes())
@@ -60,9 +56,6 @@ def require_comparable(
         evaluations: run folders and their results.
         has_to_agree: says of each field of the configuration if it must not differ.
         remedy: end of the error's message.
-
-    Raises:
-        ConfigError: they differ.
     """
     first_run, first = evaluations[0]
     for run, other in evaluations[1:]:

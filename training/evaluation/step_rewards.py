@@ -83,11 +83,6 @@ def run_step_rewards(
         rollouts: numbers of roll-outs whose means are judged.
         min_gap: smallest difference of two rewards that counts as one.
         console: shows the tables.
-
-    Raises:
-        ConfigError: a number of roll-outs is below 1, `min_gap` is not above 0, or a run has no
-            trajectory with a valued state.
-        RecordError: a row is not a decision group.
     """
     if min(rollouts, default=1) < 1 or min_gap <= 0:
         raise ConfigError(

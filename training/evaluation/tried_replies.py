@@ -34,9 +34,6 @@ def try_reply(
         before: the steps, as they were played.
         reply: what is tried.
         chat: the environment's.
-
-    Raises:
-        EnvironmentFailureError: the episode replayed differently.
     """
     played: Episode = yield from replay(make, [*(s.message for s in before), reply], chat=chat)
     if list(played.steps[:-1]) != list(before):

@@ -37,11 +37,7 @@ class ValueModels:
         return _RoutedScorer(self.guide, self.verifier)
 
     def require_fit(self, methods: Collection[str]) -> None:
-        """Refuse a Q model whose values a method cannot use.
-
-        Raises:
-            ConfigError: it does.
-        """
+        """Refuse a Q model whose values a method cannot use."""
         compared = sorted(COMPARING.intersection(methods))
         if compared and ranks(self.guide) and (self.verifier is None or "adaptive" in compared):
             raise ConfigError(

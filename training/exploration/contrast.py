@@ -115,10 +115,6 @@ def contrast_task(
         seed: the job's.
         reward_model: gives step rewards in place of roll-outs.
         chat: the environment's.
-
-    Raises:
-        HistoryTooLongError: the expert's trajectory is longer than the reward model reads.
-        EnvironmentFailureError: an episode replayed differently, or the expert played another game.
     """
     explorer = _Explorer(make, first_observation, options, rewards, (seed, task_id), chat)
     rewarder = _StepRewarder(explorer, expert, dict(known), reward_model)

@@ -175,10 +175,6 @@ def play_decisions(
         repetitions: number of continuations of each candidate.
         valued: False plays whole episodes only, because the environment allows no branches.
         chat: the environment's chat format.
-
-    Raises:
-        EnvironmentFailureError: a replayed episode differs.
-        HistoryTooLongError: the task leaves no room for a first reply.
     """
     made: list[_Drawn] = []
     agent = _noting(settings, seed, task_id, made)
@@ -235,11 +231,7 @@ class _Valuation:
     def _play_on(
         self, episode: Episode, step: int, candidate: Candidate, agents: Sequence[Agent]
     ) -> RolloutTask[list[Episode]]:
-        """The continuations of one candidate; just one if the candidate ends the episode.
-
-        Raises:
-            EnvironmentFailureError: the steps before the candidate replayed differently.
-        """
+        """The continuations of one candidate; just one if the candidate ends the episode."""
         before = episode.steps[:step]
         prefix = [*(s.message for s in before), candidate.message]
         max_steps = self.settings.last_step(step)

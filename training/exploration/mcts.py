@@ -122,9 +122,6 @@ def search_task(
         source: the policy's name, for the candidates that it brings.
         seed: the job's.
         chat: the environment's.
-
-    Raises:
-        EnvironmentFailureError: an episode replayed differently.
     """
     game = _Game(make, mcts, source, (seed, task_id), chat)
     start: str = yield EnvironmentCall(partial(first_observation, make))

@@ -30,9 +30,6 @@ def new_steps(episode: Episode, first: str, before: Sequence[Step]) -> tuple[Ste
         episode: played from the state after `before`.
         first: the first observation when the task was first played.
         before: the replayed steps, as they were then.
-
-    Raises:
-        EnvironmentFailureError: the episode replayed differently.
     """
     _require_same(episode.first_observation, first, "at the start")
     for number, (now, then) in enumerate(zip(episode.steps, before, strict=False), start=1):
@@ -57,9 +54,6 @@ def next_step(
         before: the steps to replay, none of which ended the episode.
         reply: the agent's reply after them.
         chat: the environment's chat format.
-
-    Raises:
-        EnvironmentFailureError: the episode replayed differently.
     """
     prefix = [*(step.message for step in before), reply]
     draws_nothing = first_reply(lambda _: Sampling())

@@ -118,10 +118,6 @@ def explore_rising(
         rewards: of the roll-outs; its limits are those of the trajectory, too.
         seed: the job's.
         chat: the environment's.
-
-    Raises:
-        EnvironmentFailureError: an episode replayed differently.
-        HistoryTooLongError: the task leaves no room for a first reply.
     """
     first: str = yield EnvironmentCall(lambda: first_observation(make))
     game = _Game(make, options, rewards, (seed, task_id), chat, first)

@@ -95,9 +95,6 @@ def step_reward(
         options: of the roll-outs.
         seed_parts: the job's seed, the task and the step, from which the draws' seeds derive.
         chat: the environment's.
-
-    Raises:
-        EnvironmentFailureError: the steps replayed differently.
     """
     if options.is_over(steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))

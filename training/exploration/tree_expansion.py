@@ -117,9 +117,6 @@ def explore_task(
         seed: the job's seed.
         expert: the expert's trajectory, merged and expanded after the policy's own.
         chat: the environment's chat format.
-
-    Raises:
-        EnvironmentFailureError: a replayed episode differs.
     """
     start: str = yield EnvironmentCall(partial(first_observation, make))
     search = _Search(Tree(start), exploration, seed, task_id, chat)

@@ -15,11 +15,7 @@ _ROWS_PER_GROUP = 1000
 
 
 def write_parquet(path: Path, kind: type[BaseModel], rows: Iterable[BaseModel]) -> int:
-    """Write rows of one kind; returns their number.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Write rows of one kind; returns their number."""
     try:
         import pyarrow
         import pyarrow.parquet

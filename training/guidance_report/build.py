@@ -46,10 +46,6 @@ def build_report(
         paths: folders of recorded episodes, or `offers-*.jsonl` files.
         baseline: the arm that the others are compared with; None chooses one.
         skip_bad: leave out rows that cannot be read, instead of ending with the first of them.
-
-    Raises:
-        ConfigError: the baseline has no episode.
-        RecordError: there are no episodes, or a row cannot be read.
     """
     bad: list[str] = []
 

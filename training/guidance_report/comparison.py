@@ -82,11 +82,7 @@ def comparisons_of(
 
 
 def require_arm(columns: Columns, baseline: str | None) -> None:
-    """Refuse a baseline of which there is no episode.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Refuse a baseline of which there is no episode."""
     if baseline is not None and baseline not in columns.arms:
         raise ConfigError(
             f"--baseline {baseline!r} has no episode; name one of {', '.join(columns.arms)}"

@@ -20,11 +20,7 @@ OnBadRow = Callable[[RecordError], None]
 
 
 def offer_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that the paths name: files, or folders with `offers-*.jsonl`.
-
-    Raises:
-        RecordError: a path does not exist, or a folder has no such file.
-    """
+    """The files that the paths name: files, or folders with `offers-*.jsonl`."""
     found: list[Path] = []
     for path in paths:
         files = sorted(path.glob(OFFERS)) if path.is_dir() else [path]

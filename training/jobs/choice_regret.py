@@ -117,12 +117,6 @@ def run_choice_regret(
     Args:
         config: decision groups and model.
         scorer: used instead of the model that `config` names.
-
-    Raises:
-        ConfigError: the run folder belongs to another configuration, no state has two candidates,
-            or the tools of a hosted policy are unknown.
-        RecordError: a row is not a valid decision group.
-        UpstreamError: a hosted policy failed; what it has drawn is kept.
     """
     own = scorer is None
     weights = {

@@ -79,13 +79,7 @@ class _Evaluation:
 def run_compare(
     runs: Sequence[Path], against: str, output: Path | None, *, console: Console
 ) -> ComparedEvaluations:
-    """Show the table, write it to `output` if that is a path, and return it.
-
-    Raises:
-        ConfigError: the first evaluation has no such method, or the evaluations differ in their
-            tasks, seeds or step limit.
-        RecordError: a folder has no results.
-    """
+    """Show the table, write it to `output` if that is a path, and return it."""
     evaluations = [_Evaluation(run, read_results(run), read_episodes(run)) for run in runs]
     first = evaluations[0]
     require_comparable(

@@ -214,11 +214,6 @@ def run_evaluate(
         scorer: used instead of the Q model that `config` names.
         verifier: used instead of the verifier that `config` names.
         console: shows the tables; None is stdout.
-
-    Raises:
-        ConfigError: the output folder belongs to another configuration, or a method needs a Q
-            model that is read elsewhere.
-        EnvironmentFailureError: no episode could be played.
     """
     config = _with_hashes(config, policy is None, scorer is None, verifier is None)
     with open_rollouts("evaluate", config) as rollouts:

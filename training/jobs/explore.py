@@ -109,10 +109,6 @@ def run_explore(
 
     Returns:
         Figures of the trees that this run explored itself.
-
-    Raises:
-        ConfigError: the run folder belongs to another configuration.
-        EnvironmentFailureError: no task could be explored.
     """
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),
@@ -133,11 +129,7 @@ def run_explore(
 
 
 def whole_episodes(config: ExploreConfig) -> ExploreConfig:
-    """The same exploration without branches: every trajectory starts at the root.
-
-    Raises:
-        ConfigError: a search or an expert's trajectory needs branches.
-    """
+    """The same exploration without branches: every trajectory starts at the root."""
     if config.strategy == "mcts" or config.expert:
         raise ConfigError(
             "strategy is 'mcts' or expert is set, which need branches, and the environment allows "

@@ -54,12 +54,7 @@ KINDS: Final[dict[str, type[Row]]] = {
 
 
 def row_kind(path: Path) -> type[Row]:
-    """The kind of the rows of a file, by its first one.
-
-    Raises:
-        ConfigError: the file is missing or empty.
-        RecordError: its first row is of no kind that a job writes.
-    """
+    """The kind of the rows of a file, by its first one."""
     if not path.is_file():
         raise ConfigError(
             f"{path} does not exist; name a run folder or its rows, such as runs/imported/trees"
@@ -103,13 +98,7 @@ class ExportConfig(BaseModel):
 
 
 def run_export_data(config: ExportConfig) -> dict[str, object]:
-    """Write the file; returns its figures.
-
-    Raises:
-        ConfigError: the source does not suit the format or has nothing to export, an option is not
-            for the format, or the output exists.
-        RecordError: a row is malformed.
-    """
+    """Write the file; returns its figures."""
     path = rows_path(config.source)
     kind = row_kind(path)
     _refuse_unused_options(config, kind)

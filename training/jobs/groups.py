@@ -122,11 +122,6 @@ def run_groups(
 
     Returns:
         Figures of the episodes that this run played itself.
-
-    Raises:
-        ConfigError: the run folder belongs to another configuration, or the environment has no
-            expert.
-        EnvironmentFailureError: no task could be played.
     """
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),

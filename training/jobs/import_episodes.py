@@ -82,12 +82,7 @@ class ImportConfig(BaseModel):
 
 
 def run_import(config: ImportConfig, *, console: Console | None = None) -> ImportReport:
-    """Write the records and the report.
-
-    Raises:
-        ConfigError: the source is missing, of an unknown format, or holds no episode.
-        RecordError: records hold no episode, and `skip_bad` is not set.
-    """
+    """Write the records and the report."""
     recording = recording_of(config.source, config.format)
     config = config.model_copy(update={"format": recording.format})
     paths, fields = recording.paths, config.fields

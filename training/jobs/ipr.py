@@ -101,11 +101,6 @@ def run_ipr(
 
     Returns:
         Time and cost of this start of the run, and the figures of all its tasks.
-
-    Raises:
-        ConfigError: the run folder belongs to another configuration, or a run in `earlier` to
-            another scorer.
-        EnvironmentFailureError: no task could be explored.
     """
     weights = {
         "policy_sha256": "" if policy else sha256_of_policy(config.policy),

@@ -100,11 +100,6 @@ def run_label(config: LabelConfig, *, scorer: Scorer | None = None) -> dict[str,
     Args:
         config: trees and target.
         scorer: used instead of the Q model that `config` names.
-
-    Raises:
-        ConfigError: there is no tree with an action, or a tree has no values of a search, of a
-            judge or of the Q model.
-        RecordError: a row is not a valid tree, or a reward in it is out of bounds.
     """
     weights = {}
     if config.qnet:

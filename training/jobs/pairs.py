@@ -93,12 +93,7 @@ class PairsConfig(BaseModel):
 
 
 def run_pairs(config: PairsConfig) -> dict[str, object]:
-    """Write the preference rows; returns the statistics that `metrics.jsonl` gets too.
-
-    Raises:
-        ConfigError: no two actions or episodes differ enough in value.
-        RecordError: a row is of another kind, or a reward in it is out of bounds.
-    """
+    """Write the preference rows; returns the statistics that `metrics.jsonl` gets too."""
     with open_run(config.output, config) as run:
         return _write(config, run)
 

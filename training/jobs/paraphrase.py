@@ -60,11 +60,6 @@ def run_paraphrase(
 
     Returns:
         Number of tasks and of paraphrases that this run wrote.
-
-    Raises:
-        ConfigError: the run folder belongs to another configuration, or the environment does not
-            say where its tasks' descriptions are.
-        EnvironmentFailureError: no task could be paraphrased.
     """
     weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
     with open_rollouts("paraphrase", config, weights=weights, console=console) as rollouts:

@@ -43,11 +43,7 @@ class PlayConfig:
 
 
 def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | None = None) -> float:
-    """Play to the end and return the outcome reward.
-
-    Raises:
-        ScorerUnavailableError: the server does not answer, or answers with an error.
-    """
+    """Play to the end and return the outcome reward."""
     http = client or httpx.Client(base_url=config.url, timeout=120)
     with closing(build_selected_suite(config.environment)) as suite, http:
         if not 0 <= config.task < len(suite.tasks):

@@ -72,10 +72,6 @@ def run_rro(
 
     Returns:
         Time and cost of this start of the run, and the figures of all its tasks: see `figures_of`.
-
-    Raises:
-        ConfigError: the run folder belongs to another configuration.
-        EnvironmentFailureError: no task could be explored.
     """
     weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
     if config.scorer:

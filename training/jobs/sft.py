@@ -94,12 +94,7 @@ class SftConfig(BaseModel):
 
 
 def run_sft(config: SftConfig) -> Manifest:
-    """Train and write the policy checkpoint to `config.output / "checkpoint"`.
-
-    Raises:
-        ConfigError: there is nothing to train on, or the run folder belongs to another
-            configuration or to other weights of `base`.
-    """
+    """Train and write the policy checkpoint to `config.output / "checkpoint"`."""
     weights = {"base_sha256": weights_sha256(config.base)} if config.base else {}
     with open_run(config.output, config, weights=weights) as run:
         return _train(config, run)

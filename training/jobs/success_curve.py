@@ -36,12 +36,7 @@ class Point:
 def run_success_curve(
     runs: Sequence[Path], output: Path, *, console: Console
 ) -> dict[MethodName, list[Point]]:
-    """Show and draw the curve of each method, and return its points in order of tokens.
-
-    Raises:
-        ConfigError: the evaluations differ in more than M and methods.
-        RecordError: a folder has no results.
-    """
+    """Show and draw the curve of each method, and return its points in order of tokens."""
     results = [read_results(run) for run in runs]
     require_comparable(
         list(zip(runs, results, strict=True)),

@@ -74,12 +74,7 @@ class TrainDpoConfig(PairExamples, DpoObjective):
 
 
 def run_train_dpo(config: TrainDpoConfig) -> Manifest:
-    """Train and write the implicit-q checkpoint to `config.output / "checkpoint"`.
-
-    Raises:
-        ConfigError: there is nothing to train on, a held-back task is trained on, the model does
-            not run on packed rows, or the run folder belongs to another configuration.
-    """
+    """Train and write the implicit-q checkpoint to `config.output / "checkpoint"`."""
     weights = {
         "policy_sha256": weights_sha256(config.policy),
         "reference_sha256": weights_sha256(config.reference or config.policy),

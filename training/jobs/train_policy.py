@@ -70,13 +70,7 @@ class TrainPolicyConfig(GroupExamples, GroupObjective):
 
 
 def run_train_policy(config: TrainPolicyConfig) -> Manifest:
-    """Train and write the policy to `config.output / "checkpoint"`.
-
-    Raises:
-        ConfigError: the groups are another policy's, there is nothing to train on, a held-back task
-            is trained on, the model does not run on packed rows, or the run folder belongs to
-            another configuration.
-    """
+    """Train and write the policy to `config.output / "checkpoint"`."""
     weights = {
         "policy_sha256": weights_sha256(config.policy),
         "reference_sha256": weights_sha256(config.reference or config.policy),

@@ -136,12 +136,7 @@ class TrainQNetConfig(Examples, Objective):
 
 
 def run_train_qnet(config: TrainQNetConfig) -> Manifest:
-    """Train and write the QNet checkpoint to `config.output / "checkpoint"`.
-
-    Raises:
-        ConfigError: there is nothing to train on, or the run folder belongs to another
-            configuration or to other weights of the trunk.
-    """
+    """Train and write the QNet checkpoint to `config.output / "checkpoint"`."""
     weights = {"trunk_sha256": weights_sha256(config.trunk)}
     with open_run(config.output, config, weights=weights) as run:
         return _train(config, run)

@@ -49,11 +49,7 @@ class ModelHost(nn.Module):
 
 
 def build_accelerator(optimization: Optimization, output: Path) -> Accelerator:
-    """The accelerator of one training; `accelerate launch` adds FSDP by its environment.
-
-    Raises:
-        ConfigError: a tracker is not installed, or Muon is to update sharded matrices.
-    """
+    """The accelerator of one training; `accelerate launch` adds FSDP by its environment."""
     _require_trackers(optimization)
     # Tied embeddings are stored once in a saved state, of which accelerate warns every time.
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)
@@ -118,11 +114,7 @@ def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> Non
 
 
 def enable_gradient_checkpointing(model: nn.Module) -> None:
-    """Let the layers of a Hugging Face model compute their activations again when needed.
-
-    Raises:
-        ConfigError: the model has no such layers.
-    """
+    """Let the layers of a Hugging Face model compute their activations again when needed."""
     for module in model.modules():
         if getattr(module, "supports_gradient_checkpointing", False):
             assert isinstance(module, PreTrainedModel)

@@ -26,9 +26,6 @@ def with_adapters(model: Model, options: Lora | None) -> Model:
 
     Args:
         options: None changes nothing, and all weights are trained.
-
-    Raises:
-        ConfigError: a name in `target_modules` is not that of a linear layer.
     """
     if options is None:
         return model

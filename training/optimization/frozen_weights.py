@@ -8,11 +8,7 @@ from qguide.training.optimization.options import Optimization
 
 
 def hold_frozen(model: nn.Module, optimization: Optimization) -> None:
-    """Round a model's frozen weights to `optimization.frozen_dtype`, in place.
-
-    Raises:
-        ConfigError: they are to be in bfloat16, but all weights are trained.
-    """
+    """Round a model's frozen weights to `optimization.frozen_dtype`, in place."""
     if optimization.frozen_dtype == "float32":
         return
     frozen = [weight for weight in model.parameters() if not weight.requires_grad]

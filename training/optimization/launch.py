@@ -38,10 +38,6 @@ def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Resu
 
     Returns:
         The result in this process.
-
-    Raises:
-        ConfigError: the processes cannot be started: torch uses several threads or a GPU, which do
-            not survive a fork, or a launcher started processes already.
     """
     if optimization.threads:
         torch.set_num_threads(optimization.threads)

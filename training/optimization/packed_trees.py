@@ -203,9 +203,6 @@ def pack_tree(
         with_features: add the match features of every action.
         read_at: where Q is read; after observations, only that position has the label.
         framing: add `observed` and `outcomes`, with the observation after each leaf.
-
-    Raises:
-        RecordError: a row lacks the observation after its leaf, which is needed.
     """
     packed: list[PackedTree] = []
     places: list[list[_Labelled]] = []

@@ -68,9 +68,6 @@ class TrainingState:
         """Load the newest state into the model, the optimizers and the average; return its step.
 
         All processes have to call this. Without a saved state it changes nothing and returns 0.
-
-        Raises:
-            ConfigError: another number of processes saved it.
         """
         newest = [max(self._folder.glob(f"{PREFIX}[0-9]*[0-9]"), default=None)]
         broadcast_object_list(newest)

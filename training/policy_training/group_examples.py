@@ -57,9 +57,6 @@ def read_group_examples(
     Args:
         max_tokens: maximum number of distinct tokens in a packed row.
         seed: seed of the choice of held-back tasks.
-
-    Raises:
-        ConfigError: there is nothing to train on, or a task to validate on is trained on.
     """
     tasks, held_back = _rows(examples.groups), _rows(examples.held_back_groups)
     refuse_overlap(set(tasks), held_back, "held_back_groups")

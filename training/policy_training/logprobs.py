@@ -42,11 +42,7 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
 
 @torch.no_grad()
 def require_packable(model: PreTrainedModel) -> None:
-    """Make sure that log pi of a packed reply equals that of its path alone.
-
-    Raises:
-        ConfigError: the model has a memory beside the attention mask.
-    """
+    """Make sure that log pi of a packed reply equals that of its path alone."""
     with in_float32(model):
         _compare_packed(model)
 

@@ -26,11 +26,7 @@ def disable_dropout(model: nn.Module) -> None:
 
 
 def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
-    """Let a policy run on packed rows, where it is now and on the device that trains it.
-
-    Raises:
-        ConfigError: it has a memory beside the attention mask.
-    """
+    """Let a policy run on packed rows, where it is now and on the device that trains it."""
     use_block_masks(policy, policy.device)
     require_packable(policy)
     use_block_masks(policy, device)  # where FSDP moves it later

@@ -153,11 +153,7 @@ class Packing:
 
 
 def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
-    """Read training rows and held-back rows, which have no task in common.
-
-    Raises:
-        ConfigError: there is nothing to train on, or a task of `held_back_groups` is trained on.
-    """
+    """Read training rows and held-back rows, which have no task in common."""
     trees = _read_trees(examples)
     episodes = [
         row

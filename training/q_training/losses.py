@@ -117,11 +117,7 @@ def _loss_of_tree(
 
 
 def require_range(trees: Sequence[PackedTree], head_range: tuple[float, float]) -> None:
-    """Refuse labels that no distribution over the bins can have as its mean.
-
-    Raises:
-        ConfigError: a label lies outside.
-    """
+    """Refuse labels that no distribution over the bins can have as its mean."""
     low, high = head_range
     for tree in trees:
         for target, weight in zip(tree.target, tree.weight, strict=True):

@@ -40,12 +40,7 @@ def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
 
 @torch.no_grad()
 def require_packable(qnet: QNet) -> None:
-    """Check that hidden states in a packed tree equal those of each path alone.
-
-    Raises:
-        ConfigError: they differ, because the trunk's layers ignore the attention mask, or the trunk
-            fails, because its layers take another mask.
-    """
+    """Check that hidden states in a packed tree equal those of each path alone."""
     with in_float32(qnet):
         _compare_packed(qnet)
 
@@ -78,11 +73,7 @@ def two_branches(config: PretrainedConfig) -> list[list[int]]:
 
 
 def require_same(model: str, packed: Tensor, alone: Tensor) -> None:
-    """Refuse a model whose outputs for a path alone and in its tree differ.
-
-    Raises:
-        ConfigError: they do.
-    """
+    """Refuse a model whose outputs for a path alone and in its tree differ."""
     difference = float((packed - alone).abs().max())
     if not difference <= _PACKING_TOLERANCE * max(1.0, float(alone.abs().max())):
         raise ConfigError(

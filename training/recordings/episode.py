@@ -100,9 +100,6 @@ def build_episode(
         messages: from the system message or the task to the last reply, or what followed it.
         task_id: "" takes a hash of the messages before the first reply that counts.
         ignored: indices of the messages of the assistant that are not to be imitated.
-
-    Raises:
-        RecordError: a Q model cannot read the messages, or there is no reply.
     """
     turns, not_imitated = _joined_replies(messages, ignored)
     _check(turns)

@@ -62,9 +62,6 @@ def read_values(
         within: key of the list, in an object that is the whole file, whose elements are the values;
             "*" takes the values of the object itself.
         keeping: fields of that object, before the list, that each value is given.
-
-    Raises:
-        RecordError: the file cannot be read.
     """
     try:
         with _opened(path, on_bytes) as (file, told):
@@ -100,11 +97,7 @@ def _opened(path: Path, on_bytes: OnBytes) -> Iterator[tuple[BinaryIO, OnBytes]]
 
 
 def parse_text(text: str) -> object:
-    """The JSON that a value of a file holds as text, checked like the value itself.
-
-    Raises:
-        RecordError: it is not JSON, or JSON that no row can hold.
-    """
+    """The JSON that a value of a file holds as text, checked like the value itself."""
     value = parse_bytes(text.encode(errors="surrogatepass"))
     if value.flaw:
         raise RecordError(value.flaw)

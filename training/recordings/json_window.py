@@ -35,23 +35,14 @@ class JsonWindow:
         self.before = 1
 
     def open(self, bracket: str) -> bool:
-        """Skip the opening bracket; returns True if an element follows.
-
-        Raises:
-            RecordError: something else stands there.
-        """
+        """Skip the opening bracket; returns True if an element follows."""
         if self._next() != bracket:
             raise RecordError(f"{_EXPECTED[bracket]} was expected")
         self._at += 1
         return self._next() != _CLOSING[bracket]
 
     def key(self) -> str:
-        """Skip a key of an object and the colon after it; returns the key.
-
-        Raises:
-            RecordError: there is none.
-            ValueError: it is not JSON.
-        """
+        """Skip a key of an object and the colon after it; returns the key."""
         key = self.take()
         if not isinstance(key, str) or self._next() != ":":
             raise RecordError("the object has a value without a key")
@@ -59,11 +50,7 @@ class JsonWindow:
         return key
 
     def separate(self, bracket: str) -> bool:
-        """Skip the comma after an element; returns False if the closing bracket is in its place.
-
-        Raises:
-            RecordError: neither a comma nor the end follows, or the file ends.
-        """
+        """Skip the comma after an element; returns False if the closing bracket is in its place."""
         found = self._next()
         if found == bracket:
             return False
@@ -81,11 +68,7 @@ class JsonWindow:
         self._at += 1
 
     def end(self) -> None:
-        """Skip the last closing bracket.
-
-        Raises:
-            RecordError: more than space follows.
-        """
+        """Skip the last closing bracket."""
         closed = self._text[self._at]
         self.skip()
         if self._next():
@@ -104,12 +87,7 @@ class JsonWindow:
                 return ""
 
     def take(self) -> object:
-        """The next element.
-
-        Raises:
-            ValueError: it is not JSON, or too long.
-            RecordError: the file ends before it.
-        """
+        """The next element."""
         if not self._next():
             raise RecordError("the list has no closing bracket; its file may have been cut off")
         size = CHUNK
@@ -144,9 +122,5 @@ class JsonWindow:
 
 
 def refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and infinities, which Python's JSON reads.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuse NaN and infinities, which Python's JSON reads."""
     raise ValueError(f"{name} is no JSON number")

@@ -47,9 +47,6 @@ def read_message_record(
 
     Args:
         told: the record as it was before a translation, in which the operator names places.
-
-    Raises:
-        RecordError: it is malformed.
     """
     told = record if told is None else told
     turns = _turns(record, fields, places, told)

@@ -61,9 +61,6 @@ def read_spans(
 
     Args:
         fragments: the requests to models of one record.
-
-    Raises:
-        ConfigError: no attribute is named for the reward.
     """
     if not fields.reward and fields.default_reward is None and not fields.outcomes:
         raise ConfigError(
@@ -195,11 +192,7 @@ class _Conversations:
 
 
 def _whole(requests: Sequence[_Request]) -> History:
-    """The messages of a conversation: the last request and its answer.
-
-    Raises:
-        RecordError: an earlier request is no part of it, or nothing was answered.
-    """
+    """The messages of a conversation: the last request and its answer."""
     last = requests[-1]
     whole = (*last.asked, *last.answered)
     for request in requests[:-1]:

@@ -55,11 +55,7 @@ class Fragment:
     flaw: str = ""
 
     def add(self, name: str, attributes: Mapping[str, Any]) -> None:
-        """Add the messages of the span itself, or of an event with that name.
-
-        Raises:
-            RecordError: they are malformed, or hold what is not text.
-        """
+        """Add the messages of the span itself, or of an event with that name."""
         if name in ("", _DETAILS):
             self._add_attributes(attributes)
         elif name == _CHOICE:
@@ -87,11 +83,7 @@ class Fragment:
 
 
 def fragments_of(export: object) -> Iterator[Fragment]:
-    """Spans and events of one export, in order.
-
-    Raises:
-        RecordError: it is no OTLP/JSON export.
-    """
+    """Spans and events of one export, in order."""
     if not isinstance(export, Mapping) or not {"resourceSpans", "resourceLogs"} & set(export):
         raise RecordError("it has neither resourceSpans nor resourceLogs; expected OTLP/JSON")
     for shared, span in _items(export, "resourceSpans", "scopeSpans", "spans"):

@@ -45,11 +45,7 @@ def any_value(value: object) -> Any:
 
 
 def structured(value: object, name: str) -> Any:
-    """A structured attribute, which spans may hold as JSON text.
-
-    Raises:
-        RecordError: it is text that is not JSON, or JSON that no row can hold.
-    """
+    """A structured attribute, which spans may hold as JSON text."""
     if not isinstance(value, str):
         return value
     try:
@@ -59,11 +55,7 @@ def structured(value: object, name: str) -> Any:
 
 
 def messages_of(value: object, name: str) -> list[Message]:
-    """Messages made of parts, `gen_ai.input.messages` and its kin.
-
-    Raises:
-        RecordError: they are malformed, or hold what is not text.
-    """
+    """Messages made of parts, `gen_ai.input.messages` and its kin."""
     rows = structured(value, name)
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RecordError(f"{name} is not a list")
@@ -75,11 +67,7 @@ def messages_of(value: object, name: str) -> list[Message]:
 
 
 def instructions_of(value: object, name: str) -> list[Message]:
-    """The system message of `gen_ai.system_instructions`, a list of parts.
-
-    Raises:
-        RecordError: it is malformed, or holds what is not text.
-    """
+    """The system message of `gen_ai.system_instructions`, a list of parts."""
     parts = structured(value, name)
     if not isinstance(parts, Sequence) or isinstance(parts, str):
         raise RecordError(f"{name} is not a list")

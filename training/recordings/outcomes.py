@@ -26,9 +26,6 @@ def read_outcomes(path: Path) -> dict[str, float]:
 
     Read are an object of rewards, such as `{"task": 1}` or `{"task": {"success": true}}`, and a
     report that lists ids, such as SWE-bench's `resolved_ids` and `unresolved_ids`.
-
-    Raises:
-        ConfigError: the file cannot be read or holds none of these.
     """
     try:
         values = list(read_values(path))

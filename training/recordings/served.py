@@ -16,12 +16,7 @@ from qguide.training.recordings.stated import stated_task
 
 
 def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[RecordedEpisode]:
-    """The episodes of a tree, one per leaf; none if it is of an episode that is not asked for.
-
-    Raises:
-        RecordError: it is no tree, one without any action, or one in which actions follow each
-            other without an observation.
-    """
+    """The episodes of a tree, one per leaf; none if it is of an episode that is not asked for."""
     if fields.episodes and record.get("episode") not in fields.episodes:
         return
     try:

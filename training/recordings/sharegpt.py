@@ -34,11 +34,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 
 
 def read_sharegpt_record(record: Mapping[str, object], fields: Fields) -> RecordedEpisode:
-    """The episode of a record with `conversations`.
-
-    Raises:
-        RecordError: it is malformed.
-    """
+    """The episode of a record with `conversations`."""
     place = fields.messages or "conversations"
     turns = value_at(record, place)
     if not isinstance(turns, Sequence) or isinstance(turns, str):

@@ -24,9 +24,6 @@ def stated_reward(
         own: what stands at the format's own place; None if nothing does.
         place: the format's own place, for errors.
         task_id: finds it in `fields.outcomes`.
-
-    Raises:
-        RecordError: there is none and no default, or it is no number in range.
     """
     value = value_at(record, fields.reward) if fields.reward else own
     if value is not None:
@@ -47,11 +44,7 @@ def stated_reward(
 
 
 def to_reward(value: object, field: str) -> float:
-    """A stated reward as a number; true is 1 and false 0.
-
-    Raises:
-        RecordError: it is no number in range.
-    """
+    """A stated reward as a number; true is 1 and false 0."""
     if not isinstance(value, int | float):
         raise RecordError(f"{field!r} is of type {type(value).__name__}; a reward is a number")
     if not -MAX_REWARD <= value <= MAX_REWARD:  # false for nan too
@@ -60,11 +53,7 @@ def to_reward(value: object, field: str) -> float:
 
 
 def stated_task(record: Mapping[str, object], *places: str) -> str:
-    """The task id at the first of these places that has one, as text; "" without any.
-
-    Raises:
-        RecordError: it is neither a text nor a number, or too long.
-    """
+    """The task id at the first of these places that has one, as text; "" without any."""
     for place in places:
         value = value_at(record, place)
         if value is None and _JOIN in place:
@@ -77,11 +66,7 @@ def stated_task(record: Mapping[str, object], *places: str) -> str:
 
 
 def to_task_id(value: object, field: str) -> str:
-    """A stated task id as text.
-
-    Raises:
-        RecordError: it is neither a text nor a number, or too long.
-    """
+    """A stated task id as text."""
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):

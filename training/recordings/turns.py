@@ -99,9 +99,6 @@ class Turns:
 
         Args:
             place: names the value in errors.
-
-        Raises:
-            RecordError: it has no shape that is known, or content that is not text.
         """
         if not isinstance(value, Mapping):
             raise RecordError(f"{place} is not an object")
@@ -115,11 +112,7 @@ class Turns:
 
 
 def read_turns(values: object, name: str = "messages") -> Turns:
-    """The messages of a list, or of the JSON text of one.
-
-    Raises:
-        RecordError: it is no list, or one of them has no shape that is known or is not text.
-    """
+    """The messages of a list, or of the JSON text of one."""
     if isinstance(values, str) and values.lstrip().startswith("["):
         values = parse_text(values)
     if not isinstance(values, Sequence) or isinstance(values, str):
@@ -132,11 +125,7 @@ def read_turns(values: object, name: str = "messages") -> Turns:
 
 
 def to_message(value: object, place: str) -> Message:
-    """The one message that a value says.
-
-    Raises:
-        RecordError: it says none or several, or has no shape that is known.
-    """
+    """The one message that a value says."""
     turns = Turns()
     turns.add(value, place)
     if len(turns.messages) != 1:

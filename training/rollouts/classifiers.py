@@ -40,12 +40,7 @@ MAY_CHANGE: Final = frozenset({"url", "api_key_variable", "timeout_s"})
 
 
 def build_classify_scorer(name: str, servers: Mapping[str, ServedClassifier]) -> Scorer:
-    """Build the scorer of `classify:NAME`.
-
-    Raises:
-        CheckpointError: the tokenizer's folder is no classifier's.
-        ConfigError: there is no such entry, its key is not set, or the server is unsuitable.
-    """
+    """Build the scorer of `classify:NAME`."""
     from qguide.qnet.models.remote_classifier import load_remote_classifier
     from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
     from qguide.qnet.scoring.vllm_client import ClassifyServer

@@ -65,10 +65,6 @@ def run_concurrently(
             continue. Any other exception is a bug and ends the run.
         on_usage: called with a task's name and the usage of its requests once it has ended for
             any reason.
-
-    Raises:
-        ConfigError: `parallel` is below 1, or a task needs a scorer that was not given.
-        UpstreamLostError: the upstream answers no more; tasks that were not over are given up.
     """
     if parallel < 1:
         raise ConfigError(f"parallel is {parallel}; set it to 1 or more")
@@ -126,11 +122,7 @@ class _Batches(Generic[R, A]):
         self._runner: asyncio.Task[None] | None = None
 
     async def answer(self, request: R) -> A:
-        """Answer one request.
-
-        Raises:
-            QGuideError: this request failed.
-        """
+        """Answer one request."""
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((request, answered))
         if self._runner is None:

@@ -120,9 +120,6 @@ def play_episode(
         max_steps: maximum number of steps, including replayed ones.
         prefix: replies to replay first.
         chat: the environment's chat format.
-
-    Raises:
-        EnvironmentFailureError: the engine failed.
     """
     environment: Environment = yield EnvironmentCall(make)
     steps: list[Step] = []

@@ -42,11 +42,7 @@ class RunFigures:
         return self.summary()
 
     def finish(self) -> dict[str, float]:
-        """Write and return the run's figures.
-
-        Raises:
-            EnvironmentFailureError: every task failed, and the run has no row of an earlier start.
-        """
+        """Write and return the run's figures."""
         self._rollouts.require_some(self._count)
         self._rollouts.metrics.write({"summary": self.summary()})
         return self.summary()

@@ -198,9 +198,6 @@ class Rollouts:
 
         Call it before `play`. With "none", only whole episodes are what they seem. What the first
         start of the run found holds for all: another answer would mix two kinds of rows.
-
-        Raises:
-            EnvironmentFailureError: the self-check could not be played.
         """
         if self._branching is None:
             self._branching = choice = self._choose_branching()
@@ -213,11 +210,7 @@ class Rollouts:
         return self._branching.branching
 
     def require_branches(self) -> None:
-        """Let this job's episodes branch.
-
-        Raises:
-            ConfigError: they cannot.
-        """
+        """Let this job's episodes branch."""
         if self.branch() == "none":
             assert self._branching is not None
             raise ConfigError(
@@ -251,9 +244,6 @@ class Rollouts:
 
         Args:
             written: number of rows that this start wrote.
-
-        Raises:
-            EnvironmentFailureError: all tasks failed.
         """
         if self.failures and not written and not self._had_rows:
             first = self.failures[0]
@@ -268,11 +258,6 @@ class Rollouts:
         Args:
             name: of a hosted policy, a policy's folder, or "expert".
             as_agent: the policy writes actions, as in `play`.
-
-        Raises:
-            CheckpointError: the folder is not a policy's.
-            ConfigError: there is no such upstream or no expert, an upstream's key is not set, or
-                the environment's actions are tool calls and the policy writes text.
         """
         config, environment = self.config, self.suite.environment
         if is_hosted(name):
@@ -362,10 +347,6 @@ def open_rollouts(
         weights: hashes of its models, by the names under which `config.json` keeps them. A model
             that was trained again under the same name has another hash.
         console: shows the progress; None is stderr.
-
-    Raises:
-        ConfigError: another job is using the folder, its run has another configuration or other
-            models, or there is no task to play.
     """
     with (
         open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as folder,

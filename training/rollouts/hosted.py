@@ -164,9 +164,6 @@ def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str,
     Args:
         name: "upstream:NAME", or an address with "#" and the model's name.
         upstreams: the job file's tables.
-
-    Raises:
-        ConfigError: there is no such table, or the address names no model or holds a password.
     """
     if name.startswith(PREFIX):
         table = name.removeprefix(PREFIX)
@@ -190,11 +187,7 @@ def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str,
 
 
 def require_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> None:
-    """Check, while a job's configuration is validated, that a hosted policy's upstream is there.
-
-    Raises:
-        ValueError: it is not; a policy that is not hosted needs none.
-    """
+    """Check, while a job's configuration is validated, that a hosted policy's upstream is there."""
     try:
         if is_hosted(name):
             find_upstream(name, upstreams)
@@ -203,11 +196,7 @@ def require_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> None:
 
 
 def build_hosted_policy(name: str, upstreams: Mapping[str, HostedModel]) -> "HostedPolicy":
-    """Build the hosted policy of that name; nothing is sent before the first draw.
-
-    Raises:
-        ConfigError: there is no such upstream, or its key's variable is not set.
-    """
+    """Build the hosted policy of that name; nothing is sent before the first draw."""
     upstream, hosted = find_upstream(name, upstreams)
     return HostedPolicy(
         upstream, hosted, api_key=read_key(f"upstream {upstream}", hosted.api_key_variable)
@@ -219,9 +208,6 @@ def read_key(owner: str, variable: str) -> SecretStr | None:
 
     Args:
         owner: named in errors.
-
-    Raises:
-        ConfigError: the variable is not set, or holds what no HTTP header can carry.
     """
     if not variable:
         return None
@@ -292,13 +278,7 @@ class _Draws:
         self._budget = TokenBudget(hosted.max_tokens_in_flight or sys.maxsize)
 
     async def __call__(self, request: SampleRequest, tally: Tally) -> list[Candidate]:
-        """Draw, waiting where the upstream has to be waited for.
-
-        Raises:
-            UpstreamLostError: no other draw is answered either, not even a plain one.
-            UpstreamError: this one failed, and others are answered.
-            UpstreamRefusedError: the upstream says that the request is wrong.
-        """
+        """Draw, waiting where the upstream has to be waited for."""
         answered = self._answered
         # Instructions say how to act, and a reflection is no action.
         reflects = request.role == "reflect"

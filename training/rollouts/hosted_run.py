@@ -37,11 +37,7 @@ class HostedRun:
         on_done: Callable[[str, T, Timings], None],
         on_failure: Callable[[str, QGuideError], None],
     ) -> None:
-        """Run every task to its end; see `run_concurrently`.
-
-        Raises:
-            UpstreamLostError: the upstream answers no more; says what is kept and how to go on.
-        """
+        """Run every task to its end; see `run_concurrently`."""
         try:
             run_concurrently(
                 tasks,

@@ -127,20 +127,12 @@ def usage_of(scorer: object) -> Usage | None:
 
 
 def build_judge_scorer(name: str, judges: Mapping[str, ServedJudge]) -> JudgeScorer:
-    """Build the scorer of `judge:NAME`; nothing is asked before the first request.
-
-    Raises:
-        ConfigError: there is no such table, its key is not set, or its prompt file cannot be read.
-    """
+    """Build the scorer of `judge:NAME`; nothing is asked before the first request."""
     return JudgeScorer(name, _find(name, judges))
 
 
 def prompt_sha256(name: str, judges: Mapping[str, ServedJudge]) -> str:
-    """Hash of a judge's prompt, which a resumed run must not change.
-
-    Raises:
-        ConfigError: there is no such table, or its prompt file cannot be read.
-    """
+    """Hash of a judge's prompt, which a resumed run must not change."""
     return read_prompt(_find(name, judges).judge.prompt_file).digest
 
 

@@ -59,9 +59,6 @@ def run_rollouts(
         on_done: called with a task's name, result and cost.
         on_failure: called with a task's name and the `QGuideError` that it raised; the other tasks
             continue. Any other exception is a bug and ends the run.
-
-    Raises:
-        ConfigError: `parallel` is below 1, or a task needs a model that was not given.
     """
     if parallel < 1:
         raise ConfigError(f"parallel is {parallel}; set it to 1 or more")
@@ -72,11 +69,7 @@ def run_rollouts(
 def run_together(
     tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None
 ) -> list[T]:
-    """Run all tasks at the same time, and return their results in order.
-
-    Raises:
-        QGuideError: raised by the first task that failed.
-    """
+    """Run all tasks at the same time, and return their results in order."""
     results: dict[int, T] = {}
 
     def on_failure(name: str, error: QGuideError) -> None:

@@ -72,10 +72,6 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
             expert and its mistakes, or the folder of a checkpoint or any Hugging Face causal LM.
         inference: how it runs.
         environment: the environment that it plays.
-
-    Raises:
-        CheckpointError: the folder is not a policy's.
-        ConfigError: the environment has no expert.
     """
     if name == EXPERT:
         return build_expert_policy(environment)
@@ -93,11 +89,7 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
 
 
 def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
-    """The environment's function that makes a fresh expert for each episode.
-
-    Raises:
-        ConfigError: the environment has no expert.
-    """
+    """The environment's function that makes a fresh expert for each episode."""
     build: ExpertBuilder | None = find_environment(environment.name).build_expert
     if build is None:
         raise ConfigError(
@@ -108,11 +100,7 @@ def expert_builder(environment: EnvironmentConfig) -> ExpertBuilder:
 
 
 def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
-    """The environment's expert as a policy: its reply at temperature 0, otherwise a mistake.
-
-    Raises:
-        ConfigError: the environment has no expert.
-    """
+    """The environment's expert as a policy: its reply at temperature 0, otherwise a mistake."""
     bundle = find_environment(environment.name)
     if bundle.build_expert_policy is None:
         raise ConfigError(
@@ -131,10 +119,6 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
             `classify:NAME` for one of `inference.classifiers`, `judge:NAME` for one of
             `inference.judges`, or rules, alone or before another: see `qguide.qnet.scoring.rules`.
         inference: how it runs.
-
-    Raises:
-        CheckpointError: the folder is not a Q model's.
-        ConfigError: see `build_classify_scorer` and `build_judge_scorer`.
     """
     rules, behind = split_rules(name)
     if rules:
@@ -173,9 +157,6 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
     Args:
         name: "embedded" or the folder of a policy.
         inference: how it runs.
-
-    Raises:
-        CheckpointError: the folder is not a policy's.
     """
     import torch
 
@@ -216,20 +197,13 @@ def sha256_of_q_model(name: str, inference: Inference) -> str:
 
 
 def fitted_prior_of(name: str) -> PriorSection | None:
-    """The prior that was fitted with the Q model of that name; None without one.
-
-    Raises:
-        CheckpointError: its folder does not match its manifest.
-    """
+    """The prior that was fitted with the Q model of that name; None without one."""
     manifest = _manifest_of(name)
     return manifest.prior if manifest else None
 
 
 def licence_warning(name: str) -> str:
     """Warning of what the manifest of this Q model lacks; "" for a licensed one, and for a judge.
-
-    Raises:
-        CheckpointError: its folder does not match its manifest.
     """
     if (manifest := _manifest_of(name)) is None:
         return ""

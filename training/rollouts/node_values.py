@@ -19,10 +19,6 @@ def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
             that the actions led to.
         task: the tree's row, with the system message of its states.
         tree: one task's tree.
-
-    Raises:
-        ConfigError: the scorer ranks, or reads an observation that was not recorded.
-        HistoryTooLongError: a path is longer than the Q model reads.
     """
     if ranks(scorer):
         raise ConfigError(

@@ -67,10 +67,6 @@ class RemotePolicy:
             inference: how it runs there.
             environment: the environment that it plays.
             workers: says how many GPUs the actor reserves; Ray is running already.
-
-        Raises:
-            CheckpointError: the folder is not a policy's.
-            ConfigError: the cluster has no such GPUs, or none of them was free in time.
         """
         import ray
 
@@ -89,12 +85,7 @@ class RemotePolicy:
         self.name: str = self._ask("policy_name")
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        """Candidates of each request, in order.
-
-        Raises:
-            QGuideError: raised by the policy.
-            WorkerLostError: several actors were lost by this batch.
-        """
+        """Candidates of each request, in order."""
         drawn: list[list[Candidate]] = self._ask("sample_batch", requests)
         return drawn
 

@@ -90,12 +90,7 @@ class Answer:
 
 
 def resume(task: Generator[Y, Any, T], answer: Answer) -> Y:
-    """Hand a task the answer to its last request and run it to the next one.
-
-    Raises:
-        StopIteration: the task is over; holds its result.
-        QGuideError: raised by the task.
-    """
+    """Hand a task the answer to its last request and run it to the next one."""
     return task.send(answer.value) if answer.error is None else task.throw(answer.error)
 
 

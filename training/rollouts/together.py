@@ -25,9 +25,6 @@ def play_together(tasks: Sequence[RolloutTask[T]]) -> RolloutTask[list[T]]:
         tasks: tasks whose sample requests are of one candidate each. Where several ask for a
             candidate after the same history with sampling that differs only in its seed, the seed
             of the first one counts, and they get its draws in order.
-
-    Raises:
-        QGuideError: raised by the first task that failed; the others are closed.
     """
     results: dict[int, T] = {}
     answers = dict.fromkeys(range(len(tasks)), Answer())

@@ -55,12 +55,7 @@ class Reply:
     bug: bool = False
 
     def result(self) -> Any:
-        """The value.
-
-        Raises:
-            QGuideError: the worker raised one.
-            RuntimeError: the worker has a bug.
-        """
+        """The value."""
         if self.error is None:
             return self.value
         name, message = self.error
@@ -113,12 +108,7 @@ class Worker(Protocol):
     """One process that holds environments and answers one request at a time."""
 
     def ask(self, request: Request) -> Reply:
-        """Send a request and wait for the reply; safe to call from many threads.
-
-        Raises:
-            WorkerClosedError: the worker was gone before.
-            WorkerLostError: the worker died of it, or did not answer in time and was killed.
-        """
+        """Send a request and wait for the reply; safe to call from many threads."""
         ...
 
     def close(self) -> None:

@@ -21,12 +21,7 @@ class Seat:
         self._slot, self._worker, self._number = slot, worker, number
 
     def ask(self, method: str, *arguments: object) -> Any:
-        """Call a method of the worker for this episode.
-
-        Raises:
-            WorkerLostError: the worker is gone; the next seat is on a new one.
-            QGuideError: raised by the environment.
-        """
+        """Call a method of the worker for this episode."""
         return self._slot.ask(self._worker, method, self._number, *arguments)
 
     def leave(self) -> None:
@@ -98,12 +93,7 @@ class WorkerPool:
         return Seat(slot, slot.worker(), number)
 
     def ask(self, method: str, *arguments: object) -> Any:
-        """Call a method that belongs to no episode; tried again on a new worker.
-
-        Raises:
-            DeadlyRequestError: several workers were lost by it.
-            QGuideError: raised by the environment.
-        """
+        """Call a method that belongs to no episode; tried again on a new worker."""
         losses = 0
         while True:
             slot = min(self._slots, key=lambda one: one.open)

@@ -96,12 +96,7 @@ class RayExecutor:
     """Actors of one cluster."""
 
     def __init__(self, spec: EnvironmentSpec, workers: Workers) -> None:
-        """Connect to the cluster, or start one on this machine.
-
-        Raises:
-            ConfigError: Ray is not installed, there is no cluster at the address, or it is too
-                small.
-        """
+        """Connect to the cluster, or start one on this machine."""
         try:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             import ray
@@ -143,9 +138,6 @@ class RayExecutor:
         The episodes that are seated on the rest would wait for twenty minutes and fail. A cluster
         that grows on demand is refused, too, until it has grown: one that never will looks the
         same.
-
-        Raises:
-            ConfigError: they cannot.
         """
         count, cpus = self._workers.count, self._workers.cpus
         if not cpus:

@@ -73,11 +73,7 @@ class RemoteEpisode:
         return self._seat
 
     def _resumed(self) -> Seat:
-        """The seat, on which the episode is where it was.
-
-        Raises:
-            EnvironmentFailureError: no episode was started.
-        """
+        """The seat, on which the episode is where it was."""
         if not self._shown:
             raise EnvironmentFailureError(f"{self._task_id}: no episode is running; reset first")
         if self._seat is not None:
@@ -162,9 +158,6 @@ class RemoteSuite:
             suite: the same suite in this process, for its tasks alone.
             pool: workers that build it, too.
             replays: the same actions lead to the same state.
-
-        Raises:
-            ConfigError: a worker cannot build the suite, for example because it lacks the files.
         """
         self.name = suite.name
         self.tasks: Sequence[Task] = suite.tasks
@@ -193,11 +186,7 @@ class RemoteGoldSuite(RemoteSuite):
 def move_to_workers(
     suite: Suite, config: EnvironmentConfig, workers: Workers, *, replays: bool
 ) -> Suite:
-    """The same suite with its episodes in workers; the suite itself where they run inline.
-
-    Raises:
-        ConfigError: Ray or its cluster is missing, or a worker cannot build the suite.
-    """
+    """The same suite with its episodes in workers; the suite itself where they run inline."""
     if workers.executor == "inline":
         return suite
     pool = WorkerPool(_executor(config, workers), workers.count)

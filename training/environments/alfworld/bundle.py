@@ -48,12 +48,7 @@ class AlfWorldConfig(EnvironmentConfig):
 
 
 def build_suite(config: AlfWorldConfig) -> AlfWorldSuite:
-    """Build the suite of the games that `config` describes.
-
-    Raises:
-        ConfigError: there are no games to play.
-        InvalidGameError: a game file is malformed.
-    """
+    """Build the suite of the games that `config` describes."""
     engine, processes = config.engine, config.processes
     if config.games is not None:
         return build_alfworld_suite(config.games, engine, processes=processes)

@@ -92,11 +92,6 @@ def run_parity(
         seed: seed of the games and the random walks.
         max_steps: maximum number of actions in an episode.
         console: shows mismatches and table.
-
-    Raises:
-        ConfigError: there are no games.
-        InvalidGameError: a game file is malformed.
-        EnvironmentFailureError: the real engine failed, or is not installed.
     """
     rng = random.Random(seed)
     tasks = build_alfworld_suite(games_dir).tasks

@@ -45,11 +45,7 @@ class AlfWorldSuite:
         self._writing = threading.Lock()
 
     def make(self, task: Task) -> PythonEnvironment | TextWorldEnvironment:
-        """A fresh, single-use episode of `task`.
-
-        Raises:
-            InvalidGameError: its game file cannot be played.
-        """
+        """A fresh, single-use episode of `task`."""
         if self._engine == "python":
             return PythonEnvironment(self._load(task.source))
         return TextWorldEnvironment(self._pool, self._file(task.source))
@@ -87,10 +83,6 @@ def build_alfworld_suite(
         games_dir: a split, a folder of splits, or the folder of a task or a trial.
         engine: "python" or "textworld".
         processes: number of worker processes of the real engine.
-
-    Raises:
-        ConfigError: there is no solvable game, or two games have the same id.
-        InvalidGameError: a game file is malformed.
     """
     tasks = sorted(_scan(games_dir), key=lambda task: task.id)
     if not tasks:

@@ -92,11 +92,7 @@ class HotPotQaConfig(EnvironmentConfig):
 
 
 def build_suite(config: HotPotQaConfig) -> QuestionSuite:
-    """The questions that `config` describes.
-
-    Raises:
-        ConfigError: the file of questions is missing or malformed.
-    """
+    """The questions that `config` describes."""
     if config.questions is not None:
         questions = read_questions(config.questions)
         return QuestionSuite(config.questions.name.partition(".")[0], questions, config.options)

@@ -56,11 +56,7 @@ class QuestionEpisode:
         return f"{QUESTION_OPENING} {self._question.text}"
 
     def step(self, action: str) -> StepResult:
-        """Take "Search[words]", "Lookup[words]" or "Finish[answer]".
-
-        Raises:
-            EnvironmentFailureError: no episode is running.
-        """
+        """Take "Search[words]", "Lookup[words]" or "Finish[answer]"."""
         if self._index is None:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
         self._taken += 1

@@ -58,11 +58,7 @@ class _QuestionEntry(BaseModel):
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a JSON file in the benchmark's format, maybe compressed (.xz).
-
-    Raises:
-        ConfigError: the file is missing or something else, or an id is there twice.
-    """
+    """The questions of a JSON file in the benchmark's format, maybe compressed (.xz)."""
     try:
         text = path.read_bytes()
         entries = TypeAdapter(list[_QuestionEntry]).validate_python(

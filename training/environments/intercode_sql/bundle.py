@@ -107,11 +107,7 @@ class InterCodeSqlToolsConfig(SqlConfig):
 
 
 def build_suite(config: SqlConfig) -> SqlSuite:
-    """The tasks that `config` describes.
-
-    Raises:
-        ConfigError: the file of tasks, a database or its server is missing.
-    """
+    """The tasks that `config` describes."""
     if config.tasks is not None and config.databases is not None:
         build = mariadb_suite if config.engine == "mariadb" else file_suite
         return build(config.tasks, config.databases, config.options)

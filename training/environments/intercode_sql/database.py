@@ -129,12 +129,7 @@ class Database:
 
 
 def open_file(path: Path, name: str) -> Database:
-    """A database file as the schema `name`, so that `name.table` is understood too.
-
-    Raises:
-        ConfigError: there is no such file.
-        EnvironmentFailureError: it is no database.
-    """
+    """A database file as the schema `name`, so that `name.table` is understood too."""
     if not path.is_file():
         raise ConfigError(f"{path} is missing; name the folder of unpacked SQLite files")
     connection = _memory()
@@ -186,11 +181,7 @@ OpenDatabase = Callable[[], ReadOnlyDatabase]
 def answer_schema_statement(
     connection: sqlite3.Connection, database: str, statement: str
 ) -> Records | None:
-    """Records of a SHOW or DESCRIBE statement; None for any other statement.
-
-    Raises:
-        sqlite3.OperationalError: the table does not exist.
-    """
+    """Records of a SHOW or DESCRIBE statement; None for any other statement."""
     statement = statement.strip().rstrip(";").rstrip()
     if _SHOW_TABLES.fullmatch(statement):
         return [(name,) for name in _tables(connection, database)]

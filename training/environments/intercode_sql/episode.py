@@ -101,11 +101,7 @@ class SqlEpisode:
         return describe_task(self._task, show_schema=self._options.show_schema)
 
     def step(self, action: str) -> StepResult:
-        """Run one statement, or submit the last one's result by the word "submit".
-
-        Raises:
-            EnvironmentFailureError: no episode is running.
-        """
+        """Run one statement, or submit the last one's result by the word "submit"."""
         if action.strip().rstrip(";").lower() == SUBMIT:
             return self._submit()
         return self._execute(action)
@@ -148,19 +144,11 @@ class SqlToolEpisode(SqlEpisode):
     """
 
     def step(self, action: str) -> StepResult:
-        """Submit the last result, whatever the reply says.
-
-        Raises:
-            EnvironmentFailureError: no episode is running.
-        """
+        """Submit the last result, whatever the reply says."""
         return self._submit()
 
     def call(self, call: ToolCall) -> StepResult:
-        """Run the statement of one call; any other call takes a turn and changes nothing.
-
-        Raises:
-            EnvironmentFailureError: no episode is running.
-        """
+        """Run the statement of one call; any other call takes a turn and changes nothing."""
         query = (arguments_of(call) or {}).get("query")
         if call.name == EXECUTE_SQL and isinstance(query, str):
             return self._execute(query)

@@ -19,11 +19,7 @@ INSTALLER: Final = "mariadb-install-db"
 
 
 def find_server() -> tuple[str, str]:
-    """The programs that install and run a server.
-
-    Raises:
-        ConfigError: one of them, or the client library, is missing.
-    """
+    """The programs that install and run a server."""
     found = [_program(name) for name in (INSTALLER, SERVER)]
     if not all(found):
         raise ConfigError(
@@ -56,9 +52,6 @@ class MariaDbServer:
         Args:
             dump: statements that create the databases, as mysqldump writes them.
             databases: that tasks ask about.
-
-        Raises:
-            ConfigError: the server is not installed, or the dump is missing.
         """
         self._installer, self._server = find_server()
         if not dump.is_file():

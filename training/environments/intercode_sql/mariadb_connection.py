@@ -38,11 +38,7 @@ class MariaDatabase:
     """
 
     def __init__(self, process: MariaDbProcess, database: str) -> None:
-        """Open it.
-
-        Raises:
-            EnvironmentFailureError: the server is gone, or refuses it.
-        """
+        """Open it."""
         from pymysql import MySQLError
 
         self._process, self._database = process, database
@@ -58,11 +54,7 @@ class MariaDatabase:
             raise failure from error
 
     def execute(self, statement: str) -> QueryResult:
-        """Run one statement.
-
-        Raises:
-            EnvironmentFailureError: the server is gone, or the database was closed.
-        """
+        """Run one statement."""
         from pymysql import MySQLError
         from pymysql.cursors import SSCursor
 
@@ -118,11 +110,7 @@ class MariaDatabase:
             raise ValueError(f"the result has more than {MOST_BYTES:,} bytes")
 
     def _renew(self) -> None:
-        """Begin a new session, and end the old one with its statement.
-
-        Raises:
-            EnvironmentFailureError: the server is gone.
-        """
+        """Begin a new session, and end the old one with its statement."""
         from pymysql import MySQLError
 
         assert self._connection is not None
@@ -137,12 +125,7 @@ class MariaDatabase:
 
 
 def _read(cursor: Any) -> tuple[QueryResult, bool]:
-    """The result of a statement, and whether it was read to its end.
-
-    Raises:
-        MySQLError: the statement failed on the way.
-        ValueError: the result is too long, or cannot be decoded.
-    """
+    """The result of a statement, and whether it was read to its end."""
     deadline = monotonic() + ANSWER_S
     records: Records = []
     while (record := cursor.fetchone()) is not None:

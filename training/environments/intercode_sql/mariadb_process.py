@@ -75,11 +75,7 @@ class MariaDbProcess:
         self.is_lost = False
 
     def start(self) -> None:
-        """Install and run the server.
-
-        Raises:
-            EnvironmentFailureError: it does not start.
-        """
+        """Install and run the server."""
         data = ["--no-defaults", f"--datadir={self._folder / 'data'}", *_as_root()]
         install = [self._installer, *data, "--auth-root-authentication-method=normal"]
         install += ["--skip-test-db", *_UNSAFE_BUT_FAST]
@@ -109,12 +105,7 @@ class MariaDbProcess:
         self._wait_for_answers()
 
     def fill(self, dump: Path, databases: Sequence[str]) -> None:
-        """Run the dump's statements; nobody but root writes afterwards, or locks a record.
-
-        Raises:
-            ConfigError: the dump is none, or lacks a database.
-            EnvironmentFailureError: the server died.
-        """
+        """Run the dump's statements; nobody but root writes afterwards, or locks a record."""
         from pymysql import MySQLError
         from pymysql.constants import CLIENT
 
@@ -161,9 +152,6 @@ class MariaDbProcess:
             database: the default one.
             client_flag: PyMySQL's.
             on_received: called with the number of bytes each time some arrive.
-
-        Raises:
-            MySQLError: the server does not answer, or refuses it.
         """
         import pymysql
         from pymysql.constants import CR
@@ -198,9 +186,6 @@ class MariaDbProcess:
         """Create a user who may read one database, and return the name.
 
         One for each episode: a user may kill each connection of its own, and set its password.
-
-        Raises:
-            MySQLError: the server does not answer, or refuses it.
         """
         user = f"reader_{token_hex(8)}"
         # In the name of a database, GRANT takes these two for wildcards, and PyMySQL % for its own.
@@ -224,11 +209,7 @@ class MariaDbProcess:
             cursor.execute("DROP USER IF EXISTS %s@localhost", (user,))
 
     def kill(self, number: int) -> None:
-        """End a connection whose statement goes on, if it is still there.
-
-        Raises:
-            MySQLError: the server does not answer.
-        """
+        """End a connection whose statement goes on, if it is still there."""
         from pymysql import OperationalError
         from pymysql.constants import ER
 

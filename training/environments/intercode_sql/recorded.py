@@ -46,11 +46,7 @@ class RecordedEpisode(BaseModel):
 
 
 def read_recorded(path: Path) -> Iterator[RecordedEpisode]:
-    """The episodes of a file, plain or, by its ending .xz, compressed.
-
-    Raises:
-        RecordError: the file is missing, or a line is no episode.
-    """
+    """The episodes of a file, plain or, by its ending .xz, compressed."""
     if not path.is_file():
         raise RecordError(f"{path} does not exist; name a file of recorded episodes")
     with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:

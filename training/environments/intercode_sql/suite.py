@@ -78,11 +78,7 @@ class SqlSuite:
 
 
 def file_suite(tasks: Path, databases: Path, options: EpisodeOptions) -> SqlSuite:
-    """The tasks of a file of the benchmark, over a folder of SQLite files.
-
-    Raises:
-        ConfigError: the file of tasks or a task's database is missing.
-    """
+    """The tasks of a file of the benchmark, over a folder of SQLite files."""
     read = read_tasks(tasks)
     paths = {task.database: databases / f"{task.database.lower()}.sqlite" for task in read}
     if missing := sorted(path.name for path in paths.values() if not path.is_file()):
@@ -98,11 +94,7 @@ def file_suite(tasks: Path, databases: Path, options: EpisodeOptions) -> SqlSuit
 
 
 def mariadb_suite(tasks: Path, dump: Path, options: EpisodeOptions) -> SqlSuite:
-    """The tasks of a file of the benchmark, over a MariaDB server that holds its dump.
-
-    Raises:
-        ConfigError: the file of tasks, the dump or the server is missing.
-    """
+    """The tasks of a file of the benchmark, over a MariaDB server that holds its dump."""
     read = read_tasks(tasks)
     server = MariaDbServer(dump, [task.database for task in read])
 

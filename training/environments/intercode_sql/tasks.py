@@ -49,11 +49,7 @@ class _TaskEntry(BaseModel):
 
 
 def read_tasks(path: Path) -> list[SqlTask]:
-    """The tasks of a file in the benchmark's format: a JSON list.
-
-    Raises:
-        ConfigError: the file is missing or something else.
-    """
+    """The tasks of a file in the benchmark's format: a JSON list."""
     try:
         entries = TypeAdapter(list[_TaskEntry]).validate_json(path.read_bytes())
     except OSError as error:

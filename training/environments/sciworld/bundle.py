@@ -69,11 +69,7 @@ class SciWorldConfig(EnvironmentConfig):
 
 
 def build_suite(config: SciWorldConfig) -> SciWorldSuite:
-    """The tasks that `config` describes.
-
-    Raises:
-        ConfigError: the package scienceworld or Java is missing.
-    """
+    """The tasks that `config` describes."""
     find_simulator()
     pool = SimulatorPool(
         processes=config.processes,

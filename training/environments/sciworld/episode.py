@@ -33,11 +33,7 @@ class SciWorldEpisode:
         self._over = False
 
     def reset(self) -> str:
-        """Start the episode: the task, and what is seen.
-
-        Raises:
-            EnvironmentFailureError: the simulator does not start, or has no such task.
-        """
+        """Start the episode: the task, and what is seen."""
         if self._simulator is None:
             self._simulator = self._pool.acquire()
         if self._world is None:
@@ -46,11 +42,7 @@ class SciWorldEpisode:
         return self._simulator.load(self._world, self._task, self._variation)
 
     def step(self, action: str) -> StepResult:
-        """Take one action.
-
-        Raises:
-            EnvironmentFailureError: the simulator failed, or no episode is running.
-        """
+        """Take one action."""
         if self._simulator is None or self._world is None or self._over:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
         answer = self._simulator.step(self._world, action.strip())

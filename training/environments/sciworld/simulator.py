@@ -62,11 +62,7 @@ def find_java() -> str | None:
 
 
 def find_simulator() -> tuple[str, Path]:
-    """Java, and the simulator's archive in the package scienceworld.
-
-    Raises:
-        ConfigError: one of them is missing.
-    """
+    """Java, and the simulator's archive in the package scienceworld."""
     package = importlib.util.find_spec("scienceworld")
     if package is None or package.origin is None:
         raise ConfigError(
@@ -90,11 +86,7 @@ class Simulator:
     """
 
     def __init__(self, *, heap_mb: int, timeout_s: float) -> None:
-        """Start the process.
-
-        Raises:
-            EnvironmentFailureError: it does not start.
-        """
+        """Start the process."""
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
         from py4j.protocol import Py4JError
 
@@ -133,11 +125,7 @@ class Simulator:
         return self._ask(lambda: self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface())
 
     def load(self, world: Any, task: str, variation: int) -> str:
-        """Start a variation of a task: its description and what is seen first.
-
-        Raises:
-            EnvironmentFailureError: there is no such task, or the simulator failed.
-        """
+        """Start a variation of a task: its description and what is seen first."""
 
         def start() -> str:
             world.load(task, variation, SIMPLIFICATIONS, False)
@@ -174,11 +162,7 @@ class Simulator:
             self._ask(lambda: self._gateway.detach(world))
 
     def _ask(self, request: Callable[[], T]) -> T:
-        """One request at a time, because the simulator is not written for several.
-
-        Raises:
-            EnvironmentFailureError: the simulator failed, died or did not answer in time.
-        """
+        """One request at a time, because the simulator is not written for several."""
         with self._lock:
             try:
                 return request()

@@ -47,11 +47,7 @@ class SciWorldSuite:
         return SciWorldEpisode(self._pool, task.kind, int(task.source), turns)
 
     def gold_replies(self, task: Task) -> list[str]:
-        """The simulator's own solution, without thoughts; it may be longer than the limit.
-
-        Raises:
-            EnvironmentFailureError: the simulator failed.
-        """
+        """The simulator's own solution, without thoughts; it may be longer than the limit."""
         simulator = self._pool.acquire()
         try:
             world = simulator.open_world()

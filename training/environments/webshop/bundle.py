@@ -70,11 +70,7 @@ class WebShopConfig(EnvironmentConfig):
 
 
 def build_suite(config: WebShopConfig) -> ShoppingSuite:
-    """The goals that `config` describes, and their shop.
-
-    Raises:
-        ConfigError: a file is missing or malformed.
-    """
+    """The goals that `config` describes, and their shop."""
     if config.products and config.attributes and config.instructions:
         catalogue = Catalogue(read_products(config.products, config.attributes))
         goals = read_goals(config.instructions, catalogue.products)

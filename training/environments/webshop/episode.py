@@ -53,11 +53,7 @@ class ShoppingEpisode:
         return self._open_search()
 
     def step(self, action: str) -> StepResult:
-        """Take "search[words]" or "click[button]".
-
-        Raises:
-            EnvironmentFailureError: no episode is running.
-        """
+        """Take "search[words]" or "click[button]"."""
         if not self._running:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
         self._taken += 1

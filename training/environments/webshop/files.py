@@ -62,11 +62,7 @@ class _InstructionEntry(BaseModel):
 
 
 def read_products(products: Path, attributes: Path) -> list[Product]:
-    """The products of WebShop's files, each id once.
-
-    Raises:
-        ConfigError: a file is missing or something else.
-    """
+    """The products of WebShop's files, each id once."""
     entries = _read(products, "products", TypeAdapter(list[_ProductEntry]))
     known = _read(attributes, "attributes", TypeAdapter(dict[str, _AttributesEntry]))
     unique = {entry.asin: entry for entry in reversed(entries) if len(entry.asin) == _ID_LENGTH}
@@ -78,9 +74,6 @@ def read_goals(path: Path, products: Sequence[Product]) -> list[Goal]:
     """The instructions for these products, in WebShop's order.
 
     WebShop draws the limit of the price anew at each start; here it depends on the goal alone.
-
-    Raises:
-        ConfigError: the file is missing or something else, or has no instruction for them.
     """
     entries = _read(path, "instructions", TypeAdapter(dict[str, list[_InstructionEntry]]))
     goals = [goal for product in products for goal in _goals(product, entries.get(product.id, ()))]

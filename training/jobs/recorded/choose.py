@@ -112,12 +112,7 @@ class ChosenRow(BaseModel):
 
 
 def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
-    """Write a row for each task, and the figures; returns the mean reward of each chooser.
-
-    Raises:
-        ConfigError: no state has enough candidates, or a source is missing.
-        RecordError: a file cannot be read.
-    """
+    """Write a row for each task, and the figures; returns the mean reward of each chooser."""
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, models=config.models, format_=config.format)
         table = _table(config, attempts)

@@ -76,12 +76,7 @@ Proposals = dict[str, list[tuple[str, RecordedTurn]]]
 
 
 def run_recorded_groups(config: RecordedGroupsConfig) -> dict[str, float]:
-    """Write a row for each task; returns the figures that `metrics.jsonl` gets too.
-
-    Raises:
-        ConfigError: no run took an action on any of the tasks.
-        RecordError: a line of the file is no recorded episode.
-    """
+    """Write a row for each task; returns the figures that `metrics.jsonl` gets too."""
     suite = build_selected_suite(config.environment)
     try:
         with open_run(config.output, config) as run:

@@ -84,10 +84,6 @@ def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifes
 
     Args:
         console: shows the licence; None is stdout.
-
-    Raises:
-        ConfigError: see `read_learnable`.
-        RecordError: records hold no episode, and `skip_bad` is not set.
     """
     with open_run(config.output, config) as run:
         episodes = read_learnable(

@@ -75,12 +75,7 @@ class RerankedRow(BaseModel):
 
 
 def run_rerank(config: RerankConfig) -> dict[str, float]:
-    """Write every task's choices; returns the mean reward of each method.
-
-    Raises:
-        ConfigError: a task is in two folds, or not in one decision.
-        RecordError: a row is no decision group.
-    """
+    """Write every task's choices; returns the mean reward of each method."""
     with open_run(config.output, config) as run:
         tasks = [task for n in range(len(config.folds)) for task in _ranked(config, n)]
         _require_distinct(tasks)

@@ -35,11 +35,7 @@ class _Questions:
 
 
 def read_answers(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
-    """The answers of one file, each with its question and if it was right.
-
-    Raises:
-        RecordError: the file cannot be read, or there is no score for it, or not a whole one.
-    """
+    """The answers of one file, each with its question and if it was right."""
     root, score = _score_of(path)
     questions = _questions(root)
     failed = _failed(score, [_id_of(value.value) for value in read_values(path)])
@@ -114,9 +110,6 @@ def _failed(score: Path, answers: Sequence[str]) -> frozenset[str]:
 
     Args:
         answers: ids of all of them, in their order.
-
-    Raises:
-        RecordError: it is damaged, or not of all these answers.
     """
     rows = []
     for value in read_values(score):

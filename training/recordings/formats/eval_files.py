@@ -24,11 +24,7 @@ _UNREADABLE: Final = (
 
 
 def read_samples(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
-    """The samples of a log, which may also be in Inspect's JSON format.
-
-    Raises:
-        RecordError: the file cannot be read.
-    """
+    """The samples of a log, which may also be in Inspect's JSON format."""
     if not zipfile.is_zipfile(path):
         yield from read_values(path, within="samples", keeping=_KEPT, on_bytes=on_bytes)
         return

@@ -21,9 +21,6 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
 
     Args:
         patterns: of the names of a format's files; where none has one, all files are taken.
-
-    Raises:
-        ConfigError: there are none.
     """
     if source.is_dir():
         below = [
@@ -41,22 +38,14 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
 
 
 def values_of(path: Path, layout: Layout, on_bytes: OnBytes) -> Iterator[Value]:
-    """The records of a file.
-
-    Raises:
-        RecordError: the file cannot be read.
-    """
+    """The records of a file."""
     if layout.values:
         return layout.values(path, on_bytes)
     return read_values(path, within=layout.within, keeping=layout.keeping, on_bytes=on_bytes)
 
 
 def told_of_file(record: Record, value: Value, path: Path, layout: Layout) -> Record:
-    """A record with `@file`, `@folder` and what stands around and beside it.
-
-    Raises:
-        RecordError: the file beside it cannot be read.
-    """
+    """A record with `@file`, `@folder` and what stands around and beside it."""
     told: dict[str, Any] = {"@file": _stem(path), "@folder": path.parent.name, **value.around}
     if layout.beside and (beside := path.parent / layout.beside).is_file():
         first = next(read_values(beside), None)

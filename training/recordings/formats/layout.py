@@ -47,11 +47,7 @@ class Layout:
     fragments: Callable[[object], Iterator[Fragment]] | None = None
 
     def episodes(self, record: Record, fields: Fields) -> Iterator[RecordedEpisode]:
-        """The episodes of a record.
-
-        Raises:
-            RecordError: it is malformed.
-        """
+        """The episodes of a record."""
         if self.read:
             yield from self.read(record, fields)
         elif self.translate is None:

@@ -119,11 +119,7 @@ def _result(call_id: object, content: object) -> Record:
 
 
 def _texts_in(parts: object) -> str:
-    """The texts of a list of parts, or a text itself; "" without any.
-
-    Raises:
-        RecordError: a part is not text.
-    """
+    """The texts of a list of parts, or a text itself; "" without any."""
     if isinstance(parts, str):
         return parts
     found = [one for one in parts if isinstance(one, Mapping)] if isinstance(parts, list) else []

@@ -36,11 +36,7 @@ class Recording:
 
 
 def recording_of(source: Path, format_: str | None = None) -> Recording:
-    """A file or a folder, read in the format that is named, else in that of its first record.
-
-    Raises:
-        ConfigError: there is no file, no such format, or none that fits.
-    """
+    """A file or a folder, read in the format that is named, else in that of its first record."""
     if format_:
         layout = _layout_named(format_)
         return Recording(format_, layout, tuple(files_of(source, layout.files)))
@@ -73,11 +69,7 @@ def _layout_named(name: str) -> Layout:
 
 
 def detect_format(paths: Sequence[Path]) -> str:
-    """The format of the first record that shows one; a folder may begin with other files.
-
-    Raises:
-        ConfigError: it is that of none, or of several formats.
-    """
+    """The format of the first record that shows one; a folder may begin with other files."""
     reasons = []
     for path in paths[:_MOST_TRIED]:
         if name := _format_of_name(path):
@@ -127,12 +119,7 @@ def _shows(record: object, place: str) -> bool:
 def read_episodes(
     recording: Recording, fields: Fields, *, on_bytes: OnBytes = lambda count: None
 ) -> Iterator[RecordedEpisode | BadRecord]:
-    """The episodes of a recording, and the records that hold none.
-
-    Raises:
-        ConfigError: the options do not suit the format.
-        RecordError: a file cannot be read.
-    """
+    """The episodes of a recording, and the records that hold none."""
     layout = recording.layout
     if fields.messages and (layout.fragments or layout.read is read_tree_record):
         raise ConfigError(

@@ -15,11 +15,7 @@ _EPISODES: Final = "episode-*"
 
 
 def read_trials(path: Path, on_bytes: OnBytes) -> Iterator[Value]:
-    """The trial of a `results.json`; that of a whole run only repeats its trials.
-
-    Raises:
-        RecordError: the file cannot be read.
-    """
+    """The trial of a `results.json`; that of a whole run only repeats its trials."""
     for value in read_values(path, on_bytes=on_bytes):
         row = value.value
         if isinstance(row, dict) and "trial_name" not in row:

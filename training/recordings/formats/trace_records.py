@@ -101,11 +101,7 @@ def phoenix(record: object) -> Iterator[Fragment]:
 
 
 def _one_each(told: Iterable[tuple[Any, Any]], what: str) -> dict[Any, Any]:
-    """One value of each name.
-
-    Raises:
-        RecordError: there are several that differ; nothing says which one counts.
-    """
+    """One value of each name."""
     found: dict[Any, Any] = {}
     for name, value in told:
         if found.setdefault(name, value) != value:
@@ -134,11 +130,7 @@ def _fragment(
     asked: tuple[str, ...] = ("input",),
     answered: tuple[str, ...] = ("output",),
 ) -> Fragment:
-    """A span; its messages only if it asked a model, because others repeat what these say.
-
-    Raises:
-        RecordError: it belongs to no trace.
-    """
+    """A span; its messages only if it asked a model, because others repeat what these say."""
     if not trace:
         raise RecordError("it has no id of a trace")
     time = first_at(row, ("startTime", "start_time", "start_time_unix_nano", "start_time_ns"))

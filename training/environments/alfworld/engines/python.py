@@ -50,11 +50,7 @@ class PythonEnvironment:
         return f"{room}\n\n{game.task}"
 
     def step(self, action: str) -> StepResult:
-        """Take one action; an inadmissible action changes nothing.
-
-        Raises:
-            EnvironmentFailureError: the episode has not started or is over.
-        """
+        """Take one action; an inadmissible action changes nothing."""
         if not self._started or self.won:
             state = "is over" if self._started else "was not reset"
             raise EnvironmentFailureError(f"step({action!r}): the episode {state}; make a new one")

@@ -50,11 +50,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def ask(self, **request: object) -> dict[str, Any]:
-        """Send a request and wait for the worker's reply.
-
-        Raises:
-            EnvironmentFailureError: the engine failed, died or did not answer in time.
-        """
+        """Send a request and wait for the worker's reply."""
         with self._lock:
             reply = self._exchange(json.dumps(request) + "\n")
         if "error" in reply:
@@ -121,11 +117,7 @@ class TextWorldEnvironment:
         return str(reply["observation"]).removeprefix(BANNER)
 
     def step(self, action: str) -> StepResult:
-        """Take one action; an inadmissible action changes nothing.
-
-        Raises:
-            EnvironmentFailureError: the engine failed, or the episode has not started or is over.
-        """
+        """Take one action; an inadmissible action changes nothing."""
         if self._worker is None or self.won:
             state = "is over" if self.won else "was not reset"
             raise EnvironmentFailureError(f"step({action!r}): the episode {state}; make a new one")

@@ -50,11 +50,7 @@ class Expert:
         return twin
 
     def reply(self, observation: str) -> str:
-        """The next ReAct reply; the first observation states the task.
-
-        Raises:
-            EnvironmentFailureError: the first observation has no task in a known form.
-        """
+        """The next ReAct reply; the first observation states the task."""
         if self._memory is None:
             self._memory = HouseMemory(observation)
             decision = self._begin(self._memory)

@@ -133,11 +133,7 @@ class Game:
 
 
 def load_game(path: Path) -> Game:
-    """Read the game in a `game.tw-pddl` file.
-
-    Raises:
-        InvalidGameError: the file is not such a game, or uses another grammar.
-    """
+    """Read the game in a `game.tw-pddl` file."""
     data = _read_json(path)
     try:
         return parse_game(data)
@@ -146,11 +142,7 @@ def load_game(path: Path) -> Game:
 
 
 def scan_game(path: Path) -> tuple[bool, GoalKind]:
-    """Read a game file's solvable mark and goal type, without building the whole game.
-
-    Raises:
-        InvalidGameError: the file is not such a game.
-    """
+    """Read a game file's solvable mark and goal type, without building the whole game."""
     data = _read_json(path)
     try:
         goal = _goal(pddl.goal_atoms(_text(data, "pddl_problem")))
@@ -172,11 +164,7 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def parse_game(data: Mapping[str, object]) -> Game:
-    """Build the game from the decoded JSON of a `game.tw-pddl` file.
-
-    Raises:
-        InvalidGameError: a part is missing, or the engine cannot play it.
-    """
+    """Build the game from the decoded JSON of a `game.tw-pddl` file."""
     domain, grammar, problem = (_text(data, key) for key in _REQUIRED_KEYS)
     try:
         facts, goal = pddl.initial_facts(problem), pddl.goal_atoms(problem)

@@ -32,11 +32,7 @@ Ids = dict[str, str]
 
 
 def write_game(game: Game, path: Path) -> None:
-    """Write a game; after a kill the file is either whole or missing.
-
-    Raises:
-        InvalidGameError: see `game_data`.
-    """
+    """Write a game; after a kill the file is either whole or missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.tmp")
     unfinished.write_text(json.dumps(game_data(game)) + "\n", encoding="utf-8")
@@ -48,9 +44,6 @@ def game_data(game: Game) -> dict[str, object]:
 
     There is one difference: the start "loc 0" gets the highest number instead, because numbers in
     files start at 1. No observation shows it.
-
-    Raises:
-        InvalidGameError: the file format cannot express the game.
     """
     game = replace(game, start=_numbered_start(game))
     data: dict[str, object] = {

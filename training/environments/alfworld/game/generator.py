@@ -43,9 +43,6 @@ def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, 
     Args:
         seed: the same seed gives the same game.
         statistics: counts to draw from; None uses those of QGuide.
-
-    Raises:
-        EnvironmentFailureError: with these statistics, rooms hardly ever allow their goals.
     """
     known = statistics or load_statistics()
     rng = Random(f"alfworld {seed}")

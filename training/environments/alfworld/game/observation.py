@@ -73,11 +73,7 @@ def kind_of(name: str) -> str:
 
 
 def read_task(observation: str) -> HouseTask:
-    """The task in the first observation.
-
-    Raises:
-        EnvironmentFailureError: it has no sentence in a known form.
-    """
+    """The task in the first observation."""
     _, _, sentence = observation.partition(_BEFORE_TASK)
     for kind, pattern in _TASKS:
         if match := pattern.match(sentence):

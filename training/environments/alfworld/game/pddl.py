@@ -18,20 +18,12 @@ _TYPE_SUFFIX = "type"
 
 
 def initial_facts(problem: str) -> Facts:
-    """Facts of the initial state.
-
-    Raises:
-        ValueError: the text has no `(:init` followed by a `(:goal`.
-    """
+    """Facts of the initial state."""
     return _atoms(_sections(problem)[0])
 
 
 def goal_atoms(problem: str) -> Facts:
-    """The atoms that the goal mentions, variables included.
-
-    Raises:
-        ValueError: the text has no `(:init` followed by a `(:goal`.
-    """
+    """The atoms that the goal mentions, variables included."""
     return _atoms(_sections(problem)[1])
 
 

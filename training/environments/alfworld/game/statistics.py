@@ -139,11 +139,7 @@ def _compact(value: object) -> str:
 
 
 def room_kind(game_path: Path) -> RoomKind:
-    """The kind of room, from the scene number at the end of the name of the task's folder.
-
-    Raises:
-        InvalidGameError: the folder's name does not have ALFWorld's form.
-    """
+    """The kind of room, from the scene number at the end of the name of the task's folder."""
     scene = game_path.parent.parent.name.rpartition("-")[2]
     if not scene.isdecimal() or int(scene) // 100 not in _ROOM_OF_HUNDRED:
         raise InvalidGameError(
@@ -154,11 +150,7 @@ def room_kind(game_path: Path) -> RoomKind:
 
 
 def count_statistics(games_dir: Path) -> Statistics:
-    """Count every game file below a folder of train games.
-
-    Raises:
-        InvalidGameError: a game cannot be read, or there is none.
-    """
+    """Count every game file below a folder of train games."""
     paths = sorted(games_dir.rglob("game.tw-pddl"))
     if not paths:
         raise InvalidGameError(f"no game.tw-pddl below {games_dir}; name the folder of train games")
