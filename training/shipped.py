@@ -35,12 +35,7 @@ def headline(text: str) -> str:
 
 
 def named_files(file: Path, tables: Mapping[str, Any]) -> Iterator[Path]:
-    """The files that a job file or pipeline needs beside it.
-
-    Args:
-        file: its path.
-        tables: what it holds.
-    """
+    """The files that a job file or pipeline needs beside it."""
     if base := tables.get("extends"):
         yield file.parent / base
     for stage in tables.get("stages", {}).values():

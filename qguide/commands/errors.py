@@ -49,7 +49,6 @@ def shown_errors(
     Args:
         config_status: exit status of a `ConfigError`; 2 like a usage error.
         other_status: exit status of every other `QGuideError`.
-        interrupted: message after Ctrl-C.
     """
     try:
         with noted_retries():

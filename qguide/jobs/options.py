@@ -20,9 +20,6 @@ class Option:
     """An option of a job.
 
     Attributes:
-        name: its name, with underscores.
-        help: its line of help.
-        kind: type of its value.
         fields: the fields that it fills, as in `--set`; the one of its name if there are none.
             A value of several fields has a colon between their parts.
         several: values are separated by commas.

@@ -27,7 +27,6 @@ class Job:
         config: name of its configuration class there.
         run: name of the function there that takes the configuration.
         group: heading of the help that it stands under.
-        help: its line of help.
         options: fields that are options of their own.
         prints: import path of the function that prints the result; empty where the job prints it
             itself; None prints its figures.

@@ -97,7 +97,6 @@ def load_pipeline(
     """Read a pipeline file, its matrices written out.
 
     Args:
-        path: the TOML file.
         overrides: "stage.field=value" changes a field of that stage's job.
         slots, output: replace those of the file.
     """

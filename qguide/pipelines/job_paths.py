@@ -72,13 +72,7 @@ def reads_of(config: BaseModel) -> Iterator[Read]:
 
 
 def _reads(name: str, field: str, value: object) -> Iterator[Read]:
-    """The paths in a field's value.
-
-    Args:
-        name: full name of the field, with its tables.
-        field: its last part.
-        value: its value.
-    """
+    """The paths in a field's value."""
     match value:
         case BaseModel():
             for inner in type(value).model_fields:

@@ -27,7 +27,6 @@ class Stage:
     Attributes:
         config: the job's configuration, overrides included.
         arguments: the command line after `qguide`.
-        reads: what the job reads.
         output: absolute path of the run folder that it writes.
         needs: stages that have to be finished first, in the order of the file.
         slots: number of slots that it takes.
@@ -61,7 +60,6 @@ class Plan:
 
     Attributes:
         output: folder of the log files and the summary.
-        slots: number of slots.
         wanted: names of the stages to run.
     """
 

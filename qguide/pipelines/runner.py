@@ -43,7 +43,6 @@ class _Running:
     """A stage that runs.
 
     Attributes:
-        made_of: its configuration and inputs.
         metrics_end: length of its metrics before this start.
     """
 

@@ -37,7 +37,6 @@ class Attempt:
 
     Attributes:
         opening: everything before its first action.
-        reward: of its end.
         runs_on: turns may be missing behind the last one, which recorded groups do not tell.
     """
 
@@ -75,7 +74,6 @@ def read_attempts(
 
     Args:
         sources: recordings that `qguide import` reads, and runs of `recorded-groups`.
-        models: patterns of their names.
         format_: of the recordings; "" detects it.
     """
     found = [

@@ -34,12 +34,10 @@ class Design:
     """Design of a measurement.
 
     Attributes:
-        size: candidates of a group.
         draws: groups of each state that are judged, for each fold of families.
         task_folds: folds of tasks, or of sections.
         family_folds: 1 lets Q models learn from all families.
         by_section: folds are of whole sections, such as databases.
-        trainings: seeds of Q models.
         training_draws: groups of each state that Q models learn from.
     """
 

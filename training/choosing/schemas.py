@@ -49,7 +49,6 @@ class Function:
 
     Attributes:
         words: of its name and description.
-        parameters: schema of each.
     """
 
     name: str

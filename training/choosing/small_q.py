@@ -24,11 +24,7 @@ class Training:
 
     Attributes:
         hidden: units of each of two layers.
-        dropout: of both.
         ranking: weight of the softmax over a group.
-        decay: of the weights.
-        steps: at most.
-        batch: groups a step.
         patience: looks, one every 25 steps, without a lower loss on held-back tasks.
     """
 

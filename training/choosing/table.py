@@ -58,11 +58,7 @@ class Table:
 
 
 def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, str]) -> Table:
-    """Arrays of these candidates.
-
-    Args:
-        families: of each model.
-    """
+    """Arrays of these candidates."""
     flat = [candidate for found in states.values() for candidate in found]
     sizes = [len(found) for found in states.values()]
     attempts = [candidate.attempt for candidate in flat]

@@ -44,7 +44,6 @@ def load_config(
     """Read the configuration of a job.
 
     Args:
-        kind: the job's configuration class.
         path: its TOML file; None starts from the defaults.
         overrides: "field=value" or "table.field=value"; later ones replace earlier ones.
         options: values of command line options by "table.field"; None means not given. They
@@ -83,7 +82,6 @@ def read_environment(
     """The validated `[environment]` table of a command that has no job file.
 
     Args:
-        given: its fields.
         overrides: "field=value"; they replace the fields.
     """
     values = dict(given)
@@ -106,7 +104,6 @@ def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Read a TOML file's tables, merged over those of the file that it extends.
 
     Args:
-        path: the file.
         above: the files that extend it, directly or not.
     """
     path = shipped_path(path).resolve()

@@ -21,7 +21,6 @@ def opening_hash(system: str | None, opening: History) -> str:
 
     Args:
         system: the leading system message, or None.
-        opening: the messages after it.
     """
     text = json.dumps([system, [message.key for message in opening]])
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
@@ -37,7 +36,6 @@ def split_task_id(task_id: str, digest: str, *, among: Collection[str]) -> str:
     """Task id of the tree with one of a task's openings.
 
     Args:
-        task_id: of the whole task.
         digest: hash of the tree's opening.
         among: hashes of all openings of the task; a single one leaves the id as it is.
     """

@@ -132,11 +132,8 @@ def preference_row(
     Args:
         task: any row of the pair's task.
         origin: level and source of the pair.
-        state: the chat before it.
         chosen, rejected: the better and the worse continuation.
-        values: of the two.
         candidates: how many continuations the state had.
-        mistakes: indices of the replies of `chosen` that must not be imitated.
     """
     level, source = origin
     return PreferenceRow(

@@ -25,7 +25,6 @@ class Corridor:
     """One layout; rooms are numbered from 1.
 
     Attributes:
-        rooms: number of rooms.
         start, key, door: numbers of their rooms; key is None if the door is not locked.
     """
 

@@ -15,7 +15,6 @@ def chat_of_rows(path: Path, environment: str) -> ChatFormat:
 
     Args:
         path: the run folder, or its file of rows.
-        environment: as the rows name it; an unknown one has neither tools nor few-shot turns.
     """
     if environment not in ENVIRONMENTS and ":" not in environment:
         return ChatFormat()

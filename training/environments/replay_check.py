@@ -54,7 +54,6 @@ def difference_of_replays(make: Callable[[], Environment], actions: Sequence[Act
     """The first difference between two fresh episodes with the same actions; "" if they are equal.
 
     Args:
-        make: a fresh, single-use episode of the same task.
         actions: played until the episode ends.
     """
     first, second = _played(make, actions), _played(make, actions)

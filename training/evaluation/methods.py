@@ -43,7 +43,6 @@ class Play:
             often, or the one that the policy finds most likely.
         max_steps: actions after which an episode is cut off.
         tau: temperature of Q in q-posterior.
-        prior: source of its prior.
         greedy_weight: added to the log prior of the greedy reply.
     """
 
@@ -90,9 +89,6 @@ def no_repeat(play: Play, seed: int, task_id: str, *, void_observation: str) -> 
     """A random one of the distinct candidates, without the actions that have just failed.
 
     Args:
-        play: options of an episode.
-        seed: the job's seed.
-        task_id: the task's part in the seeds of its draws.
         void_observation: the environment's answer to an action that it does not understand; if it
             is "", no candidate is left out.
     """
@@ -179,9 +175,6 @@ def q_guided(
     candidates are all the same needs no Q and is not scored.
 
     Args:
-        play: options of an episode.
-        seed: the job's seed.
-        task_id: the task's part in the seeds of its draws.
         trajectory: number of the trajectory of q-guided-n; 0 is the only one of q-guided.
         explored: share of the steps that take a random one of their candidates.
     """

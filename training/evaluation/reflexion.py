@@ -50,7 +50,6 @@ class Reflecting:
     Attributes:
         play: plays an agent's whole episode.
         options: of the trials; their sampling is that of the notes, too.
-        reflexion: the method's own options.
         is_success: the environment's criterion, from (outcome reward, terminated).
     """
 

@@ -80,7 +80,6 @@ class TaskTrials:
         trajectories: maximum number of trajectories of either best-of-n, beside that budget.
         guided_trajectories: N, the number of trajectories of q-guided-n.
         verification: options of the methods that try before they choose.
-        reflexion: options of reflexion.
         paraphrases: of the task; some if a method draws under them.
         on_row: called with each episode as soon as it is over.
         on_failure: called with each episode that could not be played.

@@ -47,7 +47,6 @@ class Searched:
             that did not ask.
         scored_tokens: tokens that went through the Q model's trunk.
         reflections: what the policy wrote between the trajectories.
-        reflection_tokens: tokens generated for them.
         excess_tokens: tokens of the episodes above their budget.
     """
 
@@ -65,7 +64,6 @@ class Budget:
     """Limits of the trajectories of one trial, of which a method keeps one.
 
     Attributes:
-        trajectories: maximum number of them.
         tokens: completion tokens of all of them; None for no limit.
     """
 
@@ -106,12 +104,7 @@ def verifier_best_of_n(
     task_id: str,
     budget: Budget,
 ) -> RolloutTask[Searched]:
-    """Draw whole trajectories, the same as best-of-n, and take the one of highest value.
-
-    Args:
-        play: plays an agent's whole episode.
-        budget: of the trajectories.
-    """
+    """Draw whole trajectories, the same as best-of-n, and take the one of highest value."""
     episodes: list[Episode] = []
     values: list[tuple[float, ...]] = []
     scored_tokens = 0

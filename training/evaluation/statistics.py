@@ -33,8 +33,6 @@ def bootstrap_interval(
 
     Args:
         task_means: one value per task, averaged over its seeds.
-        rng: generator of the resamples; the same seed gives the same interval.
-        resamples: number of resamples; with 10,000 the bounds of a rate vary by about 0.002.
     """
     if len(set(task_means)) < 2:  # one task, or all means equal: no interval to estimate
         mean = float(np.mean(task_means))
@@ -62,7 +60,6 @@ def sign_flip_p_value(
 
     Args:
         differences: one per task, averaged over its seeds.
-        rng: generator of the flips; the same seed gives the same p-value.
         permutations: maximum number of sign flips.
     """
     differences_K = np.asarray([d for d in differences if d != 0], dtype=np.float64)
@@ -86,7 +83,6 @@ class ClusteredDifference(NamedTuple):
 
     Attributes:
         interval: 95 % percentile bootstrap interval.
-        standard_error: of the bootstrap.
     """
 
     difference: float
@@ -101,13 +97,7 @@ def clustered_mean_interval(
     *,
     resamples: int = RESAMPLES,
 ) -> Interval:
-    """95 % percentile bootstrap interval of a mean over observations, clustered by task.
-
-    Args:
-        sums, counts: sum and number of each task's observations.
-        rng: generator of the resamples.
-        resamples: number of resamples.
-    """
+    """95 % percentile bootstrap interval of a mean over observations, clustered by task."""
     sums_K, counts_K = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     mean = float(sums_K.sum() / counts_K.sum())
     if len(sums_K) < 2 or np.ptp(sums_K / counts_K) == 0:
@@ -138,8 +128,6 @@ def clustered_difference(
 
     Args:
         arm, baseline: sums and numbers of each task's observations, 0 and 0 where it has none.
-        rng: generator of the resamples.
-        resamples: number of resamples.
     """
     columns = tuple(np.asarray(one, dtype=np.float64) for one in (*arm, *baseline))
 
@@ -175,9 +163,6 @@ def holm_p_values(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm's step-down rule, in the order given.
 
     One that is at most 0.05 can be told from chance beside all others of its family at 5 %.
-
-    Args:
-        p_values: of one family: every comparison that a page shows.
     """
     adjusted = [0.0] * len(p_values)
     highest = 0.0

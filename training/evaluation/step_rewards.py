@@ -78,11 +78,8 @@ def run_step_rewards(
     """Show and write the figures of each run.
 
     Args:
-        runs: run folders of `groups` or `rro`.
-        output: JSON file.
         rollouts: numbers of roll-outs whose means are judged.
         min_gap: smallest difference of two rewards that counts as one.
-        console: shows the tables.
     """
     if min(rollouts, default=1) < 1 or min_gap <= 0:
         raise ConfigError(

@@ -14,13 +14,7 @@ from qguide.training.trajectory import ChatFormat, Step
 def replay(
     make: Callable[[], Environment], replies: Sequence[Message], *, chat: ChatFormat
 ) -> RolloutTask[Episode]:
-    """An episode of these replies alone; none gives the first observation.
-
-    Args:
-        make: a fresh, single-use episode; the same one every time.
-        replies: from the start.
-        chat: the environment's.
-    """
+    """An episode of these replies alone; none gives the first observation."""
     return play_episode(make, _silent, max_steps=len(replies), prefix=replies, chat=chat)
 
 
@@ -30,10 +24,7 @@ def try_reply(
     """Effect of a reply after some steps; a rollout task.
 
     Args:
-        make: a fresh, single-use episode; the same one every time.
         before: the steps, as they were played.
-        reply: what is tried.
-        chat: the environment's.
     """
     played: Episode = yield from replay(make, [*(s.message for s in before), reply], chat=chat)
     if list(played.steps[:-1]) != list(before):

@@ -104,17 +104,11 @@ def contrast_task(
     """Let the agent explore along one trajectory; a rollout task.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        task_id: the task's part in the seeds of its draws.
-        first_observation: of the expert's trajectory.
         expert: its steps, the last one with the outcome.
-        mistakes: numbers of its steps that are no example.
         options: of the agent and of its mistakes.
         rewards: of the roll-outs; its limits are those of the agent's episodes, too.
         known: rewards of the expert's steps that were computed before.
-        seed: the job's.
         reward_model: gives step rewards in place of roll-outs.
-        chat: the environment's.
     """
     explorer = _Explorer(make, first_observation, options, rewards, (seed, task_id), chat)
     rewarder = _StepRewarder(explorer, expert, dict(known), reward_model)

@@ -167,14 +167,9 @@ def play_decisions(
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
     Args:
-        make: makes a fresh, single-use episode of the task, the same one every time.
-        task_id: the task's part in the seeds of its draws.
-        settings: options of the episode and its draws.
-        seed: the job's seed.
         continuing: makes the agents that play on.
         repetitions: number of continuations of each candidate.
         valued: False plays whole episodes only, because the environment allows no branches.
-        chat: the environment's chat format.
     """
     made: list[_Drawn] = []
     agent = _noting(settings, seed, task_id, made)

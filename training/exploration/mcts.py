@@ -63,7 +63,6 @@ class SearchedTree:
     """A search: its tree, its statistics and its cost.
 
     Attributes:
-        draws: number of roll-outs.
         misses: number of expansions without a new action.
         expanded: nodes whose candidates were drawn.
         iterations: number of selections from the root.
@@ -116,12 +115,7 @@ def search_task(
     """Search one task; a rollout task.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        task_id: names the task in the seeds of its draws.
-        mcts: how it is searched.
         source: the policy's name, for the candidates that it brings.
-        seed: the job's.
-        chat: the environment's.
     """
     game = _Game(make, mcts, source, (seed, task_id), chat)
     start: str = yield EnvironmentCall(partial(first_observation, make))

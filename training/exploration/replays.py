@@ -49,11 +49,9 @@ def next_step(
     """One more step of an episode that is replayed up to it; a rollout task.
 
     Args:
-        make: a fresh, single-use episode of the task.
         first: the first observation when the task was first played.
         before: the steps to replay, none of which ended the episode.
         reply: the agent's reply after them.
-        chat: the environment's chat format.
     """
     prefix = [*(step.message for step in before), reply]
     draws_nothing = first_reply(lambda _: Sampling())

@@ -67,7 +67,6 @@ class _Drawn:
 
     Attributes:
         keys: action of each draw, in order.
-        rewards: reward of each draw.
         found: the first draw of each action, its step and its reward.
     """
 
@@ -112,12 +111,7 @@ def explore_rising(
     """Play one trajectory, and draw at each step until the reward rises; a rollout task.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        task_id: the task's part in the seeds of its draws.
-        options: of the draws.
         rewards: of the roll-outs; its limits are those of the trajectory, too.
-        seed: the job's.
-        chat: the environment's.
     """
     first: str = yield EnvironmentCall(lambda: first_observation(make))
     game = _Game(make, options, rewards, (seed, task_id), chat, first)

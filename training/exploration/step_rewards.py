@@ -89,12 +89,8 @@ def step_reward(
     The draws have the role "rollout", so a scorer other than the agent may answer them.
 
     Args:
-        make: a fresh, single-use episode of the task; the same one every time.
-        first_observation: of the task.
         steps: as they were played; none for the reward of the task itself.
-        options: of the roll-outs.
         seed_parts: the job's seed, the task and the step, from which the draws' seeds derive.
-        chat: the environment's.
     """
     if options.is_over(steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))

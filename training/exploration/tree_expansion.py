@@ -86,7 +86,6 @@ class ExploredTree:
     """A finished tree and its cost.
 
     Attributes:
-        draws: number of trajectories drawn.
         misses: number of attempts at a branch in which no candidate was new.
         completion_tokens: tokens generated, including those of discarded candidates.
     """
@@ -110,13 +109,8 @@ def explore_task(
     """Explore one task, as a rollout task.
 
     Args:
-        make: makes a fresh, single-use episode of the task, the same one every time.
-        task_id: the task's part in the seeds of its draws.
-        exploration: how the tree grows.
         source: the policy's name, for the nodes that it adds.
-        seed: the job's seed.
         expert: the expert's trajectory, merged and expanded after the policy's own.
-        chat: the environment's chat format.
     """
     start: str = yield EnvironmentCall(partial(first_observation, make))
     search = _Search(Tree(start), exploration, seed, task_id, chat)

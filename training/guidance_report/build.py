@@ -43,7 +43,6 @@ def build_report(
     """Read recorded episodes and report on them.
 
     Args:
-        paths: folders of recorded episodes, or `offers-*.jsonl` files.
         baseline: the arm that the others are compared with; None chooses one.
         skip_bad: leave out rows that cannot be read, instead of ending with the first of them.
     """

@@ -113,12 +113,7 @@ class Columns:
 def read_columns(
     episodes: Iterable[Sequence[OfferRow]], environments: Mapping[str, str]
 ) -> Columns:
-    """Columns of all episodes.
-
-    Args:
-        episodes: the steps of each.
-        environments: environment of each task.
-    """
+    """Columns of all episodes."""
     tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
     of_episodes = {name: array("d") for name in _EPISODE}
     of_steps = {name: array("d") for name in _STEP}

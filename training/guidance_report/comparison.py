@@ -28,12 +28,7 @@ Mask = NDArray[np.bool_]
 
 
 def arms_of(columns: Columns, among: Mask) -> tuple[Arm, ...]:
-    """The arms, by descending number of episodes.
-
-    Args:
-        columns: all episodes.
-        among: which of them count.
-    """
+    """The arms, by descending number of episodes."""
     arms = [_arm(columns, number, among) for number in _present(columns, among)]
     return tuple(sorted(arms, key=lambda arm: (-arm.episodes, arm.name)))
 
@@ -65,8 +60,6 @@ def comparisons_of(
     """Each arm against the baseline.
 
     Args:
-        columns: all episodes.
-        among: which of them count.
         baseline: the arm to compare with; None for the control arm if there is one, otherwise for
             the one with the most episodes.
         label: where the episodes were played, for the sentences.

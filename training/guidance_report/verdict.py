@@ -27,8 +27,6 @@ def verdict_of(
     """Judgement by the recorded episodes of the guided arm with the most of them.
 
     Args:
-        columns: all episodes.
-        among: which of them count.
         baseline: the unguided arm; None for episodes of one candidate, or of the Q model `none`.
         other_taus: estimates of what votes alone would have led to.
     """

@@ -112,12 +112,7 @@ class ChoiceRegretConfig(BaseModel):
 def run_choice_regret(
     config: ChoiceRegretConfig, *, scorer: Scorer | None = None
 ) -> dict[str, float]:
-    """Score every decision, write the rows and return the figures, as in `metrics.jsonl`.
-
-    Args:
-        config: decision groups and model.
-        scorer: used instead of the model that `config` names.
-    """
+    """Score every decision, write the rows and return the figures, as in `metrics.jsonl`."""
     own = scorer is None
     weights = {
         "qnet_sha256": sha256_of_q_model(config.qnet, config.inference) if own else "",

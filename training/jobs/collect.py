@@ -171,14 +171,7 @@ def run_collect(
     scorer: Scorer | None = None,
     console: Console | None = None,
 ) -> Collected:
-    """Play every task that has not been played yet.
-
-    Args:
-        config: tasks and players.
-        policy: used instead of the policy that `config` names.
-        scorer: used instead of the Q model that `config` names.
-        console: shows the progress; None is stderr.
-    """
+    """Play every task that has not been played yet."""
     weights = {}
     if policy is None:
         weights["policy_sha256"] = sha256_of_policy(config.policy) if config.policy else ""

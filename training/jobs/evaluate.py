@@ -206,15 +206,7 @@ def run_evaluate(
     verifier: Scorer | None = None,
     console: Console | None = None,
 ) -> Results:
-    """Play the trials that have no episode yet, then write and show the results.
-
-    Args:
-        config: tasks, methods and models.
-        policy: used instead of the policy that `config` names.
-        scorer: used instead of the Q model that `config` names.
-        verifier: used instead of the verifier that `config` names.
-        console: shows the tables; None is stdout.
-    """
+    """Play the trials that have no episode yet, then write and show the results."""
     config = _with_hashes(config, policy is None, scorer is None, verifier is None)
     with open_rollouts("evaluate", config) as rollouts:
         if policy is None:

@@ -102,11 +102,6 @@ def run_explore(
 ) -> dict[str, float]:
     """Explore the tasks that have no tree yet.
 
-    Args:
-        config: tasks, policy and exploration.
-        policy: used instead of the policy that `config` names.
-        console: shows the progress; None is stderr.
-
     Returns:
         Figures of the trees that this run explored itself.
     """

@@ -115,11 +115,6 @@ def run_groups(
 ) -> dict[str, float]:
     """Play the tasks that have no row yet.
 
-    Args:
-        config: tasks, models and options.
-        policy, scorer: used instead of the models that `config` names.
-        console: shows the progress; None is stderr.
-
     Returns:
         Figures of the episodes that this run played itself.
     """

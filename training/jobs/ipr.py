@@ -94,11 +94,6 @@ def run_ipr(
 ) -> dict[str, float]:
     """Explore the tasks that have no row yet, then write the pairs of all tasks.
 
-    Args:
-        config: tasks, models and options.
-        policy, scorer, reward_model: used instead of the models that `config` names.
-        console: shows the progress; None is stderr.
-
     Returns:
         Time and cost of this start of the run, and the figures of all its tasks.
     """

@@ -95,12 +95,7 @@ class LabelConfig(BaseModel):
 
 
 def run_label(config: LabelConfig, *, scorer: Scorer | None = None) -> dict[str, object]:
-    """Write the label rows and return their statistics, as in `metrics.jsonl`.
-
-    Args:
-        config: trees and target.
-        scorer: used instead of the Q model that `config` names.
-    """
+    """Write the label rows and return their statistics, as in `metrics.jsonl`."""
     weights = {}
     if config.qnet:
         sha256 = "" if scorer else sha256_of_q_model(config.qnet, config.inference)

@@ -53,11 +53,6 @@ def run_paraphrase(
 ) -> dict[str, float]:
     """Paraphrase the tasks that have no row yet.
 
-    Args:
-        config: tasks, model and sampling.
-        policy: used instead of the model that `config` names.
-        console: shows the progress; None is stderr.
-
     Returns:
         Number of tasks and of paraphrases that this run wrote.
     """

@@ -65,11 +65,6 @@ def run_rro(
 ) -> dict[str, float]:
     """Explore the tasks that have no row yet, then write the pairs of all tasks.
 
-    Args:
-        config: tasks, policy and options.
-        policy, scorer: used instead of the policies that `config` names.
-        console: shows the progress; None is stderr.
-
     Returns:
         Time and cost of this start of the run, and the figures of all its tasks: see `figures_of`.
     """

@@ -32,13 +32,9 @@ class ReplyGroup:
     """Candidates of one state.
 
     Attributes:
-        replies: index of each.
         steps: to the goal after each.
-        values: label of each.
         draws: how often each was drawn.
-        valid: validity of each.
         logprobs: log-likelihood of each by the policy that drew it; None if unknown.
-        task: id of the task.
         greedy: index of that policy's greedy reply; None if unknown.
     """
 
@@ -98,9 +94,7 @@ def reply_path(
     """Tokens of a reply after its state, as a scorer reads them.
 
     Args:
-        history: the state.
         reply: an assistant's message, then answers and messages in turn.
-        mistakes: indices of the assistant's messages in `reply` that are context alone.
     """
     rendered = renderer.encode_episode((*history, *reply))
     own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]

@@ -35,7 +35,6 @@ class Place:
 
     Attributes:
         position: that of the action's last token, or of the last token before the next reply.
-        q_value: the action's label.
         steps: number of steps to the goal after it; None if only the label is known.
         valid: False if the environment did not understand the action.
         draws: how often a policy drew the action.

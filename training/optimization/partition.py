@@ -33,8 +33,6 @@ def assign(
     Args:
         items: all micro-batches of the step, the same in all processes.
         size: an item's size; all processes get about the same total.
-        rank: the process, from 0.
-        ranks: number of processes.
         even: give all processes the same number of passes, as FSDP needs it.
     """
     sizes = [size(item) for item in items]

@@ -94,7 +94,6 @@ def estimate_memory(
     """Reckon the memory of one training step of a QNet.
 
     Args:
-        config: the trunk's.
         tokens: distinct tokens of the largest packed tree.
         adapter_rank: rank of LoRA adapters on frozen bfloat16 weights; None trains all weights in
             float32, computing in bfloat16.

@@ -63,7 +63,6 @@ def read_pair_examples(
 
     Args:
         max_tokens: maximum number of distinct tokens in a packed row.
-        seed: seed of the choice of held-back tasks.
     """
     read = partial(_packed_pairs, examples, renderer, max_tokens)
     tasks = read(examples.pairs)
@@ -138,7 +137,6 @@ def refuse_overlap(trained: set[str], held_back: Iterable[str], name: str) -> No
     Args:
         trained: ids of the tasks that are trained on.
         held_back: ids of the tasks to validate on.
-        name: the field that names them.
     """
     if both := sorted(trained & set(held_back)):
         raise ConfigError(

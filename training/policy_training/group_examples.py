@@ -56,7 +56,6 @@ def read_group_examples(
 
     Args:
         max_tokens: maximum number of distinct tokens in a packed row.
-        seed: seed of the choice of held-back tasks.
     """
     tasks, held_back = _rows(examples.groups), _rows(examples.held_back_groups)
     refuse_overlap(set(tasks), held_back, "held_back_groups")

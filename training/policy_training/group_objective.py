@@ -51,7 +51,6 @@ def groups_loss(
         old_R: the same under the policy that drew them.
         reference_R: the same under the reference.
         packed: the replies and their groups.
-        objective: options of the loss.
     """
     device = policy_R.device
     replies = [reply for group in packed.groups for reply in group.replies]

@@ -37,7 +37,6 @@ def validate(
     """Figures of the held-back examples, if there are any.
 
     Args:
-        policy: the policy in training.
         pairs: held-back pairs of the same source, that is, in distribution.
         other_pairs: pairs of another source, such as another policy, that is, out of distribution.
         groups: candidates whose steps to the goal are known.

@@ -89,7 +89,6 @@ class Packing:
 
     Attributes:
         max_tokens: maximum number of distinct tokens in a packed tree.
-        with_features: add match features.
         with_answers: append each action's observation, for the world-model loss.
     """
 

@@ -59,7 +59,6 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
     stays as it is.
 
     Args:
-        trunk: the policy's folder.
         device: where the QNet's hidden states are.
     """
     policy = load_causal_lm(trunk)

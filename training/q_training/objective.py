@@ -89,8 +89,6 @@ def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor
     the bins are cut off.
 
     Args:
-        logits_TK: logits of the bins.
-        target_T: labels.
         edges: (K + 1,) edges of the bins, in order.
     """
     sigma = 0.75 * (edges[1] - edges[0])
@@ -111,8 +109,6 @@ def world_loss(
 
     Args:
         hidden_TD: the trunk's hidden state at every token of the tree.
-        tree: the packed tree.
-        objective: the weights.
         vocabulary_logits: computes logits (N, V) from hidden states (N, D).
     """
     total = hidden_TD.new_zeros(())

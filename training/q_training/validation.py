@@ -63,11 +63,7 @@ def _compare_packed(qnet: QNet) -> None:
 
 
 def two_branches(config: PretrainedConfig) -> list[list[int]]:
-    """Two paths of eight tokens, from all over the vocabulary, of which the first four are shared.
-
-    Args:
-        config: the model's that will read them.
-    """
+    """Two paths of eight tokens, from all over the vocabulary, that share their first four."""
     step = config.get_text_config().vocab_size // 12
     return [[step * i for i in (*range(4), *branch)] for branch in (range(4, 8), range(8, 12))]
 
@@ -136,7 +132,6 @@ def sibling_accuracy(
 
     Args:
         q_values: for each tree, (T,) Q at every token.
-        trees: as many packed trees.
 
     Returns:
         The share of all pairs, and the share with each pair weighted by the difference of its

@@ -30,7 +30,6 @@ class RecordedEpisode:
         task_id: equal for episodes of one task.
         terminated: False if a step limit cut it off.
         mistakes: indices of the replies that are not to be imitated.
-        source: the agent's name.
         drawn: the policy's candidates before each reply; empty if the recording names none.
         environment: "" if the recording does not name it.
         left_out: what of the recording no Q model reads, and how often it was there.
@@ -48,11 +47,7 @@ class RecordedEpisode:
     left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def to_row(self, *, environment: str) -> TrajectoryRow:
-        """The episode as a record.
-
-        Args:
-            environment: name of the environment, if the recording does not name it.
-        """
+        """The episode as a record."""
         return TrajectoryRow(
             task_id=self.task_id,
             kind=self.kind,
@@ -98,7 +93,6 @@ def build_episode(
 
     Args:
         messages: from the system message or the task to the last reply, or what followed it.
-        task_id: "" takes a hash of the messages before the first reply that counts.
         ignored: indices of the messages of the assistant that are not to be imitated.
     """
     turns, not_imitated = _joined_replies(messages, ignored)

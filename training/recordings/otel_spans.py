@@ -40,7 +40,6 @@ class Fragment:
     """A part of one request: a span with its events, or one event of the logs.
 
     Attributes:
-        asked: messages of the request.
         answered: the first answer to it.
         attributes: of the span or event, its resource's below them.
         flaw: why its messages cannot be read; "" if they can.

@@ -23,7 +23,6 @@ def stated_reward(
     Args:
         own: what stands at the format's own place; None if nothing does.
         place: the format's own place, for errors.
-        task_id: finds it in `fields.outcomes`.
     """
     value = value_at(record, fields.reward) if fields.reward else own
     if value is not None:

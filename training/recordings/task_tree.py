@@ -28,7 +28,6 @@ class TreeFigures:
     """Figures of one tree, or sums over several.
 
     Attributes:
-        episodes: number of episodes.
         states: distinct states in which an action was taken.
         branching: states with at least two different actions.
         differing: branching states whose actions have different best outcomes.

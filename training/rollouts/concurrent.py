@@ -56,8 +56,6 @@ def run_concurrently(
     Args:
         tasks: (name, task) pairs, taken one by one as others finish. The name is the session of
             all requests that the task makes.
-        policy: answers sample requests; at least a part of it is hosted.
-        scorer: answers score requests; None if no task makes any.
         parallel: maximum number of tasks running at the same time.
         environment_threads: number of environment calls that run in parallel; 0 runs them inline.
         on_done: called with a task's name, result and cost.

@@ -68,7 +68,6 @@ class Episode:
         choices: the agent's own steps, without replayed ones.
         invalid_actions: number of the agent's actions that the environment did not understand.
         too_long: the history outgrew the context of the policy or the Q model, which ended it.
-        chat: the environment's chat format.
     """
 
     first_observation: str
@@ -115,11 +114,7 @@ def play_episode(
     """Play to the end, from the start or from the state to which the replies of `prefix` lead.
 
     Args:
-        make: makes a fresh environment, which is closed in any case.
         choose: the agent; its step index also counts the replayed steps.
-        max_steps: maximum number of steps, including replayed ones.
-        prefix: replies to replay first.
-        chat: the environment's chat format.
     """
     environment: Environment = yield EnvironmentCall(make)
     steps: list[Step] = []
@@ -177,7 +172,6 @@ def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act
 
     Args:
         sampling_at: gives the sampling of step i; temperature 0 makes the agent greedy.
-        role: purpose of its draws.
     """
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:

@@ -40,11 +40,9 @@ def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, 
     """An agent that plays the expert's replies at some steps and the policy's at the others.
 
     Args:
-        expert: a fresh expert.
         policy_share: probability that the policy plays a step. Its reply counts as a mistake
             unless it equals the expert's word for word.
         sampling: sampling of the policy; its seed is replaced at every step.
-        seed: seed of who plays each step, and of the draws.
     """
     rng = Random(seed)
 

@@ -116,8 +116,6 @@ class Rollouts:
     """The open run of a job.
 
     Attributes:
-        folder: its files.
-        suite: the tasks.
         metrics: writer of figures and failures.
         failures: tasks that this run could not play.
     """
@@ -152,7 +150,6 @@ class Rollouts:
 
         Args:
             rollout: plays one task and calls `write` for each of its rows.
-            policy, scorer: models that answer the rollouts' requests.
             finished: ids of the tasks not to play; None leaves out those that have a row.
             rows: name of the rows file.
             rows_per_task: number of rows of a task, for the progress bar.
@@ -256,7 +253,6 @@ class Rollouts:
         """Build the policy of that name.
 
         Args:
-            name: of a hosted policy, a policy's folder, or "expert".
             as_agent: the policy writes actions, as in `play`.
         """
         config, environment = self.config, self.suite.environment
@@ -343,10 +339,8 @@ def open_rollouts(
 
     Args:
         job: the job's name, shown beside the progress bar.
-        config: the job's configuration.
         weights: hashes of its models, by the names under which `config.json` keeps them. A model
             that was trained again under the same name has another hash.
-        console: shows the progress; None is stderr.
     """
     with (
         open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as folder,

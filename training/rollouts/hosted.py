@@ -163,7 +163,6 @@ def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str,
 
     Args:
         name: "upstream:NAME", or an address with "#" and the model's name.
-        upstreams: the job file's tables.
     """
     if name.startswith(PREFIX):
         table = name.removeprefix(PREFIX)
@@ -204,11 +203,7 @@ def build_hosted_policy(name: str, upstreams: Mapping[str, HostedModel]) -> "Hos
 
 
 def read_key(owner: str, variable: str) -> SecretStr | None:
-    """The key in an environment variable; None where no variable is named.
-
-    Args:
-        owner: named in errors.
-    """
+    """The key in an environment variable; None where no variable is named."""
     if not variable:
         return None
     if not (value := os.environ.get(variable)):

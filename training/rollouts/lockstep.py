@@ -51,8 +51,6 @@ def run_rollouts(
 
     Args:
         tasks: (name, task) pairs, taken one by one as others finish.
-        policy: answers sample requests; None if no task makes any.
-        scorer: answers score requests; None if no task makes any.
         parallel: maximum number of tasks running at the same time.
         environment_threads: number of environment calls that run in parallel; 0 runs them inline,
             which is right for engines that take microseconds.

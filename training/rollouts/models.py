@@ -70,8 +70,6 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
     Args:
         name: "embedded" for the policy that ships with QGuide, "expert" for the environment's
             expert and its mistakes, or the folder of a checkpoint or any Hugging Face causal LM.
-        inference: how it runs.
-        environment: the environment that it plays.
     """
     if name == EXPERT:
         return build_expert_policy(environment)
@@ -118,7 +116,6 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
             implicit Q, an ensemble or features), that of any sequence classifier with one label,
             `classify:NAME` for one of `inference.classifiers`, `judge:NAME` for one of
             `inference.judges`, or rules, alone or before another: see `qguide.qnet.scoring.rules`.
-        inference: how it runs.
     """
     rules, behind = split_rules(name)
     if rules:
@@ -156,7 +153,6 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
 
     Args:
         name: "embedded" or the folder of a policy.
-        inference: how it runs.
     """
     import torch
 
@@ -203,8 +199,7 @@ def fitted_prior_of(name: str) -> PriorSection | None:
 
 
 def licence_warning(name: str) -> str:
-    """Warning of what the manifest of this Q model lacks; "" for a licensed one, and for a judge.
-    """
+    """Warning of what this Q model's manifest lacks; "" for a licensed one, and for a judge."""
     if (manifest := _manifest_of(name)) is None:
         return ""
     if manifest.licence is None:

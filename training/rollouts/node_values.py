@@ -15,10 +15,7 @@ def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
     """Q of every node of a tree, by its id.
 
     Args:
-        scorer: of either kind; one that is read after observations gives the values of the states
-            that the actions led to.
         task: the tree's row, with the system message of its states.
-        tree: one task's tree.
     """
     if ranks(scorer):
         raise ConfigError(

@@ -60,14 +60,7 @@ class RemotePolicy:
         environment: EnvironmentConfig,
         workers: Workers,
     ) -> None:
-        """Start the actor and let it load the policy.
-
-        Args:
-            name: as for `build_policy`; a folder has to be on the actor's machine under this path.
-            inference: how it runs there.
-            environment: the environment that it plays.
-            workers: says how many GPUs the actor reserves; Ray is running already.
-        """
+        """Start the actor and let it load the policy."""
         import ray
 
         gpus = ray.cluster_resources().get("GPU", 0.0)

@@ -100,7 +100,6 @@ def answered_by(
     """The same task, each of whose requests is answered by a generator of other requests.
 
     Args:
-        task: a rollout task.
         answer_to: yields what is asked in place of a request, and returns its answer; a QGuideError
             that it raises is raised in the task, which may know what to do without.
     """

@@ -10,7 +10,6 @@ def value_request(history: History, steps: Sequence[Step], *, observes: bool) ->
     """The request for the Q of actions that were tried in one state.
 
     Args:
-        history: the state.
         steps: the actions, with what each was answered.
         observes: the Q model is read after the answers.
     """

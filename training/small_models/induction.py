@@ -55,7 +55,6 @@ def initialise_induction(model: LlamaForCausalLM, *, after: int, heads: int) -> 
 
     Args:
         after: the second layer's heads before the induction heads, which are left as they are.
-        heads: number of induction heads.
     """
     embedding_VD = model.model.embed_tokens.weight
     size = embedding_VD.shape[1]

@@ -155,7 +155,6 @@ class RemoteSuite:
         """Start the first worker.
 
         Args:
-            suite: the same suite in this process, for its tasks alone.
             pool: workers that build it, too.
             replays: the same actions lead to the same state.
         """

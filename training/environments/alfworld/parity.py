@@ -84,15 +84,7 @@ class ParityReport:
 def run_parity(
     games_dir: Path, *, episodes: int, seed: int, max_steps: int = 30, console: Console
 ) -> ParityReport:
-    """Compare the engines over `episodes` games, and print mismatches and a table.
-
-    Args:
-        games_dir: any folder above the game files.
-        episodes: number of games; random walks and expert's episodes alternate.
-        seed: seed of the games and the random walks.
-        max_steps: maximum number of actions in an episode.
-        console: shows mismatches and table.
-    """
+    """Compare the engines over `episodes` games, and print mismatches and a table."""
     rng = random.Random(seed)
     tasks = build_alfworld_suite(games_dir).tasks
     report = ParityReport()

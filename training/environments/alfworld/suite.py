@@ -31,7 +31,6 @@ class AlfWorldSuite:
         """Prepare the suite; engines are started when they are needed.
 
         Args:
-            name: name of the suite in results.
             tasks: tasks whose sources are paths of game files, or "generated:SEED".
             engine: the Python engine, or the real one.
             processes: number of worker processes of the real engine.
@@ -80,7 +79,6 @@ def build_alfworld_suite(
     types too.
 
     Args:
-        games_dir: a split, a folder of splits, or the folder of a task or a trial.
         engine: "python" or "textworld".
         processes: number of worker processes of the real engine.
     """

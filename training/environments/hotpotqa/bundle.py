@@ -37,13 +37,7 @@ class QuestionSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
     def __init__(self, name: str, questions: Sequence[Question], options: EpisodeOptions) -> None:
-        """Prepare the tasks.
-
-        Args:
-            name: of the suite, in results.
-            questions: with distinct ids.
-            options: of every episode.
-        """
+        """Prepare the tasks."""
         self.name = name
         self.tasks: Sequence[Task] = [question.task for question in questions]
         self._by_id = {question.id: question for question in questions}

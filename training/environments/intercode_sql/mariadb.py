@@ -47,12 +47,7 @@ class MariaDbServer:
     """
 
     def __init__(self, dump: Path, databases: Sequence[str]) -> None:
-        """Check that it could start.
-
-        Args:
-            dump: statements that create the databases, as mysqldump writes them.
-            databases: that tasks ask about.
-        """
+        """Check that it could start."""
         self._installer, self._server = find_server()
         if not dump.is_file():
             raise ConfigError(f"databases = {dump}: no file; name the benchmark's MySQL dump")

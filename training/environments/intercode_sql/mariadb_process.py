@@ -63,11 +63,7 @@ class MariaDbProcess:
     """
 
     def __init__(self, installer: str, server: str) -> None:
-        """Make its folder.
-
-        Args:
-            installer, server: programs, see `find_server`.
-        """
+        """Make its folder."""
         self._installer, self._server = installer, server
         self._folder = Path(mkdtemp(prefix="qguide-mariadb-", dir=_memory()))
         self._process: subprocess.Popen[bytes] | None = None
@@ -147,10 +143,7 @@ class MariaDbProcess:
         """A connection.
 
         Args:
-            user: has no password; the socket's folder is open to this process's user alone.
             answer_s: longest wait for a part of an answer.
-            database: the default one.
-            client_flag: PyMySQL's.
             on_received: called with the number of bytes each time some arrive.
         """
         import pymysql

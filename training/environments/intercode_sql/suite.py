@@ -43,10 +43,7 @@ class SqlSuite:
         """Open nothing yet.
 
         Args:
-            name: of the suite, in results.
-            tasks: with distinct ids.
             opener: to each task, what opens its database.
-            options: of every episode.
             on_close: gives back what all episodes share.
         """
         self.name = name

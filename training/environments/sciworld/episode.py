@@ -22,7 +22,6 @@ class SciWorldEpisode:
         Args:
             pool: simulators that may play it.
             task: the simulator's name of the task.
-            variation: number of its variation.
             turns: actions after which the episode ends.
         """
         self._pool = pool

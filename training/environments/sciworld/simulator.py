@@ -42,7 +42,6 @@ class Answer:
 
     Attributes:
         score: in [-1, 1]; below 0 if the task can no longer be solved.
-        completed: the episode is over.
     """
 
     observation: str

@@ -29,7 +29,6 @@ class SciWorldSuite:
 
         Args:
             split: name of a file of tasks.
-            pool: simulators that play them.
             kinds: the tasks' kinds; () for all.
             turns: actions after which every episode ends; None for the papers' limit of each task.
         """

@@ -52,7 +52,6 @@ class Goal:
     Attributes:
         product_id: the product that the instruction was written for.
         attributes, options: what the product should have, and which values should be chosen.
-        price_limit: the highest price.
     """
 
     id: str

@@ -30,9 +30,6 @@ def purchase_reward(product: Product, goal: Goal, wanted: Product, chosen: Seque
     """Reward of buying a product, in [0, 1].
 
     Args:
-        product: what is bought.
-        goal: what was asked for.
-        wanted: the product that the instruction was written for.
         chosen: values of the options that were chosen.
     """
     attributes = sum(_has_attribute(product, wish) for wish in goal.attributes)

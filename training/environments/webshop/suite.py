@@ -22,9 +22,6 @@ class ShoppingSuite:
         """Prepare the tasks.
 
         Args:
-            name: of the suite, in results.
-            catalogue: the shop.
-            goals: with distinct ids, of its products.
             turns: actions after which an episode ends.
         """
         self.name = name

@@ -80,11 +80,7 @@ class LearnConfig(BaseModel):
 
 
 def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifest:
-    """Write the checkpoint and show its licence; its manifest says whether it may guide.
-
-    Args:
-        console: shows the licence; None is stdout.
-    """
+    """Write the checkpoint and show its licence; its manifest says whether it may guide."""
     with open_run(config.output, config) as run:
         episodes = read_learnable(
             config.source,

@@ -65,7 +65,6 @@ class Expert:
         A cloned policy that has never seen a mistake cannot recover from one.
 
         Args:
-            rng: draws the mistake.
             misreadings: share of the mistakes that are misreadings.
         """
         assert self._memory is not None, "call reply first: there is nothing to deviate from"

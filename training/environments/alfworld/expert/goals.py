@@ -16,8 +16,6 @@ class Reply:
 
     Attributes:
         seen: conclusion from the last observation; empty at the start.
-        intent: announcement of the action.
-        action: the bare action.
     """
 
     seen: str

@@ -41,7 +41,6 @@ def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, 
     """The kind of room and the game of a seed.
 
     Args:
-        seed: the same seed gives the same game.
         statistics: counts to draw from; None uses those of QGuide.
     """
     known = statistics or load_statistics()

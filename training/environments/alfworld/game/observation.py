@@ -38,7 +38,6 @@ class HouseTask:
     """The task as its sentence states it.
 
     Attributes:
-        item: kind of the object.
         target: kind of the receptacle to put it in, or of the lamp to use.
     """
 

@@ -39,7 +39,6 @@ class RoomStatistics:
     """Counts over the games of one kind of room.
 
     Attributes:
-        games: number of games counted.
         receptacle_numbers: receptacle kind -> number in a room -> games.
         layouts: ({kind: number}, games) for each exact set of receptacles.
         item_numbers: item kind -> number in a room -> games.
@@ -62,7 +61,6 @@ class Statistics:
 
     Attributes:
         source: description of the games counted.
-        games: number of games counted.
         rooms: counts for each room kind.
         receptacles: receptacle kind -> number of "all", of "openable" and of "opened" ones.
         items: item kind -> number of "all", and of those with each property.
