@@ -27,6 +27,7 @@ from qguide.server.errors.table import STATUSES, install_error_handlers
 from qguide.server.errors.types import RATE_LIMIT_HEADERS
 from qguide.server.learning.service import build_learning
 from qguide.server.messages.answers import ErrorBody
+from qguide.server.middleware.base_urls import BaseUrls
 from qguide.server.middleware.bodies import BodyReader
 from qguide.server.middleware.drain import Drain
 from qguide.server.middleware.http import CancelWhenGone, Observe
@@ -236,6 +237,7 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_headers=["*"],
             expose_headers=[*RATE_LIMIT_HEADERS, "Retry-After", "X-Request-ID", "X-QGuide-Replica"],
         )
+    app.add_middleware(BaseUrls)
     app.add_middleware(SessionIds)  # before admission, which decides by the path
     app.add_middleware(TrustedHosts, settings=settings)
     app.add_middleware(Observe)

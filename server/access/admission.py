@@ -18,8 +18,8 @@ from qguide.server.errors.table import known_error_response
 from qguide.server.errors.types import ForbiddenError, OverLimitError, UnauthorizedError
 from qguide.server.settings.settings import Settings
 
-KEY_HEADERS: Final = ("x-api-key", "x-goog-api-key")
-"""Headers that may hold a key beside `Authorization`: of Anthropic's and of Gemini's clients."""
+KEY_HEADERS: Final = ("x-api-key", "x-goog-api-key", "api-key")
+"""Headers that may hold a key beside `Authorization`: of Anthropic's, Gemini's, Azure's clients."""
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset(

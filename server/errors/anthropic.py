@@ -23,6 +23,9 @@ _TYPES: Final = {
 }
 _OVERLOADED_CODES: Final = ("overloaded", "upstream_unavailable")
 _TOO_LONG: Final = "history_too_long"
+_OWN_CODES: Final = {"thread": "thread_unsupported_request"}
+"""Anthropic's codes of parameters that are not supported: without threads, its SDK's tool runner
+sends whole conversations."""
 
 
 def speaks_anthropic(path: str) -> bool:
@@ -36,6 +39,7 @@ def anthropic_body(
     message: str,
     request_id: str,
     figures: Mapping[str, object] | None = None,
+    param: str | None = None,
 ) -> tuple[int, dict[str, Any]]:
     """Status and body of an error in Anthropic's format, where a malformed body is a 400.
 
@@ -48,6 +52,8 @@ def anthropic_body(
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if code == _TOO_LONG:
         message = f"prompt is too long: {message}"
-    details = {"error_code": code} | ({} if figures is None else {"qguide": dict(figures)})
+    details = {"error_code": _OWN_CODES.get(param or "", code)} | (
+        {} if figures is None else {"qguide": dict(figures)}
+    )
     detail = {"type": kind, "message": message, "details": details}
     return status, {"type": "error", "error": detail, "request_id": request_id}

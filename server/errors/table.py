@@ -139,7 +139,7 @@ def error_response(
     request_id = getattr(request.state, "request_id", "")
     path = request.url.path
     if speaks_anthropic(path):
-        status, body = anthropic_body(status, code, message, request_id, details)
+        status, body = anthropic_body(status, code, message, request_id, details, param)
     elif speaks_gemini(path):
         status, body = gemini_body(status, code, message, request_id, details)
     else:

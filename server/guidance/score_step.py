@@ -116,14 +116,6 @@ class ScoringService:
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_documents(texts, most=most, most_bytes=most_bytes)
 
-    def reranker(self, name: str | None) -> str | None:
-        """The Q model of a foreign client; an unknown name is the default if the operator says so.
-
-        Clients of other services insist on those services' names of models.
-        """
-        known = name is None or name in self.models.q_models.routes
-        return name if known or self.settings.unknown_models == "error" else None
-
     def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
         """Lease the Q model of that name for scores that are no step of an episode."""
         if self.outcome is not None:

@@ -5,6 +5,7 @@ import re
 import uuid
 from time import perf_counter
 from typing import Final
+from urllib.parse import quote
 
 import structlog
 from fastapi import Request
@@ -18,6 +19,8 @@ from qguide.server.errors.table import error_event, known_error_response, unknow
 from qguide.server.errors.types import DrainingError
 from qguide.server.observability.metrics import Metrics
 
+STAND_IN_HEADER: Final = "X-QGuide-Model"
+"""Names the model that served a request for one that is not served."""
 CLIENT_GONE: Final = 499
 """Status in logs and metrics of a request whose client disconnected; it is never sent."""
 _CUT_OFF: Final = (
@@ -122,7 +125,6 @@ class Observe:
         status: int | None = None
         streams = False
         replica = request.app.state.settings.replica
-        names_request = speaks_anthropic(request.scope["path"])
 
         async def with_request_id(message: Message) -> None:
             nonlocal status, streams
@@ -131,10 +133,12 @@ class Observe:
                 headers = MutableHeaders(scope=message)
                 streams = headers.get("content-type", "").startswith("text/event-stream")
                 headers["X-Request-ID"] = request.state.request_id
-                if names_request:
+                if speaks_anthropic(request.scope["path"]):  # the path that was meant
                     headers[REQUEST_ID_HEADER] = request.state.request_id
                 if replica:
                     headers["X-QGuide-Replica"] = replica
+                if stand_in := request.state.account.stand_in:
+                    headers[STAND_IN_HEADER] = quote(stand_in, safe="/@:")
             await send(message)
 
         try:

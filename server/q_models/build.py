@@ -40,7 +40,9 @@ from qguide.server.q_models.policies import (
     ServedPolicy,
     build_paraphraser,
     build_upstreams,
+    find_policy,
     named_policy,
+    stand_in,
 )
 from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
 from qguide.server.q_models.remote_classifier import build_classify_source
@@ -50,7 +52,7 @@ from qguide.server.q_models.served import ServedQModel, source_of
 from qguide.server.q_models.thresholds import check_thresholds
 from qguide.server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
 from qguide.server.redis.client import RedisLink
-from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, NONE, SCRIPTED, Settings
+from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings, UnknownModels
 from qguide.server.upstreams.build import check_policies
 
 DEMO_Q = {
@@ -79,7 +81,7 @@ class Models:
         paraphraser: the policy that rewords tasks; None if none is configured.
         upstreams: all upstreams, including the default policy if it is one.
         started_at: Unix time in seconds.
-        unknown_is_default: find the default policy under any unknown name.
+        unknown: which unknown names mean a model that is served; see `Settings.unknown_models`.
         q_model_named: the settings name a Q model.
     """
 
@@ -89,7 +91,7 @@ class Models:
     paraphraser: ServedPolicy | None = None
     upstreams: tuple[ServedPolicy, ...] = ()
     started_at: int = field(default_factory=lambda: int(time()))
-    unknown_is_default: bool = False
+    unknown: UnknownModels = "error"
     q_model_named: bool = True
     _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -121,17 +123,14 @@ class Models:
 
     def find_policy(self, name: str | None) -> ServedPolicy:
         """Find a policy by its name or its upstream's model name; None is the default."""
-        if name is None or name == DEFAULT_POLICY:
-            return self.policy
-        policies = self.policies
-        of_model = [policy for policy in self.upstreams if policy.upstream_model == name]
-        if name not in policies and len(of_model) != 1:
-            if self.unknown_is_default:
-                return self.policy
-            raise UnknownModelError(
-                f"there is no policy {name!r}; this server has {', '.join(policies)}"
-            )
-        return policies.get(name) or of_model[0]
+        return find_policy(name, self.policy, self.upstreams, self.unknown)
+
+    def find_reranker(self, name: str | None) -> str | None:
+        """Name of the Q model for a foreign client, whose names may be another service's."""
+        if name is None or name in self.q_models.routes:
+            return name
+        served = {one.name for one in self.q_models if one.source != NONE}
+        return stand_in(served, DEFAULT, self.unknown) or name
 
     def q_model_for(self, policy: ServedPolicy, named: str | None) -> str | None:
         """Name of the Q model of a policy's step; None is the default.
@@ -236,7 +235,7 @@ def build_models(settings: Settings) -> Models:
             q_models,
             paraphraser,
             upstreams,
-            unknown_is_default=settings.unknown_models == "default",
+            unknown=settings.unknown_models,
             q_model_named=bool(settings.q_models),
         )
     except QGuideError:

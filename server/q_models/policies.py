@@ -1,18 +1,26 @@
 """Served policies: upstreams, checkpoints in this process, and fakes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Policy, TaskMarker
+from qguide.server.context.request_context import named_deployment, tell_stand_in
 from qguide.server.q_models.served import Source, source_of
-from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from qguide.server.settings.settings import (
+    DEFAULT_POLICY,
+    EMBEDDED,
+    SCRIPTED,
+    Settings,
+    UnknownModels,
+)
 from qguide.server.upstreams.build import build_upstream
 
 
@@ -53,6 +61,36 @@ def build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
         )
         for name, upstream in settings.upstreams.items()
     )
+
+
+def find_policy(
+    name: str | None,
+    default: ServedPolicy,
+    upstreams: Sequence[ServedPolicy],
+    unknown: UnknownModels,
+) -> ServedPolicy:
+    """Find a policy by its name or its upstream's model name; None is the URL's or the default."""
+    name = named_deployment() if name is None else name
+    if name is None or name == DEFAULT_POLICY:
+        return default
+    policies = {policy.name: policy for policy in (default, *upstreams)}
+    of_model = [policy for policy in upstreams if policy.upstream_model == name]
+    if name in policies or len(of_model) == 1:
+        return policies.get(name) or of_model[0]
+    if stand_in(policies.keys(), default.name, unknown) is None:
+        raise UnknownModelError(
+            f"there is no policy {name!r}; this server has {', '.join(policies)}"
+        )
+    return default
+
+
+def stand_in(served: Collection[str], default: str, unknown: UnknownModels) -> str | None:
+    """The model that serves requests for unknown ones, which the caller is told; None for none."""
+    if unknown == "error" or (unknown == "only" and len(served) != 1):
+        return None
+    name = next(iter(served)) if len(served) == 1 else default
+    tell_stand_in(name)
+    return name
 
 
 def named_policy(

@@ -2,7 +2,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from qguide.qnet.decision.prior import PriorBy
 from qguide.qnet.judging.settings import JudgeMode
@@ -48,10 +48,13 @@ class ModelCard(Body):
 
     id: str = Field(description="name for requests; a Q model's is `name@version`")
     object: Literal["model"] = "model"
+    type: Literal["model"] = Field(default="model", description="Anthropic's name of `object`")
+    display_name: str = Field(description="for Anthropic's clients: the id")
     kind: Literal["policy", "q_model"]
     name: str
     version: str | None = Field(description="null for the policy")
     created: int = Field(description="Unix time in seconds at which this server started")
+    created_at: AwareDatetime = Field(description="for Anthropic's clients: `created` as a date")
     owned_by: str = Field(description="the upstream's name, or qguide")
     source: Source
     default: bool = Field(description="true if requests that name no model can get it")

@@ -1,5 +1,7 @@
 """GET /v1/models: list the served models, or show one by any of its names."""
 
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -40,15 +42,15 @@ async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
 
 def _id_of(name: str, models: Models) -> str:
     versions = models.q_models.routes.reachable(name)
-    if len(versions) == 1 and name != DEFAULT:
+    if name == DEFAULT or not versions:
+        with suppress(UnknownModelError):
+            return models.find_policy(name).name
+    elif len(versions) == 1:
         return versions.pop()
-    try:
-        return models.find_policy(name).name
-    except UnknownModelError:
-        names = [*models.policies, *sorted(models.q_models.routes.aliases)]
-        raise UnknownModelError(
-            f"there is no single model {name!r}; this server has {', '.join(names)}"
-        ) from None
+    names = [*models.policies, *sorted(models.q_models.routes.aliases)]
+    raise UnknownModelError(
+        f"there is no single model {name!r}; this server has {', '.join(names)}"
+    )
 
 
 def model_list(models: Models) -> ModelList:
@@ -71,9 +73,10 @@ def _policy_card(policy: ServedPolicy, models: Models) -> ModelCard:
     return ModelCard(
         id=policy.name,
         kind="policy",
+        display_name=policy.name,
         name=policy.name,
         version=None,
-        created=models.started_at,
+        **_started(models.started_at),
         owned_by=policy.name if policy.upstream_model else _OURSELVES,
         source=policy.source,
         default=policy is models.policy,
@@ -87,9 +90,10 @@ def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelC
     return ModelCard(
         id=model.id,
         kind="q_model",
+        display_name=model.id,
         name=model.name,
         version=model.version,
-        created=created,
+        **_started(created),
         owned_by=_OURSELVES,
         source=model.source,
         default=default,
@@ -104,6 +108,10 @@ def _judge_card(model: ServedQModel) -> JudgeCard | None:
     if not isinstance(model, JudgeQModel):
         return None
     return JudgeCard(model=model.model, mode=model.settings.mode)
+
+
+def _started(at: int) -> dict[str, Any]:
+    return {"created": at, "created_at": datetime.fromtimestamp(at, UTC)}
 
 
 def _said_by(manifest: Manifest | None) -> dict[str, Any]:

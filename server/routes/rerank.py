@@ -74,7 +74,7 @@ async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreR
     texts = [body.documents] if isinstance(body.documents, str) else body.documents
     documents = scoring.documents(texts)
     histories = _histories(body, len(documents), scoring)
-    with scoring.hold(scoring.reranker(body.model), body.episode_id) as q_model:
+    with scoring.hold(scoring.models.find_reranker(body.model), body.episode_id) as q_model:
         q_values, scored = await _score_pairs(histories, documents, q_model, scoring)
     return pair_response(q_values, q_model.id, scored, activation=bool(body.use_activation))
 
@@ -99,7 +99,7 @@ async def _score_last(
     q_model, scored = await scoring.step(
         scoring.history(history),
         scoring.candidates([action]),
-        q_model=scoring.reranker(body.model),
+        q_model=scoring.models.find_reranker(body.model),
         episode_id=body.episode_id,
     )
     return q_model.id, scored
@@ -115,7 +115,7 @@ async def _rank(
     q_model, scored = await scoring.step(
         scoring.history(messages_of(body.query, messages)),
         TriedCandidates(scoring.documents(texts)),
-        q_model=scoring.reranker(body.model),
+        q_model=scoring.models.find_reranker(body.model),
         episode_id=body.episode_id,
     )
     return q_model.id, scored

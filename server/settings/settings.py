@@ -27,6 +27,7 @@ EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted"
 NONE: Final = "none"
 DEFAULT_POLICY: Final = "default"
+UnknownModels = Literal["only", "default", "error"]
 VLLM: Final = "vllm"
 
 _HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
@@ -59,8 +60,9 @@ class Settings(LearningSettings):
             version selects the first version listed. The default version is the first 12 digits of
             the SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a judge's
             begins with `judge-`.
-        unknown_models: "default" serves the default to chat clients and rerankers whose `model` is
-            unknown, for clients that insist on another service's names; "error" answers 404.
+        unknown_models: chat clients and rerankers that insist on another service's names of models
+            get: with "only" the one that is served, and 404 where there are several; with "default"
+            the default; with "error" 404. The header `X-QGuide-Model` names what served.
         vllm_trunks: `name@version`, or `name` for all of its versions -> the vLLM server that
             runs the trunk; value head and tokenizer come from the checkpoint in `q_models`.
         classifiers: `name@version`, or `name` for all of its versions -> the server with vLLM's
@@ -202,7 +204,7 @@ class Settings(LearningSettings):
     vllm_ready_s: float = Field(default=1800.0, gt=0)
     vllm_silent_s: float = Field(default=60.0, gt=0)
     q_models: dict[str, str] = Field(default_factory=dict)
-    unknown_models: Literal["error", "default"] = "error"
+    unknown_models: UnknownModels = "only"
     vllm_trunks: dict[str, VllmTrunk] = Field(default_factory=dict)
     classifiers: dict[str, Classifier] = Field(default_factory=dict)
     judges: dict[str, JudgeSettings] = Field(default_factory=dict)

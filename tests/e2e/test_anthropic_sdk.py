@@ -52,6 +52,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             q_models={"q": SCRIPTED, "embedded": EMBEDDED},
             keys_file=keys,
             timeout_s=30,
+            unknown_models="error",
         )
         with serving_app(create_app(settings)) as url:
             yield Server(url, key, fake)

@@ -18,7 +18,10 @@ ACTIONS = ["Action: look", "Action: go to desk 1", "Action: inventory"]
 def url() -> Iterator[str]:
     """The address of a server with the scripted models, in a thread of this process."""
     settings = Settings(
-        policy=SCRIPTED, q_models={"demo": SCRIPTED}, aliases={"rerank-v3.5": "demo"}
+        policy=SCRIPTED,
+        q_models={"demo": SCRIPTED},
+        aliases={"rerank-v3.5": "demo"},
+        unknown_models="error",
     )
     with serving_app(create_app(settings)) as address:
         yield address

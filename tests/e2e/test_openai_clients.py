@@ -46,7 +46,11 @@ def started() -> Iterator[Server]:
     with serving_app(fake.app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
         settings = Settings(
-            policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, timeout_s=30
+            policy="demo",
+            upstreams={"demo": demo},
+            q_models={"q": SCRIPTED},
+            timeout_s=30,
+            unknown_models="error",
         )
         with serving_app(create_app(settings)) as url:
             yield Server(f"{url}/v1", fake)

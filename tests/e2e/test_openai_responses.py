@@ -43,6 +43,7 @@ def serving(fake: FakeUpstream, **limits: float) -> Iterator[str]:
             upstreams={"demo": Upstream.model_validate(given)},
             q_models={"q": SCRIPTED},
             timeout_s=30,
+            unknown_models="error",
             heartbeat_s=heartbeat_s,
         )
         with serving_app(create_app(settings)) as url:

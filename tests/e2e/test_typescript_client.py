@@ -83,7 +83,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     key = create_key(keys_file, "ada")
     with serving_app(FakeUpstream().app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake"})
-        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q@1": SCRIPTED})
+        settings = Settings(
+            policy="demo",
+            upstreams={"demo": demo},
+            q_models={"q@1": SCRIPTED},
+            unknown_models="error",
+        )
         guarded = settings.model_copy(update={"keys_file": keys_file})
         with (
             serving_app(create_app(settings)) as url,

@@ -36,6 +36,7 @@ def serving(fake: FakeUpstream | AlfWorldUpstream, **changes: object) -> Iterato
     with serving_app(fake.app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
         values = {"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}}
+        values["unknown_models"] = "error"
         settings = Settings.model_validate(values | changes)
         with serving_app(create_app(settings)) as url:
             yield url

@@ -21,7 +21,9 @@ def url() -> Iterator[str]:
     from qguide.server.settings.settings import SCRIPTED, Settings
     from tests.support.serving import serving_app
 
-    settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=8)
+    settings = Settings(
+        policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=8, unknown_models="error"
+    )
     with serving_app(create_app(settings)) as address:
         yield address
 

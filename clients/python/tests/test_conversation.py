@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from itertools import repeat
+from time import sleep
 
 import httpx
 import pytest
@@ -74,6 +75,7 @@ def test_the_server_is_told_what_is_left_of_the_time_and_is_not_waited_for_much_
 
     def answer(request: httpx.Request) -> httpx.Response:
         told.append(float(request.headers["X-QGuide-Timeout-S"]))
+        sleep(0.002)  # more than the unit in which it is told; the wait drawn may be shorter
         patience.append(request.extensions["timeout"])
         return refused(503)
 

@@ -421,6 +421,14 @@ export interface ModelCard {
      * @constant
      */
     object?: "model";
+    /**
+     * @description Anthropic's name of `object`
+     * @default model
+     * @constant
+     */
+    type?: "model";
+    /** @description for Anthropic's clients: the id */
+    display_name: string;
     /** @enum {string} */
     kind: "policy" | "q_model";
     name: string;
@@ -428,6 +436,8 @@ export interface ModelCard {
     version: string | null;
     /** @description Unix time in seconds at which this server started */
     created: number;
+    /** @description for Anthropic's clients: `created` as a date */
+    created_at: string;
     /** @description the upstream's name, or qguide */
     owned_by: string;
     /** @enum {string} */

@@ -30,6 +30,7 @@ FAKES = Settings(
     task_markers=(TaskMarker("Your task is to:"),),
     max_candidates=8,
     timeout_s=30,
+    unknown_models="error",
 )
 
 Serve = Callable[..., TestClient]

@@ -514,12 +514,18 @@ class ModelCard(Answer):
 
     id: str
     """name for requests; a Q model's is `name@version`"""
+    type: Literal["model"] = "model"
+    """Anthropic's name of `object`"""
+    display_name: str
+    """for Anthropic's clients: the id"""
     kind: str
     name: str
     version: str | None
     """null for the policy"""
     created: int = 0
     """Unix time in seconds at which this server started"""
+    created_at: str
+    """for Anthropic's clients: `created` as a date"""
     owned_by: str = ""
     """the upstream's name, or qguide"""
     source: str

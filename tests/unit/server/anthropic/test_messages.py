@@ -102,6 +102,13 @@ def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
     [
         ({"model": "gpt-9"}, 404, "not_found_error", "unknown_model", "this server has demo"),
         ({"messages": []}, 400, "invalid_request_error", "malformed_history", "is empty"),
+        (
+            {"thread": {"type": "continue"}},
+            400,
+            "invalid_request_error",
+            "thread_unsupported_request",
+            "thread",
+        ),
         ({"messages": 3}, 400, "invalid_request_error", "malformed_body", "valid list"),
         ({"max_tokens": None}, 400, "invalid_request_error", "malformed_body", "max_tokens"),
         ({"qguide": {"m": 3}}, 400, "invalid_request_error", "malformed_body", "qguide.m"),

@@ -23,7 +23,7 @@ CHANGING = ("timings_ms", "id", "created", "request_id")
 @pytest.fixture
 async def clients() -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """One server with direct routes, and one that has only FastAPI's."""
-    settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED})
+    settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, unknown_models="error")
     direct, plain = create_app(settings), create_app(settings)
     plain.router.routes[:] = [r for r in plain.router.routes if not isinstance(r, DirectRoute)]
     assert len(direct.router.routes) == len(plain.router.routes) + 3

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from qguide.server.access.keys import create_key
 from tests.unit.server.conftest import FAKES, Serve
 
-SCHEMES = {"bearer", "x-api-key", "x-goog-api-key"}
+SCHEMES = ("bearer", "x-api-key", "x-goog-api-key", "api-key")
 
 
 def assets_of(page: str) -> list[str]:
@@ -52,15 +52,15 @@ def test_public_docs_need_no_key_and_others_do(serve: Serve, tmp_path: Path, pub
 
 def test_a_server_without_keys_takes_requests_with_and_without(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
-    assert document["components"]["securitySchemes"].keys() == SCHEMES
-    assert document["security"] == [{}, {"bearer": []}, {"x-api-key": []}, {"x-goog-api-key": []}]
+    assert document["components"]["securitySchemes"].keys() == set(SCHEMES)
+    assert document["security"] == [{}, *({name: []} for name in SCHEMES)]
 
 
 def test_a_server_with_keys_says_which_endpoints_take_none(serve: Serve, tmp_path: Path) -> None:
     key = create_key(tmp_path / "keys.json", "me")
     client = serve(FAKES.model_copy(update={"keys_file": tmp_path / "keys.json"}))
     document = client.get("/openapi.json", headers={"X-API-Key": key}).json()
-    assert document["security"] == [{"bearer": []}, {"x-api-key": []}, {"x-goog-api-key": []}]
+    assert document["security"] == [{name: []} for name in SCHEMES]
     assert "security" not in document["paths"]["/v1/act"]["post"]
     for path in ("/healthz", "/readyz", "/playground/abilities"):
         assert document["paths"][path]["get"]["security"] == []
