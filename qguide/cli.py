@@ -12,15 +12,16 @@ from qguide.commands.configs import app as configs
 from qguide.commands.demo import demo
 from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
-from qguide.commands.errors import exit_with
-from qguide.commands.evaluations import compare, step_rewards, success_curve
+from qguide.commands.errors import exit_with, shown_errors
+from qguide.commands.evaluations import compare
 from qguide.commands.export import ensemble, export_model, export_trunk
-from qguide.commands.games import generate, parity, play
+from qguide.commands.games import generate, play
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
 from qguide.commands.report import report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
+from qguide.jobs.table import find_job
 from qguide.qnet.support.extras import MODELS, TRAIN, install, left_out
 from qguide.server.chat.fake_openai import fake_upstream
 
@@ -38,6 +39,15 @@ _EXTRAS: Final = {
 
 class ExtrasGroup(TyperGroup):
     """Commands, with the name of the extra to install in place of a failed import."""
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        """The command of a name; a job that is not installed has its import path as a name."""
+        if ":" not in cmd_name:
+            return super().get_command(ctx, cmd_name)
+        with shown_errors():
+            own = typer.Typer()
+            add_jobs(own, [find_job(cmd_name)])
+            return typer.main.get_command(own)
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command."""
@@ -93,7 +103,7 @@ _add("Pipelines", run)
 app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)
 _add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
-_add("Evaluation", compare, success_curve, step_rewards)
-_add("Environments", play, generate, parity)
+_add("Evaluation", compare)
+_add("Environments", play, generate)
 app.add_typer(keys, name="keys", rich_help_panel="Server")
 app.add_typer(environment, name="environment", rich_help_panel="Environments")

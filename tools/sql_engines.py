@@ -17,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.recorded.sql_episodes import read_recorded
 from qguide.training.environment import StepResult
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from qguide.training.environments.intercode_sql.recorded import read_recorded
 from qguide.training.environments.intercode_sql.tasks import task_id_of
 
 ROUNDING = 0.006

@@ -253,14 +253,6 @@ class GameWriter(Protocol):
         ...
 
 
-class EngineComparison(Protocol):
-    """Plays two engines side by side (`qguide parity`)."""
-
-    def __call__(self, games: Path, *, episodes: int, seed: int, max_steps: int) -> bool:
-        """Print the differences; True if the engines agree."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ReadPair:
     """One reply in two states: in one the object that it names is there, in the other it is not.
@@ -355,7 +347,6 @@ class EnvironmentBundle(Generic[C]):
             files; None if there is no expert.
         read_pairs: makes counterfactual states for `qguide choice-regret`; None if it cannot.
         write_games: writes games for `qguide generate`; None if games cannot be generated.
-        compare_engines: compares engines for `qguide parity`; None if there is only one.
         packages: distributions on which results depend; evaluations record their versions.
         harmless: an action that is valid at the start of every task and changes nothing, for the
             checks of `qguide environment check`; None if there is none.
@@ -375,7 +366,6 @@ class EnvironmentBundle(Generic[C]):
     build_expert_policy: Callable[[], BatchPolicy] | None = None
     read_pairs: ReadPairMaker | None = None
     write_games: GameWriter | None = None
-    compare_engines: EngineComparison | None = None
     packages: tuple[str, ...] = ()
     harmless: Action | None = None
     branching: Branching | Literal["auto"] = "replay"

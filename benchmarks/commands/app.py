@@ -46,8 +46,19 @@ Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in un
 
     python -m benchmarks gpu --output gpu.json
 
-Each writes JSON, and most write a plot beside it. Like every job they also read `--config FILE`
-(TOML) and `--set field=value`.
+Choice among recorded candidates of real LLMs, as three jobs (also stages of `qguide run`):
+
+    python -m benchmarks choose-recorded \
+        --config benchmarks/recorded/configs/mint/choose_recorded.toml
+
+Figures of QLASS and IPR from finished runs, and ALFWorld's two engines side by side:
+
+    python -m benchmarks success-curve runs/sweep/* --output runs/sweep.png
+    python -m benchmarks step-rewards runs/accuracy_groups --rollouts 1,3,5,7 --output accuracy.json
+    python -m benchmarks parity --games data/alfworld/valid_seen
+
+Each benchmark writes JSON, and most write a plot beside it. Like every job they also read
+`--config FILE` (TOML) and `--set field=value`.
 """
 
 import shlex
@@ -72,7 +83,10 @@ from benchmarks.commands.runs import (
     run_serve,
     run_soak,
 )
+from benchmarks.papers.commands import parity, step_rewards, success_curve
+from benchmarks.recorded.jobs import RECORDED
 from qguide.commands.errors import shown_errors
+from qguide.commands.jobs import add_jobs
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
 
@@ -339,6 +353,11 @@ def scale(
 ) -> None:
     """Simulate time and cost of up to 10,000 tasks on up to 100 replicas from a step's cost."""
     _measure("benchmarks.scale.config:ScaleBench", run_scale, locals())
+
+
+add_jobs(app, RECORDED)
+for _command in (success_curve, step_rewards, parity):
+    app.command()(_command)
 
 
 def _measure(kind: str, run: Callable[[Any], bool | None], given: Mapping[str, Any]) -> None:

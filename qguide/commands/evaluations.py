@@ -1,4 +1,4 @@
-"""Commands on finished evaluations and groups: `compare`, `success-curve`, `step-rewards`."""
+"""`qguide compare`: evaluations of different models side by side."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,18 +7,6 @@ import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
-from qguide.qnet.errors import ConfigError
-
-
-def success_curve(
-    runs: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.")],
-    output: Annotated[Path, typer.Option(help="Image file to write.")],
-) -> None:
-    """Plot success against completion tokens, for evaluations that differ in M."""
-    with shown_errors():
-        from qguide.training.jobs.success_curve import run_success_curve
-
-        run_success_curve(runs, output, console=Console())
 
 
 def compare(
@@ -33,27 +21,3 @@ def compare(
         from qguide.training.jobs.compare import run_compare
 
         run_compare(runs, against, output, console=Console())
-
-
-def step_rewards(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders of groups or rro.")],
-    output: Annotated[Path, typer.Option(help="JSON file to write.")],
-    rollouts: Annotated[
-        str, typer.Option(help="Numbers of roll-outs whose mean is judged by the others.")
-    ] = "1,3,5",
-    min_gap: Annotated[
-        float, typer.Option(help="Smallest difference of two rewards that counts as one.")
-    ] = 0.1,
-) -> None:
-    """Accuracy of step rewards against longer roll-outs, and their mean at each step."""
-    with shown_errors():
-        from qguide.training.evaluation.step_rewards import run_step_rewards
-
-        numbers = [_number(text.strip()) for text in rollouts.split(",") if text.strip()]
-        run_step_rewards(runs, output, rollouts=numbers, min_gap=min_gap, console=Console())
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigError(f"--rollouts: {text!r} is no whole number; write numbers such as 1,3,5")
-    return int(text)

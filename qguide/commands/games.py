@@ -1,4 +1,4 @@
-"""Commands on the games of an environment: `qguide generate`, `play` and `parity`."""
+"""Commands on the games of an environment: `qguide generate` and `play`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,24 +12,6 @@ from qguide.jobs.options import ENVIRONMENT_HELP
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import read_environment
 from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
-
-
-def parity(
-    environment: Annotated[str, typer.Argument(help=ENVIRONMENT_HELP)],
-    games: Annotated[Path, typer.Option(help="Folder of game files.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Number of games.")] = 40,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of games and the walks.")] = 0,
-    max_steps: Annotated[int, typer.Option(min=1, help="Maximum steps of a walk.")] = 30,
-) -> None:
-    """Play an environment's two engines side by side and report where they differ."""
-    with shown_errors():
-        compare = find_environment(environment).compare_engines
-        if compare is None:
-            raise ConfigError(
-                f"environment {environment!r} has only one engine; choose an environment with two"
-            )
-        agree = compare(games, episodes=episodes, seed=seed, max_steps=max_steps)
-    raise typer.Exit(0 if agree else 1)
 
 
 def generate(

@@ -3,7 +3,7 @@
 Run again, a job resumes. Its module is imported when it runs; `--help` does not import torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -29,9 +29,9 @@ Overrides = Annotated[
 ]
 
 
-def add_jobs(app: typer.Typer) -> None:
+def add_jobs(app: typer.Typer, jobs: Iterable[Job] = JOBS.values()) -> None:
     """Add the command of each job, below the heading of its group."""
-    for job in JOBS.values():
+    for job in jobs:
         app.command(job.name, help=job.help, rich_help_panel=job.group)(_command_of(job))
 
 

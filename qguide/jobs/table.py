@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.operator_code import import_operator_module, raised_text
 
 Group = Literal["Recordings", "Data", "Training", "Evaluation"]
 
@@ -67,7 +68,7 @@ _ALL: Final = (
     ),
     Job(
         "learn",
-        "qguide.training.jobs.recorded.learn",
+        "qguide.training.jobs.learn",
         "LearnConfig",
         "run_learn",
         "Recordings",
@@ -150,14 +151,6 @@ _ALL: Final = (
         "Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug).",
     ),
     Job(
-        "recorded-groups",
-        "qguide.training.jobs.recorded.groups",
-        "RecordedGroupsConfig",
-        "run_recorded_groups",
-        "Data",
-        "Decision groups from recorded LLM episodes on InterCode-SQL.",
-    ),
-    Job(
         "sft",
         "qguide.training.jobs.sft",
         "SftConfig",
@@ -207,30 +200,27 @@ _ALL: Final = (
         "Evaluation",
         "Measure the regret of a Q model's choices on decision groups; no episodes are played.",
     ),
-    Job(
-        "rerank-recorded",
-        "qguide.training.jobs.recorded.rerank",
-        "RerankConfig",
-        "run_rerank",
-        "Evaluation",
-        "Choose among recorded candidates by Q and by its baselines; nothing is played.",
-    ),
-    Job(
-        "choose-recorded",
-        "qguide.training.jobs.recorded.choose",
-        "ChooseRecordedConfig",
-        "run_choose_recorded",
-        "Evaluation",
-        "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
-    ),
 )
 
 JOBS: Final = {job.name: job for job in _ALL}
 
 
-def stage_job(name: str) -> Job:
-    """The job of a pipeline's stage."""
+def find_job(name: str) -> Job:
+    """The job of a name of the table, or of an import path such as `my_package.jobs:JOB`."""
+    if ":" not in name:
+        return _of_table(name)
+    module, _, variable = name.partition(":")
+    try:
+        job = getattr(import_operator_module(module), variable)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"job {name!r} cannot be imported: {raised_text(error)}") from error
+    if not isinstance(job, Job):
+        raise ConfigError(f"{name} is no job; name a variable that holds a `qguide.jobs.table.Job`")
+    return job
+
+
+def _of_table(name: str) -> Job:
     if name not in JOBS or not JOBS[name].stage:
         known = ", ".join(job.name for job in _ALL if job.stage)
-        raise ConfigError(f"job {name!r} is unknown; name one of {known}")
+        raise ConfigError(f"job {name!r} is unknown; name one of {known}, or package.module:JOB")
     return JOBS[name]

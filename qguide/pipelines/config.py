@@ -31,7 +31,7 @@ class StageConfig(BaseModel):
     """One stage of a pipeline file.
 
     Attributes:
-        job: the command, such as "train-qnet".
+        job: the command, such as "train-qnet", or the import path of a job, package.module:JOB.
         config: its job file, relative to the pipeline file; None where `set` has all it needs.
         set: overrides of the job file's fields, each "field=value".
         needs: stages that have to be finished first, beside those whose output this one reads.

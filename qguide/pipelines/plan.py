@@ -11,7 +11,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from qguide.jobs.table import stage_job
+from qguide.jobs.table import find_job
 from qguide.pipelines.config import PipelineConfig, StageConfig
 from qguide.pipelines.job_paths import Read, output_of, processes_of, reads_of
 from qguide.qnet.errors import ConfigError
@@ -136,7 +136,7 @@ def _with_needs(stages: Mapping[str, Stage], names: Sequence[str]) -> set[str]:
 
 
 def _load(stage: StageConfig) -> BaseModel:
-    return load_config(stage_job(stage.job).config_type(), stage.config, stage.set)
+    return load_config(find_job(stage.job).config_type(), stage.config, stage.set)
 
 
 def _arguments(stage: StageConfig) -> tuple[str, ...]:

@@ -253,7 +253,6 @@ def test_a_qnet_in_the_policys_place_is_refused_in_words(trained: Path, tmp_path
         (["collect", "--config", "nowhere.toml"], "nowhere.toml"),
         (["evaluate", "--output", "out", "--methods", "guess"], "methods.0 = 'guess'"),
         (["evaluate", "--output", "out", "--generated", "7"], "FIRST:COUNT"),
-        (["parity", "chess", "--games", "."], "'chess' is unknown"),
     ],
 )
 def test_a_mistake_is_explained_without_a_traceback(arguments: list[str], message: str) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from rich.console import Console
 
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
@@ -14,7 +13,6 @@ from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
 from qguide.training.environments.alfworld.generate import generate_games
-from qguide.training.environments.alfworld.parity import run_parity
 from qguide.training.environments.alfworld.read_pairs import read_pairs
 from qguide.training.environments.alfworld.suite import (
     AlfWorldSuite,
@@ -60,12 +58,6 @@ def write_games(output: Path, *, count: int, first_seed: int) -> Mapping[str, ob
     return asdict(generate_games(output, count=count, first_seed=first_seed))
 
 
-def compare_engines(games: Path, *, episodes: int, seed: int, max_steps: int) -> bool:
-    """Play games in both engines and print their differences; True if the engines agree."""
-    report = run_parity(games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console())
-    return report.passed
-
-
 ALFWORLD = EnvironmentBundle(
     name="alfworld",
     config=AlfWorldConfig,
@@ -76,7 +68,6 @@ ALFWORLD = EnvironmentBundle(
     build_expert_policy=ExpertPolicy,
     read_pairs=read_pairs,
     write_games=write_games,
-    compare_engines=compare_engines,
     packages=("alfworld", "textworld"),
     harmless="look",
 )

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from typer import Context
 from typer.main import get_command
 
 from qguide.cli import app
 from qguide.jobs.options import EVALUATE, fields_of
-from qguide.jobs.table import JOBS, Job, stage_job
+from qguide.jobs.table import JOBS, Job, find_job
 from qguide.qnet.errors import ConfigError
 
 
@@ -60,4 +61,18 @@ def test_an_option_that_cannot_be_taken_is_named(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["export-data", "serve", "nothing"])
 def test_what_writes_no_run_folder_is_no_stage(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
-        stage_job(name)
+        find_job(name)
+
+
+def test_a_job_that_is_not_installed_is_named_by_its_import_path() -> None:
+    job = find_job("benchmarks.recorded.jobs:CHOOSE")
+    group: Any = get_command(app)
+    command = group.get_command(Context(group), "benchmarks.recorded.jobs:CHOOSE")
+    assert job.name == "choose-recorded"
+    assert {"--config", "--set"} <= {flag for one in command.params for flag in one.opts}
+
+
+@pytest.mark.parametrize("name", ["no.such.module:JOB", "qguide.jobs.table:NONE", "qguide.cli:app"])
+def test_an_import_path_of_no_job_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        find_job(name)

@@ -9,9 +9,9 @@ from fastapi.testclient import TestClient
 from qguide.qnet.records import OfferRow
 from qguide.server.settings.settings import SCRIPTED, Settings
 from qguide.training.data.runs import read_rows
-from qguide.training.jobs.recorded.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
 from tests.unit.server.conftest import Serve
-from tests.unit.training.jobs.recorded.test_learn import recording
+from tests.unit.training.jobs.test_learn import recording
 
 INSIDE = [{"role": "user", "content": "Find the coin of guest 7."}]
 OUTSIDE = [{"role": "user", "content": "Plan a weekend in Lisbon for two."}]

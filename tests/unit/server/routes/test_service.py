@@ -190,7 +190,7 @@ def test_serve_says_what_it_cannot_load_without_a_traceback(tmp_path: Path) -> N
 
 def test_the_console_script_knows_every_command() -> None:
     listed = CliRunner().invoke(cli, ["--help"]).output
-    for command in ("collect", "sft", "explore", "label", "train-qnet", "evaluate", "parity"):
+    for command in ("collect", "sft", "explore", "label", "train-qnet", "evaluate", "compare"):
         assert command in listed
     assert "play" in listed
     assert "serve" in listed

@@ -12,7 +12,10 @@ from random import Random
 import pytest
 from pydantic import BaseModel
 
-from qguide.jobs import table
+from benchmarks.recorded.jobs import RECORDED
+from benchmarks.recorded.rerank import RerankConfig
+from qguide.jobs.table import JOBS as INSTALLED
+from qguide.jobs.table import find_job
 from qguide.pipelines.config import load_pipeline
 from qguide.pipelines.job_paths import output_of, reads_of
 from qguide.training.configs.job_files import load_config
@@ -26,22 +29,21 @@ from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig
 from qguide.training.jobs.groups import GroupsConfig
 from qguide.training.jobs.label import LabelConfig
-from qguide.training.jobs.recorded.rerank import RerankConfig
 from qguide.training.jobs.sft import SftConfig
 from qguide.training.jobs.train_dpo import TrainDpoConfig
 from qguide.training.jobs.train_policy import TrainPolicyConfig
 from qguide.training.jobs.train_qnet import TrainQNetConfig
 from tests.support.serving import ROOT
 
-CONFIGS = ROOT / "training" / "configs"
+CONFIGS = (ROOT / "training/configs", ROOT / "benchmarks/recorded/configs")
 TRAIN_GAMES = Path("data/alfworld/train")
 NUMBER_OF_TRAIN_GAMES = 3_554
 OWN = "own/pipeline.toml"
 """Names a package and a model that its reader puts in."""
 HELD_BACK = ("held_back_groups", "held_back_pairs", "other_pairs")
-JOBS = {job.replace("-", "_"): job for job in table.JOBS} | {
-    "train_value": "train-qnet",
-    "ablation": "train-qnet",
+JOBS = {job.name.replace("-", "_"): job for job in (*INSTALLED.values(), *RECORDED)} | {
+    "train_value": INSTALLED["train-qnet"],
+    "ablation": INSTALLED["train-qnet"],
 }
 TRAINERS = (SftConfig, TrainQNetConfig, TrainDpoConfig, TrainPolicyConfig)
 
@@ -50,17 +52,17 @@ TRAINERS = (SftConfig, TrainQNetConfig, TrainDpoConfig, TrainPolicyConfig)
 def configs() -> tuple[tuple[str, BaseModel], ...]:
     """(name, configuration) of every job file and every stage of a pipeline."""
     found: list[tuple[str, BaseModel]] = []
-    for path in sorted(CONFIGS.rglob("*.toml")):
-        name = str(path.relative_to(CONFIGS))
+    files = {path: str(path.relative_to(top)) for top in CONFIGS for path in top.rglob("*.toml")}
+    for path, name in files.items():
         if name == OWN:
             continue
         if path.stem.startswith("pipeline"):
             for stage, job in load_pipeline(path).stages.items():
-                config = load_config(table.JOBS[job.job].config_type(), job.config, job.set)
+                config = load_config(find_job(job.job).config_type(), job.config, job.set)
                 found.append((f"{name}:{stage}", config))
         else:
-            [job_name] = {job for prefix, job in JOBS.items() if path.stem.startswith(prefix)}
-            found.append((name, load_config(table.JOBS[job_name].config_type(), path)))
+            [named] = {job for prefix, job in JOBS.items() if path.stem.startswith(prefix)}
+            found.append((name, load_config(named.config_type(), path)))
     return tuple(found)
 
 

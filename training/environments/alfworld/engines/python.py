@@ -1,6 +1,6 @@
 """Pure-Python reimplementation of ALFWorld's text engine.
 
-It plays the same games word for word (`qguide parity alfworld` checks it) about three hundred times
+It plays the same games word for word (`python -m benchmarks parity` checks it) about 300 times
 faster, because it keeps a few sets instead of a planner's state.
 
 Three properties of the real engine look like bugs and are kept: an object may be in two receptacles

@@ -1,0 +1,228 @@
+"""Features of a candidate by itself: numbers that mean the same in every environment, and words.
+
+Nothing here knows a benchmark or a model's name. A candidate is an attempt up to its last turn that
+is read: its last action, the answers so far, the question, and the functions that may be called.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from benchmarks.recorded.attempts import Attempt, Turn
+from benchmarks.recorded.calls import Call, calls_of
+from benchmarks.recorded.schemas import COUNTED, FLAWS, Asked, Fit, Function, fit_of
+from qguide.qnet.features.words import words_of
+from qguide.qnet.types import Message
+
+_ERROR: Final = re.compile(
+    r"error|exception|traceback|invalid|not found|no such|unknown|don't understand|is wrong|fail",
+    re.IGNORECASE,
+)
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|")
+_MOST: Final = 4_000
+_WORDS_READ: Final = 48
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An attempt as far as it is read.
+
+    Attributes:
+        turns: those behind the state, at least one.
+        observed: its last action's answer may be read.
+        asked: the question, the last message before the first action.
+    """
+
+    attempt: Attempt
+    turns: tuple[Turn, ...]
+    observed: bool
+    asked: Asked
+    functions: tuple[Function, ...]
+
+    @property
+    def action(self) -> Message:
+        """Its last action."""
+        return self.turns[-1].action
+
+    @cached_property
+    def answers(self) -> tuple[str, ...]:
+        """The answer to each action, as far as it may be read."""
+        turns = self.turns if self.observed else self.turns[:-1]
+        return tuple(turn.observation for turn in turns)
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls of its last action, where functions may be called."""
+        return calls_of(self.action) if self.functions else ()
+
+    @cached_property
+    def fit(self) -> Fit:
+        """The fit of its calls."""
+        return fit_of(self.calls, self.functions, self.asked)
+
+    @property
+    def valid(self) -> bool:
+        """By rules that need no training: no answer tells of an error, and calls fit the schema."""
+        if self.functions and (not self.calls or any(self.fit.counts.get(f) for f in FLAWS)):
+            return False
+        return not any(_ERROR.search(answer[:_MOST]) for answer in self.answers[-1:])
+
+    @cached_property
+    def action_key(self) -> str:
+        """Equal for actions of equal effect."""
+        if self.calls:
+            return "\n".join(sorted(call.key for call in self.calls))
+        return " ".join(self.action.text[:_MOST].lower().rstrip("; ").split())
+
+    @cached_property
+    def result_key(self) -> str:
+        """Equal for equal answers to the last action; its action's where none may be read."""
+        return self.answers[-1][:_MOST].strip() if self.observed else self.action_key
+
+    @cached_property
+    def parts(self) -> frozenset[str]:
+        """Parts by which candidates resemble each other: arguments, or words and numbers."""
+        if self.calls:
+            return frozenset(
+                f"{call.name} {name} {str(value).lower()}"
+                for call in self.calls
+                for name, value in (("", ""), *call.arguments.items())
+            )
+        last = self.answers[-1] if self.observed else ""
+        return frozenset(words_of(f"{self.action.text[-1_500:]} {last[:1_500]}"))
+
+
+NAMES: Final = (
+    *(f"call {name}" for name in (*FLAWS, *COUNTED)),
+    "calls read",
+    "functions",
+    "calls beside functions",
+    *(f"action {name}" for name in ("length", "lines", "digits", "capitals", "pressed", "unique")),
+    *(f"action {sign!r}" for sign in _SIGNS),
+    "action words asked",
+    "asked words said",
+    "numbers asked",
+    "numbers said",
+    "action again",
+    "action like before",
+    *(f"answer {name}" for name in ("length", "lines", "error", "empty", "again", "asked", "rows")),
+    "answer numbers in action",
+    "errors",
+    "answer nulls",
+    "answer columns",
+    "turns",
+    "length so far",
+    "asked length",
+)
+
+
+def numbers_of(candidate: Candidate) -> list[float]:
+    """The values of `NAMES`."""
+    return [
+        *_of_calls(candidate),
+        *_of_action(candidate),
+        *_of_answers(candidate),
+        float(len(candidate.turns)),
+        _log(sum(len(turn.action.text) for turn in candidate.turns)),
+        _log(len(candidate.asked.text)),
+    ]
+
+
+def _of_calls(candidate: Candidate) -> Iterator[float]:
+    counts = candidate.fit.counts
+    calls = max(1.0, counts.get("calls", 0.0))
+    for name in (*FLAWS, *COUNTED):
+        count = counts.get(name, 0.0)
+        match name:
+            case "texts said" | "numbers said":
+                yield count / max(1.0, counts.get(name.removesuffix(" said"), 0.0))
+            case "best function" | "function words":
+                yield count / calls
+            case _:
+                yield _log(count)
+    yield float(bool(candidate.calls))
+    yield _log(len(candidate.functions))
+    yield _log(counts.get("calls", 0.0)) - _log(len(candidate.functions))
+
+
+def _of_action(candidate: Candidate) -> Iterator[float]:
+    text = "" if candidate.calls else candidate.action.text[-_MOST:]
+    size = max(1, len(text))
+    yield _log(len(text))
+    yield _log(text.count("\n"))
+    yield sum(sign.isdigit() for sign in text) / size
+    yield sum(sign.isupper() for sign in text) / size
+    yield len(zlib.compress(text.encode(), 1)) / size if len(text) > 40 else 0.5
+    words = text.lower().split()
+    yield len(set(words)) / max(1, len(words))
+    for sign in _SIGNS:
+        yield text.count(sign) / size * 20
+    said, asked = frozenset(words_of(text)), candidate.asked.words
+    yield len(said & asked) / max(1, len(said))
+    yield len(said & asked) / max(1, len(asked))
+    numbers = {f"{float(n):g}" for n in _NUMBER.findall(text)[:200]}
+    wanted = candidate.asked.numbers
+    yield len(numbers & wanted) / max(1, len(numbers))
+    yield len(numbers & wanted) / max(1, len(wanted))
+    before = [turn.action.text[-_MOST:] for turn in candidate.turns[:-1]]
+    yield float(any(one.split() == candidate.action.text[-_MOST:].split() for one in before))
+    yield _alike(said, frozenset(words_of(before[-1]))) if before else 0.0
+
+
+def _of_answers(candidate: Candidate) -> Iterator[float]:
+    answers = [answer[:_MOST] for answer in candidate.answers]
+    last = answers[-1] if answers else ""
+    yield _log(len(last))
+    yield _log(last.count("\n"))
+    yield float(bool(_ERROR.search(last)))
+    yield float(not last.strip(" []()\n"))
+    yield float(any(one.strip() == last.strip() for one in answers[:-1]))
+    words = frozenset(words_of(last))
+    yield len(words & candidate.asked.words) / max(1, len(candidate.asked.words))
+    rows = last.count("(")
+    yield _log(rows)
+    numbers = set(_NUMBER.findall(last)[:200])
+    yield len(numbers & set(_NUMBER.findall(candidate.action.text[-_MOST:]))) / max(1, len(numbers))
+    yield sum(bool(_ERROR.search(one)) for one in answers) / max(1, len(answers))
+    yield _log(last.count("None") + last.count("null"))
+    yield last.count(",") / max(1, rows) if rows else 0.0
+
+
+def hashed_words(candidate: Candidate) -> Iterator[str]:
+    """Words for hashing: of the last action, of the answers, of calls, and of pairs of these."""
+    yield from candidate.fit.traits
+    answers = candidate.answers
+    if answers:
+        yield from (f"answer {word}" for word in _first_words(answers[-1]))
+        yield from (f"earlier {word}" for one in answers[:-1] for word in _first_words(one))
+    if not candidate.calls:
+        text = candidate.action.text
+        words = words_of(text[-_MOST:])
+        yield from (f"said {word}" for word in words[:_WORDS_READ])
+        yield from (f"begins {word}" for word in words[:3])
+        yield from (f"ends {a} {b}" for a, b in pairwise(text[-60:].lower().split()[-4:]))
+        if len(candidate.turns) > 1:
+            before = candidate.turns[-2].action.text
+            yield from (f"before {word}" for word in words_of(before[-_MOST:])[:_WORDS_READ])
+
+
+def _first_words(text: str) -> Sequence[str]:
+    """The first and the last words of an answer; numbers by their length."""
+    words = words_of(text[:_MOST])
+    kept = words if len(words) <= _WORDS_READ else (*words[:24], *words[-24:])
+    return [re.sub(r"\d", "9", word) for word in kept]
+
+
+def _alike(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / max(1, len(one | other))
+
+
+def _log(count: float) -> float:
+    return float(np.log1p(count))

@@ -1,0 +1,31 @@
+"""Jobs of the pages on recorded candidates; a stage of a pipeline names them by import path."""
+
+from typing import Final
+
+from qguide.jobs.table import Job
+
+GROUPS: Final = Job(
+    "recorded-groups",
+    "benchmarks.recorded.groups",
+    "RecordedGroupsConfig",
+    "run_recorded_groups",
+    "Data",
+    "Decision groups from recorded LLM episodes on InterCode-SQL.",
+)
+RERANK: Final = Job(
+    "rerank-recorded",
+    "benchmarks.recorded.rerank",
+    "RerankConfig",
+    "run_rerank",
+    "Evaluation",
+    "Choose among recorded candidates by Q and by its baselines; nothing is played.",
+)
+CHOOSE: Final = Job(
+    "choose-recorded",
+    "benchmarks.recorded.choose",
+    "ChooseRecordedConfig",
+    "run_choose_recorded",
+    "Evaluation",
+    "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
+)
+RECORDED: Final = (GROUPS, RERANK, CHOOSE)

@@ -1,0 +1,137 @@
+"""Choice among recorded candidates: Q models against majorities, the best run and the oracle.
+
+    python -m benchmarks rerank-recorded --config …/configs/intercode_sql/rerank_recorded.toml
+
+reads decision groups of `recorded-groups`, fold by fold, with Q models that were trained on the
+other folds. Nothing is played: every candidate has its recorded result and reward.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+
+from benchmarks.recorded.reranking import RankedTask, method_rewards, rerank_figures
+from qguide.qnet.errors import ConfigError
+from qguide.qnet.types import Scorer
+from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from qguide.training.jobs.choice_regret import score_groups
+from qguide.training.rollouts.models import Inference, build_logprob_scorer, build_scorer
+
+
+class RerankFold(BaseModel):
+    """Tasks that some Q models were not trained on.
+
+    Attributes:
+        groups: run folder of `recorded-groups`, one decision per task.
+        qnets: folders of Q models, for example of several seeds; their figures are averaged.
+        policy: a policy's folder, whose log-probability chooses too; "" for none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: Path
+    qnets: tuple[str, ...] = ()
+    policy: str = ""
+
+
+class RerankConfig(BaseModel):
+    """Configuration of `python -m benchmarks rerank-recorded`.
+
+    Attributes:
+        folds: disjoint by task; with one fold there is no other to choose the best run on.
+        output: the run folder to write.
+        inference: how the Q models run.
+        seed: of the intervals.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folds: Annotated[tuple[RerankFold, ...], Field(min_length=2)]
+    output: Path
+    inference: Inference = Inference()
+    seed: int = 0
+
+
+class RerankedRow(BaseModel):
+    """One task: candidates, values, and each method's expected reward.
+
+    Attributes:
+        q_values: for each Q model, of each candidate.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task_id: str
+    fold: int
+    actions: tuple[str, ...]
+    observations: tuple[str, ...]
+    counts: tuple[int, ...]
+    rewards: tuple[FiniteFloat, ...]
+    q_values: tuple[tuple[FiniteFloat, ...], ...]
+    methods: Mapping[str, FiniteFloat]
+
+
+def run_rerank(config: RerankConfig) -> dict[str, float]:
+    """Write every task's choices; returns the mean reward of each method."""
+    with open_run(config.output, config) as run:
+        tasks = [task for n in range(len(config.folds)) for task in _ranked(config, n)]
+        _require_distinct(tasks)
+        _write_rows(tasks, run)
+        figures = rerank_figures(tasks, seed=config.seed)
+        with JsonlWriter(run.metrics) as metrics:
+            for name, values in figures.items():
+                metrics.write({"method": name, "tasks": len(tasks), **values})
+        return {name: values["reward"] for name, values in figures.items()}
+
+
+def _ranked(config: RerankConfig, number: int) -> Iterator[RankedTask]:
+    """A fold's tasks with the values of its models."""
+    fold = config.folds[number]
+    rows = list(read_rows(rows_path(fold.groups), DecisionGroupsRow))
+    if more := [row.task_id for row in rows if len(row.decisions) != 1]:
+        raise ConfigError(f"{fold.groups}: {more[0]} has several decisions; name recorded groups")
+    by_model = [_scores(build_scorer(name, config.inference), rows) for name in fold.qnets]
+    logprobs = (
+        _scores(build_logprob_scorer(fold.policy, config.inference), rows) if fold.policy else None
+    )
+    for place, row in enumerate(rows):
+        yield RankedTask(
+            row,
+            number,
+            q_values=[scores[place] for scores in by_model],
+            logprobs=logprobs[place] if logprobs else (),
+        )
+
+
+def _scores(scorer: Scorer, rows: list[DecisionGroupsRow]) -> list[list[float]]:
+    """Value of each candidate of each row's decision."""
+    return [decisions[0] for decisions in score_groups(scorer, rows)]
+
+
+def _require_distinct(tasks: list[RankedTask]) -> None:
+    ids = [task.row.task_id for task in tasks]
+    if repeated := {task_id for task_id in ids if ids.count(task_id) > 1}:
+        raise ConfigError(f"{sorted(repeated)[0]} is in two folds; folds share no task")
+
+
+def _write_rows(tasks: list[RankedTask], run: RunFolder) -> None:
+    rewards = method_rewards(tasks)
+    run.rows.unlink(missing_ok=True)
+    run.metrics.unlink(missing_ok=True)
+    with JsonlWriter(run.rows) as writer:
+        for place, task in enumerate(tasks):
+            writer.write(
+                RerankedRow(
+                    task_id=task.row.task_id,
+                    fold=task.fold + 1,
+                    actions=tuple(c.action for c in task.candidates),
+                    observations=tuple(c.observation for c in task.candidates),
+                    counts=tuple(c.count for c in task.candidates),
+                    rewards=tuple(task.rewards),
+                    q_values=tuple(tuple(values) for values in task.q_values),
+                    methods={name: values[place] for name, values in rewards.items()},
+                )
+            )

@@ -1,0 +1,152 @@
+"""A small Q model of recorded candidates: two layers, from scratch.
+
+Alone it reads a candidate by itself. In its group it also reads how the candidate stands among the
+others that were drawn: agreement, and its numbers less the group's mean.
+
+Loss of a group: cross-entropy of each candidate's success, and of the softmax over the group where
+its outcomes differ. The weights are kept that have the least loss on held-back tasks of training.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.recorded.table import Floats, Ints, Table, group_numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Hyperparameters.
+
+    Attributes:
+        hidden: units of each of two layers.
+        ranking: weight of the softmax over a group.
+        patience: looks, one every 25 steps, without a lower loss on held-back tasks.
+    """
+
+    hidden: int = 64
+    dropout: float = 0.5
+    ranking: float = 0.5
+    decay: float = 0.02
+    lr: float = 1e-2
+    steps: int = 200
+    batch: int = 128
+    patience: int = 4
+
+
+class SmallQ(nn.Module):
+    """Logit of success of each candidate of a group.
+
+    Args:
+        width: of the numbers.
+    """
+
+    def __init__(self, width: int, options: Training) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, options.hidden),
+            nn.GELU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.hidden, options.hidden),
+            nn.GELU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.hidden, 1),
+        )
+
+    def forward(self, numbers_GMF: Tensor) -> Tensor:
+        """(g, m) logits."""
+        logits: Tensor = self.layers(numbers_GMF).squeeze(2)
+        return logits
+
+
+Scorer = Callable[[Ints], Floats]
+"""Logits of groups of candidates."""
+
+
+def train_small_q(
+    table: Table, groups: Ints, held_back: Ints, options: Training, *, in_group: bool, seed: int
+) -> Scorer:
+    """A Q model of these groups.
+
+    Args:
+        held_back: groups of other tasks, by which training ends.
+        in_group: read how a candidate stands among the others.
+    """
+    torch.manual_seed(seed)
+    read = _Reader(table, groups, in_group=in_group)
+    model = SmallQ(read.width, options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=options.decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=options.lr, total_steps=options.steps
+    )
+    rng = np.random.default_rng(seed)
+    best, best_loss, looks = model.state_dict(), float("inf"), 0
+    for step in range(options.steps):
+        rows = groups[rng.integers(len(groups), size=options.batch)]
+        optimizer.zero_grad()
+        _loss(model, read, rows, options).backward()
+        optimizer.step()
+        schedule.step()
+        if step % 25 == 24:
+            looks += 1
+            if (loss := _held_back_loss(model, read, held_back, options)) < best_loss:
+                best_loss, looks = loss, 0
+                best = {name: value.clone() for name, value in model.state_dict().items()}
+            elif looks >= options.patience:
+                break
+    model.load_state_dict(best)
+    return lambda groups: _scores(model, read, groups)
+
+
+class _Reader:
+    """Tensors of groups; numbers are scaled by their deviation in training."""
+
+    def __init__(self, table: Table, groups: Ints, *, in_group: bool) -> None:
+        self.table, self.in_group = table, in_group
+        sample = self._raw(groups[:: max(1, len(groups) // 2_000)])
+        flat = sample.reshape(-1, sample.shape[2])
+        self._mean, self._scale = flat.mean(axis=0), flat.std(axis=0) + 1e-3
+        self.width = flat.shape[1]
+
+    def _raw(self, groups: Ints) -> Floats:
+        own = self.table.numbers[groups]
+        if not self.in_group:
+            return own
+        return np.concatenate([own, group_numbers(self.table, groups)], axis=2)
+
+    def tensor(self, groups: Ints) -> Tensor:
+        return torch.from_numpy(np.clip((self._raw(groups) - self._mean) / self._scale, -5, 5))
+
+
+def _loss(model: SmallQ, read: _Reader, groups: Ints, options: Training) -> Tensor:
+    rewards = torch.from_numpy(read.table.rewards[groups]).clamp(0, 1)
+    logits = model(read.tensor(groups))
+    success = functional.binary_cross_entropy_with_logits(logits, rewards)
+    differ = rewards.max(dim=1).values > rewards.min(dim=1).values
+    if not differ.any():
+        return success
+    shares = rewards[differ] / rewards[differ].sum(dim=1, keepdim=True)
+    ranked = functional.cross_entropy(logits[differ], shares)
+    return success + options.ranking * ranked
+
+
+def _held_back_loss(model: SmallQ, read: _Reader, groups: Ints, options: Training) -> float:
+    model.eval()
+    with torch.no_grad():
+        loss = float(_loss(model, read, groups, options))
+    model.train()
+    return loss
+
+
+def _scores(model: SmallQ, read: _Reader, groups: Ints) -> Floats:
+    model.eval()
+    with torch.no_grad():
+        parts = [
+            model(read.tensor(part)).numpy()
+            for part in np.array_split(groups, max(1, len(groups) // 2_000))
+        ]
+    return np.concatenate(parts)

@@ -1,0 +1,207 @@
+"""Candidates as arrays, and groups of them as rows of indices."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import svds
+
+from benchmarks.recorded.attempts import Turn
+from benchmarks.recorded.features import Candidate, hashed_words, numbers_of
+from qguide.qnet.features.hashing import Hasher
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+_WORD_BITS: Final = 16
+_FEWEST_TASKS: Final = 4
+_TOPICS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Candidates of all states, those of one state side by side.
+
+    Attributes:
+        numbers: (n, k) features, most of them small; the last ones are topics of the words.
+        rewards: (n,) of the attempts.
+        states, tasks, sections, models, families: (n,) numbers of names.
+        actions, results: (n,) equal where an action, or an answer, is the same.
+        valid: (n,) by rules.
+        written, to_come: (n,) characters of an attempt's actions up to here, and after.
+        alike: resemblance of each state's candidates to each other, flat.
+        first, first_alike: by state, the place of its first candidate, and of its resemblances.
+    """
+
+    numbers: Floats
+    rewards: Floats
+    states: Ints
+    tasks: Ints
+    sections: Ints
+    models: Ints
+    families: Ints
+    actions: Ints
+    results: Ints
+    valid: NDArray[np.bool_]
+    written: Floats
+    to_come: Floats
+    alike: Floats
+    first: Ints
+    first_alike: Ints
+    task_names: tuple[str, ...]
+    section_names: tuple[str, ...]
+    model_names: tuple[str, ...]
+    read: float
+    """Share of the candidates whose calls could be read, where functions may be called; else 1."""
+
+
+def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, str]) -> Table:
+    """Arrays of these candidates."""
+    flat = [candidate for found in states.values() for candidate in found]
+    sizes = [len(found) for found in states.values()]
+    attempts = [candidate.attempt for candidate in flat]
+    sections, section_names = _numbered(attempt.section for attempt in attempts)
+    models, model_names = _numbered(attempt.model for attempt in attempts)
+    tasks, task_names = _numbered(attempt.task for attempt in attempts)
+    calling = [candidate for candidate in flat if candidate.functions]
+    return Table(
+        numbers=_features(flat, tasks),
+        rewards=np.array([attempt.reward for attempt in attempts], np.float32),
+        states=np.repeat(np.arange(len(sizes)), sizes),
+        tasks=tasks,
+        sections=sections,
+        models=models,
+        families=_numbered(families[attempt.model] for attempt in attempts)[0],
+        actions=_numbered((c.attempt.task, c.action_key) for c in flat)[0],
+        results=_numbered((c.attempt.task, c.result_key) for c in flat)[0],
+        valid=np.array([candidate.valid for candidate in flat]),
+        written=(written := np.array([_written(c.turns) for c in flat], np.float32)),
+        to_come=np.array([_written(a.turns) for a in attempts], np.float32) - written,
+        alike=np.concatenate([_resemblance(found).ravel() for found in states.values()]),
+        first=np.cumsum([0, *sizes])[:-1],
+        first_alike=np.cumsum([0, *(size**2 for size in sizes)])[:-1],
+        task_names=task_names,
+        section_names=section_names,
+        model_names=model_names,
+        read=float(np.mean([bool(c.calls) for c in calling])) if calling else 1.0,
+    )
+
+
+def _written(turns: Sequence[Turn]) -> int:
+    return sum(len(turn.action.text) for turn in turns)
+
+
+def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
+    """Number of each name, and the names in the order of their numbers."""
+    number: dict[Hashable, int] = {}
+    found = [number.setdefault(name, len(number)) for name in names]
+    return np.array(found, np.int64), tuple(map(str, number))
+
+
+def _features(flat: Sequence[Candidate], tasks: Ints) -> Floats:
+    """Numbers and topics; equal candidates are read once."""
+    hasher = Hasher(bits=_WORD_BITS)
+    known: dict[Hashable, int] = {}
+    place = np.zeros(len(flat), np.int64)
+    numbers: list[list[float]] = []
+    words: list[Ints] = []
+    for i, candidate in enumerate(flat):
+        read = tuple((turn.action.text, turn.observation) for turn in candidate.turns)
+        place[i] = known.setdefault((candidate.attempt.task, read), len(known))
+        if place[i] == len(numbers):
+            numbers.append(numbers_of(candidate))
+            hashes = hasher.hashes(dict.fromkeys(hashed_words(candidate)))
+            words.append((hashes >> np.uint64(64 - _WORD_BITS)).astype(np.int64))
+    first = np.unique(place, return_index=True)[1]
+    topics = _topics(words, tasks[first])
+    return np.concatenate([np.array(numbers, np.float32), topics], axis=1)[place]
+
+
+def _topics(words: Sequence[Ints], tasks: Ints) -> Floats:
+    """(n, _TOPICS) coordinates of texts by their words: latent semantic analysis.
+
+    Words of fewer tasks than `_FEWEST_TASKS` are left out: they tell one task from another. No
+    outcome is read here.
+    """
+    starts = np.concatenate([[0], np.cumsum([len(own) for own in words])])
+    flat = np.concatenate(words)
+    by_task = np.unique(np.stack([flat, np.repeat(tasks, np.diff(starts))]), axis=1)[0]
+    frequency = np.bincount(by_task, minlength=1 << _WORD_BITS)
+    weight = np.log(1 + tasks.max() / np.maximum(frequency, 1)) * (frequency >= _FEWEST_TASKS)
+    x: Any = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(words), 1 << _WORD_BITS))
+    x = x[:, np.flatnonzero(weight)]
+    lengths = np.sqrt(np.asarray(x.multiply(x).sum(axis=1)).ravel())
+    x = sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x
+    found = np.zeros((len(words), _TOPICS), np.float32)
+    if (count := min(_TOPICS, *x.shape) - 1) > 0:
+        left, scale, _ = svds(x.astype(np.float32), k=count, v0=np.ones(min(x.shape), np.float32))
+        found[:, :count] = left * scale
+    return found
+
+
+def _resemblance(found: Sequence[Candidate]) -> Floats:
+    """(c, c) share of common parts, Jaccard's index."""
+    parts = [candidate.parts for candidate in found]
+    number: dict[str, int] = {}
+    has = np.zeros((len(parts), len({part for one in parts for part in one})), np.float32)
+    for row, one in zip(has, parts, strict=True):
+        row[[number.setdefault(part, len(number)) for part in one]] = 1
+    common = has @ has.T
+    sizes = has.sum(axis=1)
+    alike: Floats = common / np.maximum(sizes[:, None] + sizes[None, :] - common, 1)
+    return alike
+
+
+def draw_groups(
+    table: Table, among: NDArray[np.bool_], *, size: int, draws: int, rng: np.random.Generator
+) -> Ints:
+    """(g, size) rows of candidates of one state: for each state `draws` groups, drawn at random.
+
+    Args:
+        among: (n,) true for candidates that may be drawn; a state with fewer than `size` has none.
+    """
+    rows = np.flatnonzero(among)
+    starts = np.flatnonzero(np.diff(table.states[rows], prepend=-1))
+    groups = [
+        rng.permutation(own)[:size]
+        for own in np.split(rows, starts[1:])
+        if len(own) >= size
+        for _ in range(draws)
+    ]
+    return np.array(groups, np.int64).reshape(-1, size)
+
+
+def group_numbers(table: Table, groups: Ints) -> Floats:
+    """(g, size, f) features of each candidate among the others of its group.
+
+    Its share of equal actions and of equal answers, its mean and highest resemblance to others, the
+    share of valid ones, and its numbers less their mean over the group.
+    """
+    size = groups.shape[1]
+    states = table.states[groups[:, :1]]
+    place = groups - table.first[states]
+    count = np.diff(table.first, append=len(table.states))[states]
+    begin = (table.first_alike[states] + place * count)[:, :, None]
+    alike = table.alike[begin + place[:, None, :]]
+    others = alike - np.eye(size, dtype=np.float32)
+    same = [equal(keys[groups]).mean(axis=2) for keys in (table.actions, table.results)]
+    valid = table.valid[groups].astype(np.float32)
+    found = [
+        *same,
+        *(share >= share.max(axis=1, keepdims=True) for share in same),
+        others.sum(axis=2) / (size - 1),
+        others.max(axis=2),
+        valid,
+        np.broadcast_to(valid.mean(axis=1, keepdims=True), valid.shape),
+    ]
+    own = np.stack([part.astype(np.float32) for part in found], axis=2)
+    numbers = table.numbers[groups]
+    return np.concatenate([own, numbers - numbers.mean(axis=1, keepdims=True)], axis=2)
+
+
+def equal(keys: Ints) -> Floats:
+    """(g, size, size) 1 where two candidates of a group are equal."""
+    same: NDArray[np.bool_] = keys[:, :, None] == keys[:, None, :]
+    return same.astype(np.float32)

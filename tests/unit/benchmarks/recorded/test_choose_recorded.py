@@ -1,0 +1,125 @@
+"""The choose job on small recordings of several models: rules, Q and the bounds around them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.recorded.choose import (
+    ChooseRecordedConfig,
+    ChosenRow,
+    run_choose_recorded,
+)
+from benchmarks.recorded.groups import run_recorded_groups
+from qguide.qnet.errors import ConfigError
+from qguide.training.data.runs import RunFolder, read_rows
+from tests.support.recordings.llms import (
+    bfcl_clone,
+    lacking,
+    mint_episodes,
+    right_call,
+    right_text,
+    wrong_number,
+)
+from tests.unit.benchmarks.recorded.test_recorded_groups import configure
+
+MODELS = ("gpt-a", "gpt-b", "claude-a", "claude-b", "llama-a", "llama-b")
+
+
+def mint(folder: Path, models: tuple[str, ...] = MODELS, **options: Any) -> ChooseRecordedConfig:
+    """A job on MINT's episodes."""
+    file = folder / "mint.jsonl"
+    mint_episodes(file, models, tasks=24)
+    given: dict[str, Any] = {
+        "source": (file,),
+        "output": folder / "chosen",
+        "candidates": 4,
+        "draws": 3,
+        "observed": True,
+        "task_folds": 2,
+        "trainings": (0,),
+        "training_draws": 8,
+        "steps": 60,
+    }
+    return ChooseRecordedConfig(**{**given, **options})
+
+
+def test_q_learns_what_attempts_that_succeed_have_observed(tmp_path: Path) -> None:
+    config = mint(tmp_path)
+    means = run_choose_recorded(config)
+    nearly_all = 0.95 * means["oracle"]  # some groups hold no success
+    assert means["q"] > nearly_all > means["random"]
+    assert means["posterior"] > nearly_all
+    rows = list(read_rows(RunFolder(config.output).rows, ChosenRow))
+    assert {row.section for row in rows} == {"reasoning/times"}
+    assert len(rows) == 24
+
+
+def test_who_made_a_candidate_does_not_reach_q(tmp_path: Path) -> None:
+    renamed = tuple(f"model-{i}" for i in range(6))
+    folders = [tmp_path / "a", tmp_path / "b"]
+    first, second = (
+        run_choose_recorded(mint(folder, models))
+        for folder, models in zip(folders, (MODELS, renamed), strict=True)
+    )
+    assert first == second
+
+
+def test_q_chooses_among_families_that_it_has_not_learned_from(tmp_path: Path) -> None:
+    families = {"one": ("*-a",), "other": ("*-b",)}
+    models = tuple(f"{name}-{end}" for name in ("x", "y", "z", "w") for end in "ab")
+    means = run_choose_recorded(mint(tmp_path, models, families=families, family_folds=2))
+    assert means["random"] == 0.5
+    assert means["q"] > 0.9
+
+
+def test_an_attempt_that_had_ended_is_no_candidate(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no two of 144 attempts"):
+        run_choose_recorded(mint(tmp_path, turns=2))
+
+
+def test_rules_read_the_calls_of_every_form(tmp_path: Path) -> None:
+    answers = {
+        "api": (right_call, True),
+        "text": (right_text, True),
+        "guess": (wrong_number, False),
+        "short-a": (lacking, False),
+        "short-b": (lacking, False),
+    }
+    bfcl_clone(tmp_path / "clone", answers, tasks=12)
+    config = ChooseRecordedConfig(
+        source=(tmp_path / "clone",),
+        format="bfcl",
+        output=tmp_path / "chosen",
+        task_folds=2,
+        draws=1,
+        trainings=(0,),
+        training_draws=4,
+        steps=60,
+        halves=True,
+    )
+    means = run_choose_recorded(config)
+    assert means["random"] == pytest.approx(0.4)
+    assert means["majority"] == 0.5  # two say the same rightly, two wrongly
+    assert means["valid then majority"] == 1.0
+    assert means["best model"] == 1.0
+    assert means["q"] > 0.9
+    [told] = RunFolder(config.output).metrics.read_text().splitlines()
+    assert '"calls_read": 1.0' in told
+    assert '"untouched"' in told
+
+
+def test_runs_of_recorded_groups_are_read(tmp_path: Path) -> None:
+    groups = configure(tmp_path, turns="all")
+    run_recorded_groups(groups)
+    with pytest.raises(ConfigError, match="in a fold"):
+        run_choose_recorded(
+            ChooseRecordedConfig(
+                source=(groups.output,), output=tmp_path / "chosen", candidates=9, observed=True
+            )
+        )
+
+
+def test_a_seed_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="a seed twice"):
+        ChooseRecordedConfig(source=(Path("x"),), output=Path("y"), trainings=(1, 1))

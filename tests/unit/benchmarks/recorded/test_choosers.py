@@ -1,0 +1,100 @@
+"""Rules, votes with Q, and their expected rewards, on one group by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.recorded.attempts import Attempt, Turn, family_of, section_of
+from benchmarks.recorded.candidates import candidates_of
+from benchmarks.recorded.choosers import (
+    earned,
+    fitted_tau,
+    posterior_scores,
+    rule_scores,
+)
+from benchmarks.recorded.stopping import stopped
+from benchmarks.recorded.table import Table, draw_groups, table_of
+from qguide.qnet.types import Message
+
+ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
+
+
+def attempt(model: str, action: str, answer: str, reward: float) -> Attempt:
+    """An attempt of two turns."""
+    turns = (
+        Turn(Message("assistant", action), answer),
+        Turn(Message("assistant", "done"), ""),
+    )
+    return Attempt("set/1", model, (Message("user", "What is it?"),), turns, reward)
+
+
+def table_by_hand() -> Table:
+    attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
+    states = candidates_of(attempts, observed=True)
+    return table_of(states, {f"m{i}": "m" for i in range(4)})
+
+
+GROUP = np.array([[0, 1, 2, 3]])
+
+
+def test_each_rule_earns_the_mean_of_what_it_prefers() -> None:
+    table = table_by_hand()
+    found = {n: float(earned(table, GROUP, s)[0]) for n, s in rule_scores(table, GROUP).items()}
+    assert found == {
+        "random": 0.25,
+        "majority": 0.0,
+        "majority by result": 0.0,
+        "valid": pytest.approx(1 / 3),
+        "valid then majority": 0.0,
+        "oracle": 1.0,
+    }
+
+
+def test_votes_weigh_as_much_beside_q_as_tau_says() -> None:
+    table = table_by_hand()
+    logits = np.array([[1.0, 0.5, 0.0, -2.0]], np.float32)
+    chosen = {
+        tau: posterior_scores(table, GROUP, logits, tau).argmax().item() for tau in (0.0, 0.1, 2.5)
+    }
+    assert chosen == {0.0: 0, 0.1: 0, 2.5: 1}
+    assert fitted_tau(table, GROUP, logits) == 0.0
+
+
+def test_a_shared_first_action_makes_a_state() -> None:
+    attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
+    [(name, found)] = candidates_of(attempts, after=1).items()
+    assert name == "set/1\nb"
+    assert [candidate.attempt.model for candidate in found] == ["m1", "m2"]
+
+
+def test_an_attempt_that_ended_with_its_last_turn_is_no_candidate() -> None:
+    attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
+    ended = [replace(attempts[0], turns=attempts[0].turns[:1]), *attempts[1:]]
+    [found] = candidates_of(ended, observed=True).values()
+    assert [candidate.attempt.model for candidate in found] == ["m1", "m2", "m3"]
+
+
+def test_groups_are_of_one_state_and_of_those_that_may_be_drawn() -> None:
+    table = table_by_hand()
+    among = np.array([True, False, True, True])
+    groups = draw_groups(table, among, size=2, draws=50, rng=np.random.default_rng(0))
+    assert groups.shape == (50, 2)
+    assert set(groups.ravel().tolist()) == {0, 2, 3}
+    assert not len(draw_groups(table, among, size=4, draws=1, rng=np.random.default_rng(0)))
+
+
+def test_sections_and_families_come_from_names() -> None:
+    sections = {"reasoning/gsm8k/21": "reasoning/gsm8k", "simple_3": "simple", "7": "7"}
+    assert {task: section_of(task) for task in sections} == sections
+    families = {"llama": ("*llama-3*",)}
+    assert family_of("Meta-Llama-3-8B", families) == "llama"
+    assert family_of("gpt-4-0613", families) == "gpt"
+
+
+def test_attempts_that_are_stopped_write_no_more_and_cannot_succeed() -> None:
+    table = table_by_hand()
+    scores = np.array([[0.0, 3.0, 2.0, 1.0]], np.float32)  # the success comes last
+    success, written = stopped(table, GROUP, scores)[0].T
+    assert success.tolist() == [0.0, 0.0, 0.0, 1.0]
+    assert written.tolist() == [4 + 4, 4 + 8, 4 + 12, 4 + 16]  # four letters, then "done" of each

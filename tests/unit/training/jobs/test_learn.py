@@ -1,0 +1,167 @@
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from qguide.qnet.errors import CheckpointError, ConfigError, RecordError
+from qguide.qnet.models.feature_q import WEIGHTS, is_feature_q, load_feature_q
+from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.types import Message, ScoreRequest
+from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.licence.report import show_manifest
+from qguide.training.rollouts.models import Inference, build_scorer
+
+RIGHT = {"ring": "red", "coin": "blue"}
+
+
+def recording(path: Path, *, count: int = 120, luck: bool = False) -> Path:
+    """Chats of an agent that opens one of three drawers; the right one is the thing's."""
+    chance = Random(0)
+    with path.open("w") as file:
+        for number in range(count):
+            thing, drawer = chance.choice(list(RIGHT)), chance.choice(["red", "blue", "green"])
+            reward = float(chance.random() < 0.3) if luck else float(RIGHT[thing] == drawer)
+            messages = [
+                {"role": "user", "content": f"Find the {thing} of guest {number}."},
+                {"role": "assistant", "content": f"Action: open the {drawer} drawer"},
+                {"role": "user", "content": "It is open."},
+            ]
+            file.write(json.dumps({"messages": messages, "reward": reward}) + "\n")
+    return path
+
+
+def learned(tmp_path: Path, **options: object) -> Manifest:
+    source = recording(tmp_path / "chats.jsonl", luck=bool(options.pop("luck", False)))
+    fields = {"source": (source,), "output": tmp_path / "run", "salt": "00ff", **options}
+    return run_learn(LearnConfig.model_validate(fields))
+
+
+def test_a_recording_becomes_a_licensed_checkpoint_that_jobs_load(tmp_path: Path) -> None:
+    manifest = learned(tmp_path)
+
+    assert manifest.licence is not None
+    assert manifest.licence.granted
+    scorer = build_scorer(str(tmp_path / "run" / CHECKPOINT), Inference())
+    candidates = tuple(
+        Message("assistant", f"Action: open the {drawer} drawer") for drawer in ("red", "blue")
+    )
+    state = (Message("user", "Find the coin of a guest that is new."),)
+    [result] = scorer.score([ScoreRequest(state, candidates)])
+    assert result.q_values[1] > result.q_values[0]
+
+
+def test_luck_has_no_licence_and_the_reason_is_kept(tmp_path: Path) -> None:
+    learned(tmp_path, luck=True)
+
+    manifest = read_manifest(tmp_path / "run" / CHECKPOINT)
+
+    assert manifest is not None
+    assert manifest.licence is not None
+    assert not manifest.licence.granted
+    shown = Console(record=True, width=200)
+    show_manifest(manifest, shown)
+    assert "licence: none" in shown.export_text()
+
+
+def test_the_same_salt_makes_the_same_weights_and_none_makes_others(tmp_path: Path) -> None:
+    source = recording(tmp_path / "chats.jsonl")
+
+    def weights(name: str, salt: str) -> bytes:
+        run_learn(LearnConfig(source=(source,), output=tmp_path / name, salt=salt))
+        return (tmp_path / name / CHECKPOINT / WEIGHTS).read_bytes()
+
+    assert weights("a", "aa") == weights("b", "aa")
+    assert weights("c", "") != weights("d", "")
+
+
+def test_a_record_without_an_episode_is_refused_or_left_out(tmp_path: Path) -> None:
+    source = recording(tmp_path / "chats.jsonl")
+    with source.open("a") as file:
+        file.write('{"messages": []}\n')
+    config = LearnConfig(source=(source,), output=tmp_path / "run")
+
+    with pytest.raises(RecordError, match="line 121"):
+        run_learn(config)
+    manifest = run_learn(config.model_copy(update={"skip_bad": True, "output": tmp_path / "r"}))
+
+    assert manifest.metrics["episodes"] == 120
+
+
+def test_a_source_without_episodes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="missing"):
+        run_learn(LearnConfig(source=(tmp_path / "missing",), output=tmp_path / "run"))
+
+
+def test_weights_that_were_changed_are_refused(tmp_path: Path) -> None:
+    learned(tmp_path, bits=8)
+    folder = tmp_path / "run" / CHECKPOINT
+    assert is_feature_q(folder)
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(data)
+
+    with pytest.raises(CheckpointError, match="sha256"):
+        load_feature_q(folder)
+
+
+def test_a_checkpoint_reads_the_words_that_it_learned_from(tmp_path: Path) -> None:
+    learned(tmp_path)
+
+    model, _ = load_feature_q(tmp_path / "run" / CHECKPOINT)
+
+    assert model.hasher.vocabulary is not None
+    known = set(model.hasher.hashes(["ring", "coin"]).tolist())
+    assert set(model.hasher.vocabulary.tolist()) == known
+
+
+@pytest.mark.parametrize("version", [1, 99])
+def test_features_of_another_version_are_refused(version: int, tmp_path: Path) -> None:
+    learned(tmp_path, bits=8)
+    folder = tmp_path / "run" / CHECKPOINT
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"features_version": version}))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"]["config.json"] = sha256_of(folder / "config.json")
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+    with pytest.raises(CheckpointError, match=rf"version {version};.* learn it again"):
+        load_feature_q(folder)
+
+
+def test_each_path_of_an_exploration_is_an_episode(tmp_path: Path) -> None:
+    def node(number: int, drawer: str, reward: float) -> NodeRow:
+        action = f"Action: open the {drawer} drawer"
+        return NodeRow(
+            id=number,
+            parent=0,
+            depth=1,
+            action=action,
+            observation="Open.",
+            reward=reward,
+            terminated=True,
+            source="policy",
+        )
+
+    folder = tmp_path / "trees"
+    folder.mkdir()
+    with (folder / "rows.jsonl").open("w") as file:
+        for number in range(20):
+            tree = TreeRow(
+                task_id=f"{number}",
+                kind="find",
+                environment="drawers",
+                first_observation=f"Find the ring of guest {number}.",
+                nodes=(node(1, "red", 1.0), node(2, "blue", 0.0)),
+                draws=2,
+            )
+            file.write(tree.model_dump_json() + "\n")
+
+    manifest = run_learn(LearnConfig(source=(folder,), output=tmp_path / "run"))
+
+    assert manifest.metrics["episodes"] == 40
+    assert manifest.licence is not None
+    assert manifest.licence.decisions == 20
+    assert manifest.licence.granted

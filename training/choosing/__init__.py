@@ -1,1 +1,0 @@
-"""Choices among recorded candidates of real LLMs, by rules and by a small Q model."""

@@ -1,1 +1,0 @@
-"""Jobs on episodes that other agents recorded."""
