@@ -31,7 +31,7 @@ inputs := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-fast test-vllm test-litellm test-clients test-open-responses test-openapi \
 	test-image test-typescript vllm-cpu \
-	check format gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
+	check format pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -112,6 +112,9 @@ helm-schema: setup ## the Helm chart's schema, after a change of the server's se
 # the repository; in build/docs they lie the same way, without everything else.
 docs: setup $(VENV)/.installed-docs ## the documentation, as a site in .site/; a broken link fails
 	$(bin)/python -m tools.build_site
+
+pictures: setup $(VENV)/.installed-dev ## the page's pictures in results/, and the moving one; with chromium and chromedriver
+	$(bin)/python -m tools.pictures
 
 docs-reference: setup $(VENV)/.installed-dev ## the generated pages, after a change of what they describe
 	PYTHONPATH=clients/python/src $(bin)/python -m tools.reference_pages

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from qguide.commands.errors import exit_with
-from qguide.commands.playground_games import build_games
+from qguide.commands.playground_games import games_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -72,12 +72,12 @@ def demo(
                 episodes_dir=folder,
                 keys_file=None,
                 admin=True,  # the page lists what is recorded; the server listens on loopback
-                **(_racing() if race else _scripted(upstream)),
+                **({} if race else _scripted(upstream)),
             )
             # Before the games and the models, which take seconds to load.
             sockets = bind(settings.host, settings.port)
             stack.callback(close, sockets)
-            games = build_games(settings.playground_games)
+            games = games_of(settings)
             models = build_models(settings)
             app = create_app(settings, build=lambda _: models, games=games)
         except (ValueError, QGuideError) as error:
@@ -101,11 +101,6 @@ def _scripted(upstream: str) -> dict[str, Any]:
         "q_models": {EPISODE: SCRIPTED},
         "num_candidates": _CANDIDATES,
     }
-
-
-def _racing() -> dict[str, Any]:
-    """Settings with the embedded models, and games that they were not trained on."""
-    return {"playground_games": {"name": "alfworld"}}
 
 
 @contextmanager
@@ -172,7 +167,8 @@ def _show_race(server: "uvicorn.Server", folder: Path) -> None:
     except TimeoutError:
         return
     typer.echo(
-        f"the race       {url}/playground#race"
+        f"one game       {url}/playground#play"
+        f"\nthe race       {url}/playground#race"
         f"\nthe page       {url}/playground"
         f"\nepisodes       {folder}"
         "\n\nCtrl-C ends it and removes the files."

@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 from qguide.server.race.games import Games, Played
 
 if TYPE_CHECKING:
+    from qguide.server.settings.settings import Settings
     from qguide.training.environments.task_selection import SelectedSuite
 
 HELD_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"alfworld": {"first_seed": 900_000}}
 """Generated games that no training of the embedded models has played, by environment."""
+
+
+def games_of(settings: "Settings") -> Games | None:
+    """The games of the settings; without any those that the embedded policy knows, if it serves."""
+    from qguide.server.settings.settings import EMBEDDED
+
+    if not settings.playground:
+        return None
+    known = {"name": "alfworld"} if settings.policy == EMBEDDED else {}
+    return build_games(settings.playground_games or known)
 
 
 def build_games(table: Mapping[str, Any]) -> Games | None:

@@ -12,7 +12,7 @@ from pydantic_settings import SettingsError
 from rich.console import Console
 
 from qguide.commands.errors import exit_with, shown_errors
-from qguide.commands.playground_games import build_games
+from qguide.commands.playground_games import games_of
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
@@ -161,7 +161,7 @@ def _run(settings: "Settings", console: Console) -> None:
             settings, process = start_vllm(settings)
             if process is not None:
                 stack.callback(process.close)
-            games = build_games(settings.playground_games)
+            games = games_of(settings)
             models = build_models(settings)
             app = create_app(settings, build=lambda _: models, vllm=process, games=games)
         q_models = ", ".join(dict.fromkeys(q_model.name for q_model in models.q_models))

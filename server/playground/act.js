@@ -6,10 +6,10 @@ import { barsOf, gapOf } from "./bars.js";
 import { chartIn } from "./chart.js";
 import { Compare, comparisonOf } from "./compare.js";
 import { Copy } from "./copy.js";
-import { byId, show } from "./dom.js";
+import { byId, counted, show } from "./dom.js";
 import * as episodes from "./episode.js";
 import { keep } from "./link.js";
-import { plainTurn } from "./messages.js";
+import { plainTurn, textOf } from "./messages.js";
 import { Observations } from "./observations.js";
 import { postAct } from "./server.js";
 import { Tree } from "./tree.js";
@@ -19,6 +19,7 @@ import { stagesOfAct, usageOf } from "./usage.js";
  * @typedef {import("./turns.js").Turns} Turns
  * @typedef {import("./messages.js").Turn} Turn
  * @typedef {import("./episode.js").Episode} Episode
+ * @typedef {import("./own_game.js").OwnGame} OwnGame
  */
 
 const PICK = "pick";
@@ -27,10 +28,12 @@ export class Act {
   /**
    * @param {Turns} turns the history, as it stands in the page
    * @param {Episode} episode to go on with
+   * @param {OwnGame} game that may answer
    */
-  constructor(turns, episode) {
+  constructor(turns, episode, game) {
     this.turns = turns;
     this.episode = episode;
+    this.game = game;
     this.form = byId("act-form");
     this.draw = chartIn(byId("course-chart"));
     this.compare = new Compare(this.form);
@@ -64,6 +67,7 @@ export class Act {
       this.begin(this.episode.states[episodes.pathTo(this.episode)[0]].turns);
       byId("act-status").textContent = "A new episode.";
     });
+    byId("new-game").addEventListener("click", () => this.beginGame());
     for (const part of ["turns", "act-form"]) {
       byId(part).addEventListener("input", () => this.save());
     }
@@ -79,6 +83,14 @@ export class Act {
     this.change(
       isUntouched ? episodes.newEpisode(turns, newId()) : episodes.begunAgain(this.episode, turns, newId()),
     );
+  }
+
+  async beginGame() {
+    try {
+      this.begin(await this.game.next());
+    } catch (error) {
+      showError(byId("act-error"), error);
+    }
   }
 
   /**
@@ -99,7 +111,7 @@ export class Act {
     const { elements } = this.form;
     const fields = [...elements].filter(({ name }) => name);
     const form = fields.map((field) => [field.name, field.type === "checkbox" ? field.checked : field.value]);
-    byId("act-unkept").hidden = keep({ episode: this.episode, turns: this.turns.all, form });
+    byId("act-unkept").hidden = keep({ episode: this.episode, turns: this.turns.all, form, game: this.game.game });
   }
 
   /** What is asked for: every field as it stands, for the server to judge. */
@@ -206,7 +218,7 @@ export class Act {
     const number = episodes.pathTo(this.episode).length;
     const tried = new Set(this.children.map((at) => this.episode.states[at].taken.text));
     const model = `${answer.q_model}@${answer.q_model_version}`;
-    byId("answer-title").textContent = `Step ${number}: ${candidates.length} candidates`;
+    byId("answer-title").textContent = `Step ${number}: ${counted(candidates.length, "candidate")}`;
     byId("answer-facts").textContent = isUnanimous(answer) ? "unanimous" : gapOf(candidates);
     byId("answer-notes").replaceChildren(...notesOf(answer), ...comparisonOf(candidates, model, second));
     byId("answer-bars").replaceChildren(barsOf(candidates, { chosen, tried, second, pick: PICK }));
@@ -214,7 +226,7 @@ export class Act {
     const radios = [...byId("answer-bars").querySelectorAll("input")];
     const radio = radios.find(({ value }) => value === (picked ?? chosen));
     if (radio) radio.checked = true;
-    this.observations.show(this.pickedTurn);
+    this.showObservations();
   }
 
   get children() {
@@ -234,8 +246,24 @@ export class Act {
   }
 
   showPicked() {
-    this.observations.show(this.pickedTurn);
+    this.showObservations();
     this.drawCourse();
+  }
+
+  /** Fields for what the environment answers; a game of the server's fills them in. */
+  async showObservations() {
+    const reply = this.pickedTurn;
+    this.observations.show(reply);
+    byId("game-status").textContent = "";
+    try {
+      const answer = await this.game.answerTo(episodes.historyAt(this.episode), reply);
+      if (!answer || byId("answer").hidden || textOf(this.pickedTurn) !== textOf(reply)) return;
+      this.observations.fill(answer.observation);
+      const ending = answer.ended ? ` It is over: ${answer.won ? "won" : "lost"}.` : "";
+      byId("game-status").textContent = `Answered by game ${this.game.game?.number} of the server.${ending}`;
+    } catch (error) {
+      showError(byId("act-error"), error);
+    }
   }
 
   /**

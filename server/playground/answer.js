@@ -1,6 +1,6 @@
 /** The answer of /v1/act in words. */
 
-import { el } from "./dom.js";
+import { counted, el } from "./dom.js";
 import { textOf } from "./messages.js";
 
 /** @typedef {import("./candidates.js").Candidate} Candidate */
@@ -36,8 +36,8 @@ export function notesOf(answer) {
   const more = [
     isUnanimous(answer) ? unanimity(answer.candidates.length) : null,
     answer.unguided_reason,
-    answer.draws_saved ? `Adaptive M did without ${answer.draws_saved} draws.` : null,
-    answer.perturbed ? `${answer.perturbed} candidates were drawn under a paraphrase.` : null,
+    answer.draws_saved ? `Adaptive M did without ${counted(answer.draws_saved, "draw")}.` : null,
+    answer.perturbed ? `Drawn under a paraphrase: ${counted(answer.perturbed, "candidate")}.` : null,
     ...answer.warnings,
   ];
   const lines = more.filter(Boolean).map((textContent) => el("p", { className: "note", textContent }));

@@ -6,6 +6,9 @@ import { baseAddress, key } from "./server.js";
 
 /** @typedef {import("./code.js").Language} Language */
 
+/** Fields whose null asks for something else than their absence. */
+const MEANT = ["temperature", "max_tokens"];
+
 const LANGUAGES = /** @type {Language[]} */ (["curl", "python", "typescript"]);
 
 export class Copy {
@@ -25,8 +28,10 @@ export class Copy {
 
   /** @param {Language} language */
   async copy(language) {
-    const body = this.request();
-    if (!body) return;
+    const asked = this.request();
+    if (!asked) return;
+    const told = Object.entries(asked).filter(([name, value]) => value !== null || MEANT.includes(name));
+    const body = Object.fromEntries(told);
     const box = byId(`${this.part}-code-box`);
     const field = byId(`${this.part}-code`);
     const status = byId(`${this.part}-status`);

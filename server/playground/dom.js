@@ -66,3 +66,12 @@ export function offer(select, choices) {
   select.replaceChildren(...choices.map(([value, textContent]) => el("option", { value, textContent })));
   if (choices.some(([value]) => value === before)) select.value = before;
 }
+
+/**
+ * "1 step", "2 steps".
+ * @param {number} count
+ * @param {string} what
+ */
+export function counted(count, what) {
+  return `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
+}

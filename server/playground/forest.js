@@ -1,7 +1,7 @@
 /** The trees that were opened: which one is shown, and Q of this server's model for it. */
 
 import { showError } from "./alert.js";
-import { byId, offer, show } from "./dom.js";
+import { byId, counted, offer, show } from "./dom.js";
 import { postScoreBatch } from "./server.js";
 import { drawingOf, listOf, scaleOf } from "./tree_view.js";
 import { historyOf, statesOf } from "./trees.js";
@@ -41,7 +41,7 @@ export class Forest {
     const shown = length > MOST_NODES ? { ...tree, nodes: tree.nodes.slice(0, MOST_NODES) } : tree;
     show(byId("tree-error"));
     byId("tree-facts").textContent =
-      length > MOST_NODES ? `the first ${MOST_NODES} of ${length} actions` : `${length} actions`;
+      length > MOST_NODES ? `the first ${MOST_NODES} of ${length} actions` : counted(length, "action");
     byId("tree-first").textContent = tree.first;
     byId("tree-scale").textContent = scaleOf(shown);
     byId("tree-drawing").replaceChildren(drawingOf(shown));
@@ -101,5 +101,5 @@ export class Forest {
  * @param {number} index
  */
 function titleOf({ title, nodes }, index) {
-  return `${index + 1} · ${nodes.length} actions · ${title.slice(-60)}`;
+  return `${index + 1} · ${counted(nodes.length, "action")} · ${title.slice(-60)}`;
 }

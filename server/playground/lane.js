@@ -1,23 +1,22 @@
 /** One way to choose in a race: plays the games one after the other and counts. */
 
-import { splitReply } from "./candidates.js";
 import { el } from "./dom.js";
-import { plainTurn, textOf } from "./messages.js";
-import { randomOf, seedOf } from "./methods.js";
-import { postAct, postGame } from "./server.js";
+import { Game, stepOf } from "./game.js";
 
 /** @typedef {import("./methods.js").Method} Method */
 
 export class Lane {
   /**
    * @param {Method} method
-   * @param {import("./methods.js").Options & { games: number, first: number, steps: number }} options
+   * @param {import("./game.js").Options & { games: number, first: number }} options
+   * @param {() => void} ended is told after each game
    */
-  constructor(method, options) {
+  constructor(method, options, ended) {
     this.method = method;
     this.options = options;
-    this.wins = 0;
-    this.over = 0;
+    this.ended = ended;
+    /** @type {boolean[]} whether each game was won, in their order */
+    this.won = [];
     this.steps = 0;
     this.tokens = { drawn: 0, scored: 0 };
     this.figures = el("dl", { className: "figures" });
@@ -31,60 +30,63 @@ export class Lane {
     this.showFigures();
   }
 
+  get wins() {
+    return this.won.filter(Boolean).length;
+  }
+
   /** @param {AbortSignal} signal */
   async run(signal) {
     const { games, first } = this.options;
-    for (let game = first; game < first + games; game += 1) await this.play(game, signal);
-  }
-
-  /**
-   * @param {number} game
-   * @param {AbortSignal} signal
-   */
-  async play(game, signal) {
-    const mark = el("li", { textContent: "…", className: "running" });
-    this.games.append(mark);
-    /** @type {string[]} */
-    const replies = [];
-    let state = await postGame({ game, replies }, signal);
-    const messages = state.opening.map(plainTurn);
-    while (!state.ended && replies.length < this.options.steps) {
-      const reply = await this.choose(messages, game, replies.length, signal);
-      replies.push(reply);
-      state = await postGame({ game, replies }, signal);
-      messages.push({ role: "assistant", content: reply }, { role: "user", content: state.observation });
-      this.steps += 1;
-      this.showLast(replies.length, reply, state.observation);
+    for (let number = first; number < first + games; number += 1) {
+      await this.play(new Game(number, this.options, signal));
     }
-    this.over += 1;
-    if (state.won) this.wins += 1;
-    mark.className = state.won ? "won" : "lost";
-    mark.textContent = `${state.won ? "won" : "lost"} in ${replies.length}`;
+  }
+
+  /** @param {Game} game */
+  async play(game) {
+    const mark = el("button", { type: "button", textContent: "…", className: "running", disabled: true });
+    this.games.append(el("li", {}, mark));
+    await game.open();
+    while (!game.isOver) {
+      const { answer, reply } = await game.ask(this.method);
+      this.tokens.drawn += answer.usage.completion_tokens;
+      if (this.method.scores) this.tokens.scored += answer.usage.scored_tokens;
+      await game.say(reply);
+      this.steps += 1;
+      this.showFigures();
+      this.last.replaceChildren(...stepOf(game.steps.at(-1), game.steps.length));
+    }
+    this.won.push(game.state.won);
+    mark.className = game.state.won ? "won" : "lost";
+    mark.textContent = game.ending;
+    mark.title = `Show game ${game.number}`;
+    mark.disabled = false;
+    mark.addEventListener("click", () => this.showWhole(game));
     this.showFigures();
+    this.ended();
   }
 
   /**
-   * @param {import("./messages.js").Turn[]} messages
-   * @param {number} game
-   * @param {number} step
-   * @param {AbortSignal} signal
+   * A game that is over, from its first step.
+   * @param {Game} game
    */
-  async choose(messages, game, step, signal) {
-    const seed = seedOf(this.options.seed, game, step);
-    const answer = await postAct({ messages, ...this.method.body(this.options, seed) }, signal);
-    const { usage } = answer;
-    this.tokens.drawn += usage.completion_tokens;
-    if (this.method.scores) this.tokens.scored += usage.scored_tokens;
-    this.showFigures();
-    const picked = this.method.pick(answer, randomOf(seed));
-    return textOf(answer.candidates[picked].message);
+  showWhole(game) {
+    const close = el("button", { type: "button", className: "quiet", textContent: "Close" });
+    const title = el("h3", { textContent: `Game ${game.number}: ${game.ending}`, tabIndex: -1 });
+    const steps = game.steps.map((step, index) => el("li", {}, ...stepOf(step, index + 1)));
+    const task = el("p", { className: "note", textContent: game.task });
+    const whole = el("div", { className: "whole-game" }, title, task, el("ol", { className: "steps" }, ...steps), close);
+    close.addEventListener("click", () => whole.remove());
+    this.place.querySelector(".whole-game")?.remove();
+    this.last.before(whole);
+    title.focus();
   }
 
   showFigures() {
     const { drawn, scored } = this.tokens;
     const count = (number) => number.toLocaleString("en");
     const figures = [
-      ["wins", `${this.wins} of ${this.over}`],
+      ["wins", `${this.wins} of ${this.won.length}`],
       ["steps", count(this.steps)],
       ["tokens drawn", count(drawn)],
       ["tokens scored", this.method.scores ? count(scored) : "none"],
@@ -93,18 +95,6 @@ export class Lane {
       ...figures.map(([name, value]) =>
         el("div", {}, el("dt", { textContent: name }), el("dd", { className: name.replace(" ", "-"), textContent: value })),
       ),
-    );
-  }
-
-  /**
-   * @param {number} step
-   * @param {string} reply
-   * @param {string} observation
-   */
-  showLast(step, reply, observation) {
-    this.last.replaceChildren(
-      el("p", {}, `${step}. `, el("code", { textContent: splitReply(reply).action })),
-      el("p", { className: "seen", textContent: observation }),
     );
   }
 }

@@ -2,7 +2,7 @@
 
 import { showError } from "./alert.js";
 import { written } from "./candidates.js";
-import { byId, el, show } from "./dom.js";
+import { byId, counted, el, show } from "./dom.js";
 import { lineOf } from "./sparkline.js";
 import { getRecorded, getRecordedRows } from "./server.js";
 
@@ -28,6 +28,7 @@ export class Live {
   /** Begins where the server has such a list. */
   start() {
     byId("live").hidden = false;
+    byId("live-none").hidden = true;
     this.askIn(0);
   }
 
@@ -81,7 +82,7 @@ export class Live {
       { type: "button", className: "recorded-episode", "data-episode": episode.episode },
       el("span", { className: reward > 0 ? "reward good" : "reward bad", textContent: `reward ${written(reward, 2)}` }),
       el("span", { className: "title", textContent: (task || taskId).trim().split("\n").at(-1) }),
-      el("span", { className: "facts", textContent: `${steps.length} steps · ${qModel}${judge ? " (a judge)" : ""}` }),
+      el("span", { className: "facts", textContent: `${counted(steps.length, "step")} · ${qModel}${judge ? " (a judge)" : ""}` }),
       lineOf(steps.map(({ taken }) => taken)),
     );
     button.addEventListener("click", () => this.openEpisode(episode.episode));

@@ -9,7 +9,9 @@ import { knowsOf } from "./knows.js";
 import { kept } from "./link.js";
 import { Live } from "./live.js";
 import { plainTurn } from "./messages.js";
+import { OwnGame } from "./own_game.js";
 import { Parts } from "./parts.js";
+import { Play } from "./play.js";
 import { Race } from "./race.js";
 import { Recorded } from "./recorded.js";
 import { Score } from "./score.js";
@@ -95,7 +97,7 @@ function restoreFields(form) {
 function startEpisode() {
   const before = kept();
   const turns = new Turns(byId("turns"));
-  const act = new Act(turns, before?.episode ?? newEpisode(EXAMPLE, newId()));
+  const act = new Act(turns, before?.episode ?? newEpisode(EXAMPLE, newId()), new OwnGame(before?.game));
   if (!before) return { turns, act };
   try {
     turns.all = before.turns.map(plainTurn);
@@ -110,7 +112,7 @@ function startEpisode() {
 async function main() {
   const { turns, act } = startEpisode();
   new Score(turns, EXAMPLE_CANDIDATES);
-  const race = new Race();
+  const withGames = [act.game, new Play(), new Race()];
   const recorded = new Recorded();
   const live = new Live((file) => recorded.openRows(file));
   const parts = new Parts((part) => {
@@ -118,6 +120,9 @@ async function main() {
     byId("state").hidden = !WITH_STATE.includes(part);
     live.askIn(0);
   });
+  for (const button of document.querySelectorAll("[data-closes]")) {
+    button.addEventListener("click", () => (byId(button.dataset.closes).hidden = true));
+  }
   byId("add-turn").addEventListener("click", () => turns.addEmpty());
   byId("example").addEventListener("click", () => act.begin(EXAMPLE));
   byId("key").value = key.get();
@@ -131,7 +136,8 @@ async function main() {
   try {
     const { needs_key: needsKey, recorded: lists, games } = await showAbilities();
     if (lists) live.start();
-    if (games) race.offer(games);
+    if (games) for (const part of withGames) part.offer(games);
+    byId("about-play").hidden = !games;
     if (needsKey && !key.get()) byId("served").textContent = "This server wants a key.";
     else await tryModels();
   } catch (error) {

@@ -5,7 +5,7 @@ import { callText } from "./messages.js";
 
 /** @typedef {import("./messages.js").Turn} Turn */
 
-const EXAMPLE = "You take the apple 1 from the countertop 1.";
+const HINT = "nothing yet; for example: You take the apple 1.";
 
 export class Observations {
   /** @param {HTMLElement} place */
@@ -29,7 +29,7 @@ export class Observations {
         id: index ? `observation-${index + 1}` : "observation",
         rows: 2,
         required: true,
-        placeholder: EXAMPLE,
+        placeholder: HINT,
         value: texts.length === labels.length ? texts[index] : "",
       }),
     );
@@ -41,6 +41,11 @@ export class Observations {
   /** @returns {HTMLTextAreaElement[]} */
   get fields() {
     return [...this.place.querySelectorAll("textarea")];
+  }
+
+  /** @param {string} text that answers, if there is one field */
+  fill(text) {
+    if (this.fields.length === 1) this.fields[0].value = text;
   }
 
   clear() {

@@ -1,7 +1,8 @@
 /** A race: three ways to choose play the same games, each in a lane of its own. */
 
 import { showError } from "./alert.js";
-import { byId, show } from "./dom.js";
+import { differenceOf, differenceText } from "./difference.js";
+import { byId, counted, show } from "./dom.js";
 import { Lane } from "./lane.js";
 import { METHODS } from "./methods.js";
 
@@ -20,7 +21,7 @@ export class Race {
   /** @param {{ name: string, count: number, most_replies: number }} games that the server has */
   offer({ name, count, most_replies: mostReplies }) {
     byId("race-none").hidden = true;
-    byId("race-games").textContent = `${count.toLocaleString("en")} games of ${name}`;
+    byId("race-games").textContent = `${counted(count, "game")} of ${name}`;
     const { games } = this.form.elements;
     games.max = String(count);
     games.value = String(Math.min(games.valueAsNumber, count));
@@ -36,7 +37,8 @@ export class Race {
     this.settle();
     show(byId("race-error"));
     byId("race-status").textContent = "Racing …";
-    const lanes = METHODS.map((method) => new Lane(method, options));
+    byId("race-difference").textContent = "";
+    const lanes = METHODS.map((method) => new Lane(method, options, () => showDifference(lanes)));
     byId("lanes").replaceChildren(...lanes.map(({ place }) => place));
     try {
       await Promise.all(lanes.map((lane) => lane.run(running.signal)));
@@ -72,4 +74,10 @@ export class Race {
     byId("race-button").disabled = this.running !== null;
     byId("race-stop").hidden = this.running === null;
   }
+}
+
+/** @param {Lane[]} lanes */
+function showDifference([greedy, , guided]) {
+  const difference = differenceOf(guided.won, greedy.won);
+  byId("race-difference").textContent = differenceText(guided.method.title, greedy.method.title, difference);
 }

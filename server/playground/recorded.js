@@ -4,7 +4,7 @@ import { pointOf } from "./act.js";
 import { showError } from "./alert.js";
 import { barsOf, gapOf } from "./bars.js";
 import { chartIn } from "./chart.js";
-import { byId, el, offer, show } from "./dom.js";
+import { byId, counted, el, offer, show } from "./dom.js";
 import { Forest } from "./forest.js";
 import { readRecords } from "./records.js";
 
@@ -135,12 +135,4 @@ function showText(place, text) {
  */
 function titleOf({ task, reward, steps }, index) {
   return `${index + 1} · reward ${reward} · ${counted(steps.length, "step")} · ${task.slice(-60)}`;
-}
-
-/**
- * @param {number} count
- * @param {string} what
- */
-function counted(count, what) {
-  return `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 }

@@ -1,7 +1,7 @@
 /** A tree as a list that is indented where it branches, and as a drawing of the whole. */
 
 import { axisOf, placeOn, splitReply, written } from "./candidates.js";
-import { el, svg } from "./dom.js";
+import { counted, el, svg } from "./dom.js";
 import { statesOf } from "./trees.js";
 
 /**
@@ -133,7 +133,7 @@ export function drawingOf(tree) {
     const { x, y } = places.get(id);
     return { x: EDGE + STEP.x * x, y: EDGE + STEP.y * y };
   };
-  const label = `Tree of ${title} with ${nodes.length} actions; the list below has the same`;
+  const label = `Tree of ${title} with ${counted(nodes.length, "action")}; the list below has the same`;
   const drawing = svg("svg", { class: "tree-drawing", role: "img", "aria-label": label, width, height });
   const axis = axisOrNull(nodes.map(valueOf).filter((value) => value !== null));
   for (const { id, parent } of nodes) {

@@ -118,9 +118,9 @@ class Settings(LearningSettings):
         unlicensed: serve Q models whose manifest grants no licence, because they were not shown to
             be above the agent's own choice.
         playground: serve the page at /playground; the page needs no key, its requests do.
-        playground_games: the `[environment]` table of the games that the page's race plays, such as
-            `{"name": "alfworld"}`, for ALFWorld by default with generated games that no training of
-            the embedded models has played; without it there is no race. Needs the extra `train`.
+        playground_games: the `[environment]` table of the games that the page plays; with the
+            embedded policy it is `{"name": "alfworld"}`, generated games that no training of the
+            embedded models has played. With other policies there are none by default.
         public_metrics: serve /metrics without an API key; they name the keys.
         public_docs: serve /docs and /openapi.json without an API key.
         cors_origins: origins whose web pages may call the server.

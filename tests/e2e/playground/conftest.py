@@ -46,7 +46,7 @@ REPLIES = (
     f"Thought: {EVIL}\nAction: open {EVIL}",
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
-SCORER = ScriptedScorer({"desk": 0.75, "onerror": 0.5, "look": 0.25})
+SCORER = ScriptedScorer({"to desk": 0.75, "desk({": 0.75, "onerror": 0.5, "look": 0.25})
 
 
 class Page:

@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from qguide.commands.playground_games import build_games
+from qguide.server.app import create_app
 from tests.e2e.playground.conftest import Page
+from tests.support.serving import serving_app
+from tests.unit.server.conftest import FAKES
 
 PACKAGE = Path(__file__).parent / "axe"
 STEP_S = 300
@@ -128,3 +132,18 @@ def test_axe_finds_nothing_wrong_with_records(
     page.until(lambda: page["recorded"].is_displayed())
     page["bad-count"].click()
     assert violations(page, axe) == []
+
+
+def test_axe_finds_nothing_wrong_with_a_game_and_a_race(driver: Any, axe: str, scheme: str) -> None:
+    app = create_app(FAKES, games=build_games({"name": "fake", "count": 2}))
+    with serving_app(app) as url:
+        page = Page(driver, url).open("#play")
+        for part in ("play", "race"):
+            page[f"tab-{part}"].click()
+            page.until(lambda part=part: page[f"{part}-form"].is_displayed())
+            page.field("steps", "3", f"{part}-form")
+            page[f"{part}-button"].click()
+            page.until(lambda part=part: page.text(f"{part}-status")[-1:] == ".")
+            if part == "race":
+                page.all(".games button")[0].click()
+            assert violations(page, axe) == []

@@ -75,7 +75,7 @@ def test_turns_that_were_edited_are_another_beginning(page: Page) -> None:
     page.until(lambda: len(states(page)) == 2)
     page.until(lambda: page["answer"].is_displayed())
     assert states(page)[1].endswith("And a mug.")
-    go_to(page, states(page)[0])
+    page.all("#branches .state")[0].click()
     assert page.turns == start
 
 
@@ -197,9 +197,9 @@ def test_act_is_within_five_stops_of_the_tab_key(page: Page) -> None:
 
 def test_the_parts_are_tabs_of_which_arrow_keys_choose(page: Page) -> None:
     page["tab-act"].send_keys(Keys.ARROW_RIGHT)
-    page.until(lambda: page["score"].is_displayed())
+    page.until(lambda: page["play"].is_displayed())
     active = page.driver.switch_to.active_element
-    assert active.get_attribute("id") == "tab-score"
+    assert active.get_attribute("id") == "tab-play"
     active.send_keys(Keys.HOME)
     page.until(lambda: page["act-form"].is_displayed())
     page.driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)

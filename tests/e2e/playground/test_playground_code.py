@@ -50,9 +50,13 @@ def write_task(page: Page) -> None:
 def test_what_is_copied_as_python_acts_as_the_page_does(page: Page) -> None:
     write_task(page)
     page.field("num_candidates", "2")
-    assert page.copied()["messages"][0]["content"] == TASK
+    copied = page.copied()
+    assert copied["messages"][0]["content"] == TASK
+    assert None not in copied.values()
     answer = run([sys.executable, "-c", page.code("python")])
     assert len(answer["candidates"]) == 2
+    page.all("[data-closes=act-code-box]")[0].click()
+    assert not page["act-code-box"].is_displayed()
     page["tab-score"].click()
     scores = run([sys.executable, "-c", page.code("python", "score")])
     assert len(scores["scores"]) == 2
@@ -99,9 +103,8 @@ def test_a_key_is_a_variable_of_every_language(driver: Any, tmp_path: Path) -> N
 
 
 def test_tool_calls_are_fields_of_their_own(page: Page) -> None:
-    page.all("#turns .remove")[0].click()
-    page.all("#turns .remove")[0].click()
-    page.all("#turns .remove")[0].click()
+    for _ in page.turns:
+        page.all("#turns .remove")[0].click()
     page["add-turn"].click()
     page["add-turn"].click()
     assert page.all("#turns li.turn")[1].get_attribute("data-role") == "user"

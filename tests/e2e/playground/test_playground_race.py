@@ -72,6 +72,11 @@ def test_three_ways_play_the_same_games(page_of_race: Page) -> None:
     scored = lanes(page, ".tokens-scored")
     assert (scored["greedy"], scored["random"]) == ("none", "none")
     assert number(scored["guided"]) > 0
+    assert page.text("race-difference").startswith("2 games that both have played: too few")
+    page.all("[data-method=guided] .games button")[1].click()
+    title = page.texts(".whole-game h3")[0]
+    assert title == f"Game 1: {page.texts('[data-method=guided] .games button')[1]}"
+    assert len(page.all(".whole-game li")) == number(title.split(" in ")[1])
     assert page.console() == []
 
 
@@ -101,6 +106,64 @@ def test_what_random_picks_depends_on_the_seed_alone(page: Page) -> None:
     counts = [first.count(index) for index in range(5)]
     assert sum(counts) == 300
     assert min(counts) > 30, counts
+
+
+def test_a_difference_is_told_with_how_sure_it_is(page: Page) -> None:
+    told = page.driver.execute_async_script(
+        "import('/playground/difference.js').then(({ differenceOf, differenceText }) => {"
+        " const wins = (count, all) => Array.from({ length: all }, (_, at) => at < count);"
+        " const text = (a, b) => differenceText('A', 'B', differenceOf(a, b));"
+        " arguments[0]([text(wins(9, 9), wins(0, 9)), text(wins(30, 40), wins(20, 40)),"
+        "  text(wins(20, 40), wins(30, 40)), text(wins(11, 20), wins(10, 30))]) })"
+    )
+    # Agresti and Min (2005): b and c with half a pair each, over n + 2.
+    assert told == [
+        "9 games that both have played: too few to compare A with B.",
+        "40 games that both have played: A − B +25 points (95 %: 10 to 38); A is better.",
+        "40 games that both have played: A − B −25 points (95 %: −38 to −10); A is worse.",
+        "20 games that both have played: A − B +5 points "
+        "(95 %: −8 to 17); which is better cannot be told yet.",
+    ]
+
+
+def test_a_game_forks_where_q_overrules_the_greedy_reply(page_of_race: Page) -> None:
+    page = page_of_race
+    page["tab-play"].click()
+    page.field("game", "1", "play-form")
+    page.field("steps", str(MOST_STEPS), "play-form")
+    page["play-button"].click()
+    page.until(lambda: "Playing" not in page.text("play-status") and page.text("play-status"))
+    assert "lettuce" in page.text("play-task")
+    ways = page.texts("#branches-played h2")
+    assert sorted(ways) == ["Greedy", "Guided"]
+    assert page.text("fork").startswith(f"Step {len(page.all('#trunk li')) + 1}: Q overrules")
+    (greedy,) = page.texts("#fork p code")
+    first = {
+        one: page.texts(f"#branches-played [data-method={one}] code")[0] for one in METHODS[::2]
+    }
+    assert first["greedy"] == greedy != first["guided"]
+    assert first["guided"] == page.texts("#fork .chosen code")[0]
+    assert page.text("play-status") == "Neither wins. Guided lost in 12 steps, greedy lost in 12."
+    assert page.console() == []
+
+
+def test_the_servers_own_game_answers_an_action(page_of_race: Page) -> None:
+    page = page_of_race
+    page["tab-act"].click()
+    before = page.turns
+    page["new-game"].click()
+    page.until(lambda: page.turns != before)
+    assert "Your task is to" in page.turns[0]
+    page.act()
+    page.until(lambda: page["observation"].get_property("value"))
+    assert page.text("game-status") == "Answered by game 0 of the server."
+    seen = page["observation"].get_property("value")
+    page["take"].click()
+    assert page.turns[-1] == seen
+    page.act(step=2)
+    page.until(lambda: page["observation"].get_property("value"))
+    page["add-turn"].click()
+    assert page.console() == []
 
 
 def test_a_server_without_games_says_how_to_get_them(page: Page) -> None:

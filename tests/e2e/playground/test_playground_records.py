@@ -163,6 +163,6 @@ def test_what_the_recorder_writes_can_be_read(driver: Any, tmp_path: Path) -> No
         page["files"].send_keys("\n".join(str(path) for path in sorted(folder.glob("*.jsonl"))))
         page.until(lambda: page.text("records-status") == "1 episode.")
         assert not page["bad"].is_displayed()
-        assert page.text("step-number") == "2", "the second action: the example has one already"
+        assert page.text("step-number") == "3", "the third action: the example has two already"
         assert page.texts("#step-bars .candidate.chosen code") == ["go to desk 1"]
         assert page.text("step-after") == "You are at desk 1."

@@ -11,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
-from qguide.commands.playground_games import HELD_OUT, build_games
+from qguide.commands.playground_games import HELD_OUT, build_games, games_of
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.types import Message
 from qguide.server.access.keys import create_key
@@ -55,6 +55,11 @@ def test_a_game_is_played_from_its_start_with_all_replies() -> None:
 
 def test_no_table_is_no_games_and_a_wrong_one_is_told() -> None:
     assert build_games({}) is None
+    assert games_of(FAKES) is None
+    assert games_of(FAKES.model_copy(update={"policy": "embedded", "playground": False})) is None
+    known = games_of(FAKES.model_copy(update={"policy": "embedded"}))
+    assert known is not None
+    assert known.name == "alfworld"
     with pytest.raises(ConfigError, match="environment 'chess' is unknown"):
         build_games({"name": "chess"})
     with pytest.raises(ValidationError, match="counts"):

@@ -234,7 +234,7 @@ def test_what_is_sent_has_the_servers_names(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("value", "schemas"),
     [
-        ("answer", ("ActResponse", "ScoreResponse", "ErrorBody")),
+        ("answer", ("ActResponse", "ScoreResponse", "GameAnswer", "ErrorBody")),
         ("usage", ("Usage",)),
         ("timings", ("Timings",)),
         ("abilities", ("PageFeatures",)),
