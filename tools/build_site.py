@@ -16,7 +16,8 @@ def stage(folder: Path) -> None:
     shutil.rmtree(staged, ignore_errors=True)
     shutil.copytree(ROOT / "docs", staged / "docs")
     (staged / "results").mkdir()
-    for path in [*(ROOT / name for name in _PAGES), *(ROOT / "results").glob("*.png")]:
+    pictures = [*(ROOT / "results").glob("*.png"), *(ROOT / "results").glob("*.gif")]
+    for path in [*(ROOT / name for name in _PAGES), *pictures]:
         shutil.copy(path, staged / path.relative_to(ROOT))
 
 

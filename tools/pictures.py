@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,11 @@ _FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollba
 _RACE_GAMES: Final = 20
 _GAME: Final = 37
 """A game that guidance alone wins, by a choice at its second step."""
+_ALONE: Final = """
+const others = ".top, .about, #knows, #play-form, #play .head:has(h1), #play .note";
+for (const one of document.querySelectorAll(others)) one.hidden = true;
+"""
+"""Leaves the game and its verdict."""
 _FRAMES: Final = 14
 _FRAME_MS: Final = 700
 _LAST_MS: Final = 4000
@@ -42,7 +48,10 @@ def _server(folder: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "qguide", "serve", "--port", str(_PORT)]
     process = subprocess.Popen(command, env=os.environ | recorded)
     try:
-        WebDriverWait(None, _WAIT_S).until(lambda _: _is_up())
+        while not _is_up():
+            if process.poll() is not None:
+                raise SystemExit("the server did not start; its log says why")
+            time.sleep(1)
         yield
     finally:
         process.terminate()
@@ -153,8 +162,8 @@ def _game(page: _Page) -> list[Image.Image]:
     page.open("play")
     page.until(lambda: page.text("play-games"))
     page.fill("play-form", "game", _GAME)
-    page.browser.execute_script("document.getElementById('play').scrollIntoView()")
     page.click("play-button")
+    page.browser.execute_script(_ALONE)
     frames: list[Image.Image] = []
     seen = ""
     while not frames or page.text("play-status") == "Playing …":
@@ -168,7 +177,7 @@ def _game(page: _Page) -> list[Image.Image]:
 def main() -> None:
     """Make all pictures."""
     with tempfile.TemporaryDirectory() as folder, _server(Path(folder) / "served"):
-        with _browser(Path(folder) / "narrow", 900, 1000) as browser:
+        with _browser(Path(folder) / "narrow", 900, 940) as browser:
             first, *others = [frame.quantize(64) for frame in _game(_Page(browser))]
             durations = [_FRAME_MS] * len(others) + [_LAST_MS]
             first.save(
