@@ -86,6 +86,7 @@ def read_request(
             content = (message.wire or {}).get("content")
             settings.reach.check_parts(content, f"messages[{index}].content")
     sampling, warnings = _sampling(body, options, policy, settings, names)
+    cached_as = body.parameters.get("prompt_cache_key")
     return GuidedStepRequest(
         policy=policy,
         history=history,
@@ -96,6 +97,7 @@ def read_request(
         options=options,
         n=n,
         warnings=warnings,
+        agent_session=cached_as if isinstance(cached_as, str) else "",
     )
 
 

@@ -11,7 +11,12 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from qguide.qnet.errors import EpisodeClosedError, InvalidRequestError, UnknownEpisodeError
+from qguide.qnet.errors import (
+    EpisodeClosedError,
+    EpisodeFullError,
+    InvalidRequestError,
+    UnknownEpisodeError,
+)
 from qguide.qnet.types import History, Message
 from qguide.server.context.request_context import scoped_episode_id
 from qguide.server.episodes.recorder import EpisodeRecorder
@@ -93,13 +98,36 @@ class Episodes:
         self._closing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[asyncio.Task[Closed]] = set()
 
+    async def current(self, session: str) -> str:
+        """Id of the episode that the next step of an agent's session belongs to.
+
+        Nobody chose the session's name to be an episode's, so each outcome begins another episode.
+        """
+        latest, episode = await self._latest(session)
+        if episode is None or episode.outcome is None:
+            return latest
+        return _following(session, episode)
+
+    async def _latest(self, named: str) -> tuple[str, Episode | None]:
+        """The latest episode of an agent's session; of an id that an agent chose, there is one."""
+        episode_id, episode = named, await self._store.get(scoped_episode_id(named))
+        while episode is not None and episode.outcome is not None:
+            next_id = _following(named, episode)
+            following = await self._store.get(scoped_episode_id(next_id))
+            if following is None:
+                break
+            episode_id, episode = next_id, following
+        return episode_id, episode
+
     async def begin_step(
-        self, episode_id: str | None, *, outcome: float | None = None
+        self, episode_id: str | None, *, outcome: float | None = None, strict: bool = True
     ) -> Episode | None:
         """The episode before this step; None if it is new or the request names none.
 
         Args:
             outcome: ends the episode after this step; None leaves it open.
+            strict: refuse a step of an episode that has ended or is full; otherwise it is served,
+                and the episode is not recorded.
 
         Raises:
             EpisodeClosedError: it has ended.
@@ -111,7 +139,7 @@ class Episodes:
         episode = (
             await self._store.get(scoped_episode_id(episode_id)) if episode_id is not None else None
         )
-        if episode is not None:
+        if episode is not None and strict:
             self._require_open(episode, outcome)
         return episode
 
@@ -125,6 +153,7 @@ class Episodes:
         unreadable: str = "",
         outcome: float | None = None,
         final: bool = False,
+        strict: bool = True,
     ) -> None:
         """Store the candidates of a step and the chosen one, and end the episode if that is due.
 
@@ -133,6 +162,7 @@ class Episodes:
             unreadable: why Q models cannot read this history; the episode is not recorded then.
             outcome: ends the episode; None leaves that to the operator's rules.
             final: the agent is at its end, see `OutcomeRule`.
+            strict: see `begin_step`.
 
         Raises:
             EpisodeClosedError: it has ended meanwhile.
@@ -147,10 +177,12 @@ class Episodes:
 
         def step(known: Episode | None) -> EpisodeChange:
             episode = known or Episode(id=episode_id)
-            self._require_open(episode, outcome)
+            if strict:
+                self._require_open(episode, outcome)
             if episode.outcome is not None:
                 return EpisodeChange(episode)
-            return episode.after(history, offer, keep=keep, unreadable=unreadable)
+            flaw = unreadable or self._fullness(episode)
+            return episode.after(history, offer, keep=keep, unreadable=flaw)
 
         place = scoped_episode_id(episode_id)
         episode = await self._store.update(place, step)
@@ -170,6 +202,15 @@ class Episodes:
         episode.require_open(outcome)
         if self._limits is not None:
             episode.require_room(self._limits)
+
+    def _fullness(self, episode: Episode) -> str:
+        """The reason if no more of the episode can be recorded, or ""."""
+        try:
+            if self._limits is not None:
+                episode.require_room(self._limits)
+        except EpisodeFullError as error:
+            return str(error)
+        return ""
 
     def _require_endable(self, episode_id: str | None, outcome: float) -> None:
         if episode_id is None:
@@ -196,6 +237,7 @@ class Episodes:
             UnknownEpisodeError: the episode is unknown or expired.
         """
         self._require_reward(outcome.reward)
+        episode_id, _ = await self._latest(episode_id)
         closing = asyncio.create_task(
             self._close(scoped_episode_id(episode_id), episode_id, outcome)
         )
@@ -274,6 +316,11 @@ class Episodes:
     async def _tell(self, place: str, episode: Episode) -> None:
         if self._ended is not None:
             await self._ended(place, episode)
+
+
+def _following(session: str, closed: Episode) -> str:
+    """Id of the episode that follows a closed one; every replica can tell it."""
+    return f"{session}~{closed.uid}"
 
 
 def build_recorder(settings: Settings) -> EpisodeRecorder | None:

@@ -71,6 +71,7 @@ class GuidedStepService:
     metrics: Metrics
     deadline: Deadline
     session_id: str | None = None
+    agent_session: str = ""
     outcome: float | None = None
     learning: Learning | None = None
 
@@ -93,9 +94,11 @@ class GuidedStepService:
         started = perf_counter()
         wanted = asked.options.adaptive
         self.check_num_candidates(asked.num_candidates)
-        asked = self._in_episode(asked)
+        asked = await self._in_episode(asked)
         options = asked.options
-        episode = await self.episodes.begin_step(options.episode_id, outcome=self.outcome)
+        episode = await self.episodes.begin_step(
+            options.episode_id, outcome=self.outcome, strict=not asked.agent_session
+        )
         play = await play_of(asked, episode, self.learning)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as q_model:
@@ -166,15 +169,23 @@ class GuidedStepService:
         history = asked.view.history if asked.view else asked.history
         return reading_ahead(q_model, history, scorer, self.metrics)
 
-    def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
-        """The request with its episode, and with adaptive M where the operator wants it there."""
+    async def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
+        """The request with its episode, and with adaptive M where the operator wants it there.
+
+        Agents ask for titles and summaries of their sessions, too: without tools, which is no step.
+        """
         options = asked.options
         episode_id = self.session_id if options.episode_id is None else options.episode_id
+        session = self.agent_session or asked.agent_session
+        if episode_id is not None or not asked.has_tools:
+            session = ""
+        elif session:
+            episode_id = await self.episodes.current(session)
         adaptive = options.adaptive
         if adaptive is None:
             adaptive = self.settings.adaptive and episode_id is not None
         settled = {"episode_id": episode_id, "adaptive": adaptive}
-        return replace(asked, options=options.model_copy(update=settled))
+        return replace(asked, options=options.model_copy(update=settled), agent_session=session)
 
     async def _fitting(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
         """The request, blind if its history cannot be scored in any way that is allowed."""
@@ -345,6 +356,7 @@ class GuidedStepService:
             unreadable=str(asked.unreadable or ""),
             outcome=self.outcome,
             final=asked.has_tools and not decision.action.tool_calls,
+            strict=not asked.agent_session,
         )
 
     def _measure(self, decision: Decision, q_model: str) -> None:

@@ -30,6 +30,8 @@ class GuidedStepRequest:
         no_q_model: no Q model is named, and why.
         explore: see `qguide.qnet.decision.decide.Guidance`.
         shadowed: all candidates are drawn for a version in the shadow, whatever is chosen.
+        agent_session: the session that the body names (`prompt_cache_key`), "" for none; once the
+            step is in an episode, the session that named it.
     """
 
     policy: ServedPolicy
@@ -45,6 +47,7 @@ class GuidedStepRequest:
     no_q_model: UnknownModelError | None = None
     explore: int | None = None
     shadowed: bool = False
+    agent_session: str = ""
 
     @property
     def has_tools(self) -> bool:

@@ -1,9 +1,13 @@
-"""Episode ids and outcomes for agents that can set only a base URL or a header.
+"""Episode ids and outcomes for agents that can set only a base URL or a header, or nothing.
 
 `/episodes/{id}/v1/…` is served as `/v1/…`, and `X-Session-ID` names the episode on any path. An id
 that a request gives itself (`episode_id`, `X-QGuide-Episode-Id`) comes first, then the URL's, then
 the header's: routers and frameworks may send `X-Session-ID` for reasons of their own.
-`X-QGuide-Outcome` ends the episode after the step that has it.
+`X-QGuide-Outcome` ends the episode after the step that has it; `/episodes/{id}/outcome` is served
+as `/v1/episodes/{id}/outcome`.
+
+Coding agents name their session in headers of their own, which comes last: see
+`qguide.server.episodes.service.Episodes.current`.
 """
 
 import re
@@ -23,6 +27,17 @@ from qguide.server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CH
 PREFIX: Final = "/episodes/"
 _HEADER: Final = HEADER.lower().encode()
 _OUTCOME: Final = OUTCOME_HEADER.lower().encode()
+_AGENTS: Final = (
+    b"x-claude-code-session-id",
+    b"x-qwen-code-session-id",
+    b"thread-id",
+    b"thread_id",
+    b"session-id",
+    b"session_id",
+)
+"""Headers in which agents name their session; Codex has its thread's name in all four of the last,
+and a subagent's thread in the first two."""
+_SUBAGENT: Final = b"x-claude-code-agent-id"
 _ID: Final = re.compile(EPISODE_ID_PATTERN)
 _NUMBER: Final = re.compile(r"[0-9.eE+-]{1,40}")
 _SHOWN: Final = 40
@@ -40,7 +55,11 @@ class SessionIds:
             await self.app(scope, receive, send)
             return
         try:
-            read = {"session_id": _session_of(scope), "outcome": _outcome_of(scope)}
+            read = {
+                "session_id": _session_of(scope),
+                "agent_session": _agent_session(scope),
+                "outcome": _outcome_of(scope),
+            }
         except InvalidRequestError as error:
             await known_error_response(Request(scope), error)(scope, receive, send)
             return
@@ -64,6 +83,19 @@ def _session_of(scope: Scope) -> str | None:
             f"{MAX_EPISODE_ID_CHARACTERS} printable characters, percent-encoded as in a URL"
         )
     return named or None
+
+
+def _agent_session(scope: Scope) -> str | None:
+    """The session that a coding agent names by itself, with its subagent; None if unusable."""
+    named = next(filter(None, (_header_of(scope, name) for name in _AGENTS)), None)
+    if named is None:
+        return None
+    parts = [
+        named.decode(errors="replace"),
+        (_header_of(scope, _SUBAGENT) or b"").decode(errors="replace"),
+    ]
+    session = "/".join(filter(None, parts))
+    return session if _is_usable(session) else None
 
 
 def _outcome_of(scope: Scope) -> float | None:
@@ -93,6 +125,10 @@ def _take_from_path(scope: Scope) -> str | None:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     encoded, slash, rest = raw.partition(b"?")[0][len(PREFIX) :].partition(b"/")
     if not encoded or not slash:
+        return None
+    if rest == b"outcome":
+        scope["raw_path"] = b"/v1" + raw
+        scope["path"] = _decoded(scope["raw_path"].partition(b"?")[0])
         return None
     scope["raw_path"] = slash + rest
     scope["path"] = _decoded(scope["raw_path"])

@@ -104,6 +104,7 @@ async def guided_steps(request: Request, wanted_s: WantedS = None) -> GuidedStep
         state.metrics,
         deadline,
         session_id=_session_id(request),
+        agent_session=getattr(request.state, "agent_session", ""),
         outcome=_outcome(request),
         learning=state.learning,
     )
