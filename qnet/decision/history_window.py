@@ -1,16 +1,19 @@
-"""Windows of histories that are longer than a Q model takes: the task and the newest turns. Pure.
+"""Windows of long histories: the task, what a user asked for later, and the newest turns. Pure.
 
 A history is cut between exchanges, an action and what was observed after it: so no message is cut,
 and no tool call is parted from its results. The task is everything up to the first user's message,
-with what stands beside it before the next action.
+with what stands beside it before the next action. What a user asks for later, behind a reply
+without calls in a history with calls, is kept next, the newest first, in up to half of the room:
+the last request is what the newest turns are about.
 
 Turns are dropped in blocks. When the turns no longer fit, the oldest go until the others take half
-of the room; then the window begins at the same turn until they overflow again. So most windows
-continue the one of the step before, whose keys and values a scorer has kept. Where a window begins
-depends on the history alone: a repeated request and another replica read the same.
+of what the task and the requests leave; then the window begins at the same turn until they overflow
+again. So most windows continue the one of the step before, whose keys and values a scorer has kept.
+Where a window begins depends on the history alone: a repeated request and another replica read the
+same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +29,8 @@ _RESERVES = (8, 4, 2)
 of another length rarely move the window."""
 _KEPT = 2
 """Part of the room that is filled again after turns were dropped."""
+_REQUESTS = 2
+"""Part of the room that a user's later requests may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,36 +70,74 @@ def least_tokens(size: RequestSize, *, task: int) -> int:
     return sum(size.exchanges[:task]) + newest
 
 
-def skipped_exchanges(tokens: Sequence[int], *, task: int, room: int) -> int | None:
-    """Number of exchanges to leave out behind the task; None if no window fits.
+def requests_in(history: History) -> tuple[int, ...]:
+    """Numbers of the exchanges in which a user says more than what an action was answered.
+
+    Without calls, users' messages are observations, and there are none.
+    """
+    parts = list(exchanges(history))
+    if not any(reply and reply.tool_calls for reply, _ in parts):
+        return ()
+    return tuple(
+        number
+        for number, (reply, observed) in enumerate(parts)
+        if reply and not reply.tool_calls and any(message.role == "user" for message in observed)
+    )
+
+
+def left_out_exchanges(
+    tokens: Sequence[int], *, task: int, requests: Sequence[int], room: int
+) -> tuple[int, ...] | None:
+    """Numbers of the exchanges that a window leaves out; None if no window fits.
 
     Args:
         tokens: of each exchange.
         task: number of exchanges at the beginning that are always kept.
+        requests: see `requests_in`.
         room: most tokens of a window.
     """
     room -= sum(tokens[:task])
     start, used = task, 0
+    kept: tuple[int, ...] = ()
     for newest in range(task, len(tokens)):
         used += tokens[newest]
-        if used <= room:
+        held = sum(tokens[number] for number in kept)
+        if used + held <= room:
             continue
-        while start < newest and used > room // _KEPT:
+        while start < newest and used > (room - held) // _KEPT:
             used -= tokens[start]
             start += 1
-    return start - task if used <= room else None
+            kept = _newest_that_fit(requests, tokens, range(task, start), room // _REQUESTS)
+            held = sum(tokens[number] for number in kept)
+    if used > room:
+        return None
+    kept = _newest_that_fit(kept, tokens, range(task, start), room - used)
+    return tuple(number for number in range(task, start) if number not in kept)
+
+
+def _newest_that_fit(
+    requests: Sequence[int], tokens: Sequence[int], among: range, room: int
+) -> tuple[int, ...]:
+    """The newest of the requests among these exchanges that fit together."""
+    kept: list[int] = []
+    for number in reversed(requests):
+        if number in among:
+            room -= tokens[number]
+            if room < 0:
+                break
+            kept.append(number)
+    return tuple(kept)
 
 
 def window_of(
-    history: History, tokens: Sequence[int], *, task: int, skipped: int
+    history: History, tokens: Sequence[int], *, left_out: Collection[int]
 ) -> tuple[History, HistoryWindow]:
-    """The history without so many exchanges behind the task, and what was left out."""
+    """The history without these exchanges, and what was left out."""
     parts = [(*([reply] if reply else []), *seen) for reply, seen in exchanges(history)]
-    kept = [*parts[:task], *parts[task + skipped :]]
-    left_out = parts[task : task + skipped]
+    kept = [part for number, part in enumerate(parts) if number not in left_out]
     window = HistoryWindow(
         read_messages=sum(map(len, kept)),
-        left_out_messages=sum(map(len, left_out)),
-        left_out_tokens=sum(tokens[task : task + skipped]),
+        left_out_messages=sum(len(parts[number]) for number in left_out),
+        left_out_tokens=sum(tokens[number] for number in left_out),
     )
     return tuple(message for part in kept for message in part), window

@@ -11,7 +11,8 @@ from qguide.qnet.decision.history_window import (
     LongHistory,
     RequestSize,
     least_tokens,
-    skipped_exchanges,
+    left_out_exchanges,
+    requests_in,
     task_exchanges,
     window_of,
 )
@@ -144,12 +145,15 @@ async def too_long_to_draw(
 
 def _windows(history: History, size: RequestSize) -> list[tuple[History, HistoryWindow]]:
     """The windows to try in turn, the longest first."""
-    task = task_exchanges(history)
-    found = [skipped_exchanges(size.exchanges, task=task, room=room) for room in size.rooms]
+    task, requests = task_exchanges(history), requests_in(history)
+    found = [
+        left_out_exchanges(size.exchanges, task=task, requests=requests, room=room)
+        for room in size.rooms
+    ]
     return [
-        window_of(history, size.exchanges, task=task, skipped=skipped)
-        for skipped in dict.fromkeys(found)
-        if skipped
+        window_of(history, size.exchanges, left_out=left_out)
+        for left_out in dict.fromkeys(found)
+        if left_out
     ]
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from qguide.qnet.decision.history_window import (
     RequestSize,
     least_tokens,
-    skipped_exchanges,
+    left_out_exchanges,
+    requests_in,
     task_exchanges,
     window_of,
 )
@@ -41,25 +42,29 @@ def _tokens(history: History, data: st.DataObject) -> list[int]:
 
 
 @given(histories(), ROOM, st.data())
-def test_a_window_fits_and_is_the_task_and_the_newest_turns(
+def test_a_window_fits_and_keeps_the_task_the_newest_turns_and_requests(
     history: History, room: int, data: st.DataObject
 ) -> None:
     tokens = _tokens(history, data)
-    task = task_exchanges(history)
-    skipped = skipped_exchanges(tokens, task=task, room=room)
+    task, requests = task_exchanges(history), requests_in(history)
+    left_out = left_out_exchanges(tokens, task=task, requests=requests, room=room)
     least = least_tokens(RequestSize(tokens, 0, room), task=task)
-    assert (skipped is None) == (least > room)
-    if skipped is None:
+    assert (left_out is None) == (least > room)
+    if left_out is None:
         return
-    assert sum(tokens) - sum(tokens[task : task + skipped]) <= room
-    assert task + skipped < len(tokens) or not skipped
-    shorter, window = window_of(history, tokens, task=task, skipped=skipped)
+    kept = [number for number in range(len(tokens)) if number not in left_out]
+    assert sum(tokens[number] for number in kept) <= room
+    assert kept[:task] == list(range(task))
+    assert kept[-1] == len(tokens) - 1
+    begin = max(left_out, default=-1) + 1
+    apart = [number for number in kept if task <= number < begin]
+    older = [number for number in requests if task <= number < begin]
+    assert apart == older[len(older) - len(apart) :], "requests, the newest first"
+    shorter, window = window_of(history, tokens, left_out=left_out)
     before = next(i + 1 for i, message in enumerate(history) if message.role == "user")
     assert shorter[:before] == history[:before]
-    kept = len(shorter) - before
-    assert shorter[before:] == history[len(history) - kept :]
     assert window.read_messages + window.left_out_messages == len(history)
-    assert window.left_out_tokens == sum(tokens[task : task + skipped])
+    assert window.left_out_tokens == sum(tokens[number] for number in left_out)
 
 
 @given(histories(), ROOM, st.data())
@@ -67,15 +72,37 @@ def test_no_tool_call_is_parted_from_its_results(
     history: History, room: int, data: st.DataObject
 ) -> None:
     tokens = _tokens(history, data)
-    task = task_exchanges(history)
-    skipped = skipped_exchanges(tokens, task=task, room=room)
-    if skipped is None:
+    task, requests = task_exchanges(history), requests_in(history)
+    left_out = left_out_exchanges(tokens, task=task, requests=requests, room=room)
+    if left_out is None:
         return
-    shorter, _ = window_of(history, tokens, task=task, skipped=skipped)
+    shorter, _ = window_of(history, tokens, left_out=left_out)
     calls = [call.id for message in shorter for call in message.tool_calls]
     results = [message.tool_call_id for message in shorter if message.role == "tool"]
     assert calls == results
     assert all(message in history for message in shorter)
+
+
+def test_the_newest_request_is_kept_and_older_ones_as_far_as_they_fit() -> None:
+    look = (Message("assistant", "", (ToolCall("look", "{}", "1"),)), Message("tool", "desk"))
+    asks = [(Message("assistant", "Done."), Message("user", f"task {name}")) for name in "BCD"]
+    history = (SYSTEM, USER, *look, *asks[0], *look, *asks[1], *look, *asks[2], *look * 9)
+    requests = requests_in(history)
+    assert requests == (2, 4, 6)
+    tokens = [10] * 16
+    read = {}
+    for room in (40, 60, 100):
+        left_out = left_out_exchanges(tokens, task=1, requests=requests, room=room)
+        assert left_out is not None
+        shorter, _ = window_of(history, tokens, left_out=left_out)
+        read[room] = [m.text for m in shorter if m.text.startswith("task")]
+        assert shorter[-2:] == look
+    assert read == {40: ["task D"], 60: ["task C", "task D"], 100: ["task B", "task C", "task D"]}
+
+
+def test_observations_of_agents_without_calls_are_no_requests() -> None:
+    assert requests_in((USER, *_turn(1, 0, False), *_turn(2, 0, False))) == ()
+    assert requests_in((USER, *_turn(1, 1, True), *_turn(2, 1, False))) == (), "beside a result"
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), ROOM)
@@ -83,17 +110,20 @@ def test_a_window_moves_only_when_it_overflows_and_then_to_half_of_the_room(
     tokens: list[int], room: int
 ) -> None:
     room += tokens[0]
-    begins = [skipped_exchanges(tokens[: end + 1], task=1, room=room) for end in range(len(tokens))]
+    begins = [
+        left_out_exchanges(tokens[: end + 1], task=1, requests=(), room=room)
+        for end in range(len(tokens))
+    ]
     for end in range(1, len(tokens)):
         former, now = begins[end - 1], begins[end]
         if former is None or now is None:
             continue
-        continued = tokens[0] + sum(tokens[1 + former : end + 1])
-        assert now >= former
+        continued = tokens[0] + sum(tokens[1 + len(former) : end + 1])
+        assert len(now) >= len(former)
         if continued <= room:
             assert now == former
         else:
-            left = sum(tokens[1 + now : end + 1])
+            left = sum(tokens[1 + len(now) : end + 1])
             assert left <= max((room - tokens[0]) // 2, tokens[end])
 
 
