@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import Field, FiniteFloat, NonNegativeInt, StringConstraints, model_validator
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
@@ -220,6 +220,10 @@ class SearchRow(TreeRow):
         return {i: value for i, value in enumerate(self.values, start=1) if value is not None}
 
 
+OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
+"""The import path of a function that takes a `Tree` and gives labels by node id."""
+
+
 class LabelRow(TaskRow):
     """One root-to-leaf path of a labelled tree: `label` writes it, `train-qnet` reads it.
 
@@ -240,7 +244,7 @@ class LabelRow(TaskRow):
     """
 
     version: Literal[1] = 1
-    target: Target
+    target: Target | OwnTarget
     messages: tuple[MessageRow, ...]
     last_observation: str | None = None
     last_observed: tuple[MessageRow, ...] | None = Field(

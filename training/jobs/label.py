@@ -12,17 +12,24 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.progress import track
 
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, TreeRow
+from qguide.qnet.support.operator_code import import_operator_module, raised_text
 from qguide.qnet.types import Message, Scorer
-from qguide.training.algorithms.labelling import Target, labelled_paths, sibling_groups
+from qguide.training.algorithms.labelling import (
+    Target,
+    TreeTarget,
+    labelled_paths,
+    sibling_groups,
+)
 from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
 from qguide.training.algorithms.tree import Tree, branching_fraction
-from qguide.training.data.records import LabelRow, after_leaf_fields, rows_of
+from qguide.training.data.records import LabelRow, OwnTarget, after_leaf_fields, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.rollouts.models import (
@@ -49,7 +56,8 @@ class LabelConfig(BaseModel):
             an action changes `avg` (AgentPRM); `mcts` is the value that a search found (StepQ);
             `judge` is a judge's score of each candidate of served episodes. `td` is the return
             and `gae` the advantage that temporal differences of the values of `qnet` give
-            (AgentPRM's promise and progress).
+            (AgentPRM's promise and progress). "package.module:function" is a target of your own:
+            a function that takes a `Tree` and gives labels by node id.
         judge: for `judge`, the `name@version` of the judge; needed if the trees have several.
         gamma: discount per step; for `q`, `td` and `gae`.
         qnet: for `td` and `gae`, the Q model whose values they are made of: "embedded" or a folder.
@@ -67,7 +75,7 @@ class LabelConfig(BaseModel):
 
     trees: tuple[Path, ...] = Field(min_length=1)
     output: Path
-    target: Target = "q"
+    target: Target | OwnTarget = "q"
     judge: str = ""
     gamma: float = Field(default=0.9, ge=0, le=1)
     normalize: bool = True
@@ -128,9 +136,11 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
 
 def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[int, float]:
     """The labels of one tree's nodes."""
-    if config.target != "td" and config.target != "gae":
+    if ":" in config.target:
+        return _own_labels(config.target, task)
+    if config.target not in ("td", "gae"):
         return task.labels(
-            target=config.target,
+            target=cast(TreeTarget, config.target),
             gamma=config.gamma,
             normalized=config.normalize,
             noop_cost_steps=config.noop_cost_steps,
@@ -140,8 +150,32 @@ def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[
     return compute(task.tree, values, gamma=config.gamma, gae_lambda=config.gae_lambda)
 
 
+def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
+    """The labels that a function of the user's gives.
+
+    Raises:
+        ConfigError: it cannot be imported, fails, or gives what is no label of a node.
+    """
+    module, _, name = target.partition(":")
+    try:
+        labels = dict(getattr(import_operator_module(module), name)(task.tree))
+    except Exception as error:
+        raise ConfigError(
+            f"target {target!r} gave no labels of task {task.row.task_id}: {raised_text(error)}; "
+            "it has to be a function of one Tree, installed or in the current folder"
+        ) from error
+    known = {node.id for node in task.tree.nodes}
+    for node_id, label in labels.items():
+        if node_id not in known or not math.isfinite(label):
+            raise ConfigError(
+                f"target {target!r} labels node {node_id!r} of task {task.row.task_id} {label!r}; "
+                f"nodes are 1 to {len(known)} and labels are finite numbers"
+            )
+    return labels
+
+
 def label_rows(
-    task: TreeRow, tree: Tree, labels: Mapping[int, float], *, target: Target
+    task: TreeRow, tree: Tree, labels: Mapping[int, float], *, target: Target | OwnTarget
 ) -> Iterator[LabelRow]:
     """The rows of one labelled tree; each ends with its leaf's action."""
     before = () if task.system is None else (Message("system", task.system),)

@@ -1,6 +1,7 @@
 """The label job: from trees to labelled paths."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -53,6 +54,34 @@ def test_the_values_of_a_search_are_labels_and_unvisited_nodes_have_none(tmp_pat
     assert [row.q_values for row in rows] == [(0.6, None), (None, 0.5, 1.0), (-1.0,)]
     again = config.model_copy(update={"target": "q", "output": tmp_path / "q"})
     assert label(tmp_path, again)[0].q_values == (0.9, 1.0)
+
+
+OWN = """
+def surprise(tree):
+    return {node.id: node.depth / 4 for node in tree.nodes if node.step.valid}
+
+def beyond(tree):
+    return {len(tree.nodes) + 1: 0.0}
+"""
+
+
+def test_a_target_may_be_a_function_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_labels.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    config = LabelConfig(trees=(trees,), output=tmp_path / "labels", target="own_labels:surprise")
+    rows = label(tmp_path, config)
+    assert [row.target for row in rows] == ["own_labels:surprise"] * 3
+    assert [row.q_values for row in rows] == [(0.25, 0.5), (None, 0.5, 0.75), (0.25,)]
+    for name, said in (("none", "no attribute 'none'"), ("beyond", "nodes are 1 to 5")):
+        wrong = config.model_copy(
+            update={"target": f"own_labels:{name}", "output": tmp_path / name}
+        )
+        with pytest.raises(ConfigError, match=said):
+            run_label(wrong)
 
 
 class Sees:
