@@ -24,6 +24,7 @@ from qguide.qnet.engine.attention_kernels import (
     tiled_attention,
 )
 from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
@@ -225,10 +226,10 @@ class AttentionMetadata:
 def _hiding(segment: PackedSegment, rows: list[int], columns: int, like: Tensor) -> Tensor | None:
     """Bias, 0 or -inf, that hides some of the last columns from these rows."""
     if segment.bias is not None:
-        return segment.bias[torch.tensor(rows, device=segment.bias.device), :columns]
+        return segment.bias[upload(rows, segment.bias.device), :columns]
     if len(rows) == 1:
         return None
-    rows_R = torch.tensor(rows, device=like.device)
+    rows_R = upload(rows, like.device)
     columns_B = torch.arange(rows[0], rows[-1] + 1, device=like.device)
     later_RB = columns_B > rows_R[:, None]
     return like.new_zeros(later_RB.shape).masked_fill_(later_RB, float("-inf"))
@@ -292,14 +293,15 @@ def _look_back(
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
     seen, window = metadata.view(group, scoring.window)
     read = group.read_rows if layer == metadata.last_layer else None
-    only_read = read is not None and len(read) < query_HTD.shape[1]
+    if read is not None and len(read) == query_HTD.shape[1]:
+        read = None
     chunks = metadata.chunks(
-        group, query_HTD, only_read=only_read, window=window, partly=seen.partly
+        group, query_HTD, only_read=read is not None, window=window, partly=seen.partly
     )
     buffer = group.segments[0].buffer
-    if not only_read:
+    if read is None:
         return _attend(buffer, layer, query_HTD, chunks, seen.whole, value_size, scoring)
-    rows_R = torch.tensor(read, dtype=torch.long, device=query_HTD.device)
+    rows_R = upload(read, query_HTD.device, dtype=torch.long)
     # Nothing comes after the last layer that could read the others' outputs, so zeros will do.
     out_THD = query_HTD.new_zeros((query_HTD.shape[1], query_HTD.shape[0], value_size))
     out_THD[rows_R] = _attend(

@@ -16,6 +16,7 @@ from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.forward_passes import Passes
 from qguide.qnet.engine.packed_model import PackedModel, history_segment
 from qguide.qnet.engine.prefix_cache import Branch, Entry
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.support.slices import finish
 
 
@@ -126,7 +127,8 @@ class _Session:
         active = [i for line in self.lines for i in line]
         columns = [self.draws[i].columns[-1] - self._own for i in active]
         self._hiding_DB[active, columns] = 0.0
-        return self._hiding_DB[[line[0] for line in self.lines], :used].to(like)
+        hiding_LB = self._hiding_DB[[line[0] for line in self.lines], :used]
+        return upload(hiding_LB, like.device, dtype=like.dtype)
 
 
 def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> int:
@@ -190,37 +192,41 @@ def _extend(
     logits_LV = logits_LV.float()
     draws = [draw for line in lines for draw in line]
     line_of = [number for number, line in enumerate(lines) for _ in line]
-    line_D = torch.tensor(line_of, device=logits_LV.device)
-    tokens_D = _choose(draws, line_of, logits_LV)
+    line_D = upload(line_of, logits_LV.device)
+    tokens_D = _choose(draws, line_of, line_D, logits_LV)
     logprobs_D = logits_LV[line_D, tokens_D] - torch.logsumexp(logits_LV, dim=1)[line_D]
-    for draw, token, logprob in zip(draws, tokens_D.tolist(), logprobs_D.tolist(), strict=True):
-        draw.token_ids.append(token)
+    # Both in one copy, for which the host waits; a double holds every token exactly.
+    chosen = torch.stack([tokens_D.double(), logprobs_D.double()], dim=1).tolist()
+    for draw, (token, logprob) in zip(draws, chosen, strict=True):
+        draw.token_ids.append(int(token))
         draw.logprob += logprob
-        draw.stopped = token in stop_token_ids
+        draw.stopped = int(token) in stop_token_ids
 
 
-def _choose(draws: Sequence[Draw], line_of: Sequence[int], logits_LV: Tensor) -> Tensor:
+def _choose(
+    draws: Sequence[Draw], line_of: Sequence[int], line_D: Tensor, logits_LV: Tensor
+) -> Tensor:
     """The next token of each draw: the likeliest, or by inverting the distribution function."""
     device = logits_LV.device
-    tokens_D = logits_LV.argmax(dim=1)[torch.tensor(line_of, device=device)]
+    tokens_D = logits_LV.argmax(dim=1)[line_D]
     sampled = [i for i, draw in enumerate(draws) if draw.temperature > 0]
     if not sampled:
         return tokens_D
     # Draws of one line and one temperature share a distribution.
     wanted = [(line_of[i], draws[i].temperature) for i in sampled]
     place = {pair: number for number, pair in enumerate(dict.fromkeys(wanted))}
-    line_P = torch.tensor([line for line, _ in place], device=device)
-    temperature_P = torch.tensor([temperature for _, temperature in place], device=device)
+    line_P = upload([line for line, _ in place], device)
+    temperature_P = upload([temperature for _, temperature in place], device)
     # The distribution function is inverted at a number that belongs to the draw and the position,
     # so a draw's tokens do not depend on the rest of the batch, as they would by multinomial().
     probs_PV = torch.softmax(logits_LV[line_P] / temperature_P[:, None], dim=1)
     # In float32 the sum of a large vocabulary ends visibly beside 1.
     cumulative_PV = probs_PV.cumsum(dim=1, dtype=torch.float64)
-    cumulative_SV = cumulative_PV[torch.tensor([place[pair] for pair in wanted], device=device)]
+    cumulative_SV = cumulative_PV[upload([place[pair] for pair in wanted], device)]
     randoms = [draws[i].uniforms[len(draws[i].token_ids)] for i in sampled]
-    uniforms_S = torch.tensor(randoms, device=device, dtype=torch.float64)
+    uniforms_S = upload(randoms, device, dtype=torch.float64)
     target_S1 = uniforms_S[:, None] * cumulative_SV[:, -1:]
     # right=True: a token of probability 0 is never drawn, not even by the number 0.
     drawn_S = torch.searchsorted(cumulative_SV, target_S1, right=True).squeeze(1)
-    tokens_D[torch.tensor(sampled, device=device)] = drawn_S.clamp_(max=logits_LV.shape[1] - 1)
+    tokens_D[upload(sampled, device)] = drawn_S.clamp_(max=logits_LV.shape[1] - 1)
     return tokens_D

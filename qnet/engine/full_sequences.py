@@ -26,11 +26,11 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import psutil
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.engine.shifting_positions import shifting_rope
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.support.slices import finish
 from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
@@ -213,14 +213,15 @@ class FullSequenceModel(Generic[Found]):
         Args:
             state: that of the tokens before, in as many rows; None if there are none.
         """
-        tensors = [torch.tensor(row, device=self._model.device) for row in rows]
+        longest = max(map(len, rows))
+        padded_BT = [row + [0] * (longest - len(row)) for row in rows]
         options: dict[str, Any] = {}
         if self._logits and self._keeps_logits:
             options["logits_to_keep"] = keep
         if state is not None:
             options[_name_of_state(self._model)] = state
         output = self._model(
-            input_ids=pad_sequence(tensors, batch_first=True), use_cache=keeps_state, **options
+            input_ids=upload(padded_BT, self._model.device), use_cache=keeps_state, **options
         )
         outputs_BTX: Tensor = output.logits if self._logits else output.last_hidden_state
         after = getattr(output, _name_of_state(self._model), None) if keeps_state else None

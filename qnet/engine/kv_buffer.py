@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from qguide.qnet.engine.uploads import upload
+
 _GROWTH = 256
 
 Part = tuple[Tensor, Tensor]
@@ -90,10 +92,12 @@ class KVBuffer:
         """Copy scattered columns to those from `to` on."""
         if not columns:
             return
-        source = torch.tensor(columns, device=self.keys[0].device) - self._shared
-        start = self._own(to)
-        for tensor in (*self.keys, *self.values, *self.positions):
-            tensor[:, start : start + len(columns)] = tensor[:, source.to(tensor.device)]
+        own = [column - self._shared for column in columns]
+        source, start = upload(own, self.keys[0].device), self._own(to)
+        for tensor in (*self.keys, *self.values):
+            tensor[:, start : start + len(own)] = tensor[:, source]
+        for tensor in self.positions:  # on the CPU, whatever the device is
+            tensor[:, start : start + len(own)] = tensor[:, own]
 
     def fork(self, columns: int, *, copied: int) -> "KVBuffer":
         """A buffer that begins with the first `columns` of this one.

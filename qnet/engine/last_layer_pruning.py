@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from qguide.qnet.engine.uploads import upload
+
 _OF_ATTENTION = ("q_proj", "o_proj", "dense")
 _OF_LAYER = ("mlp",)
 
@@ -51,7 +53,7 @@ class LastLayerPruning:
     def to(self, rows: list[int], *, tokens: int, device: torch.device) -> Iterator[None]:
         """Within this, the modules compute a (1, `tokens`) batch at `rows` alone."""
         if self.layer is not None and len(rows) < tokens:
-            self._read.rows = torch.tensor(rows, dtype=torch.long, device=device)
+            self._read.rows = upload(rows, device, dtype=torch.long)
             self._read.tokens = tokens
         try:
             yield

@@ -29,6 +29,7 @@ from qguide.qnet.engine.last_layer_pruning import LastLayerPruning
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
 from qguide.qnet.engine.radix_tree import common_prefix
 from qguide.qnet.engine.shifting_positions import shifting_rope
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import CacheUse
@@ -203,7 +204,7 @@ class PackedModel:
         metadata = AttentionMetadata(batch, last_layer=self._pruning.layer, window=self._window)
         inputs = self._inputs(batch)
         read, tokens = metadata.read_rows, inputs["input_ids"].shape[1]
-        rows = torch.tensor(read, dtype=torch.long, device=self._device)
+        rows = upload(read, self._device, dtype=torch.long)
         with self._pruning.to(sorted(set(read)), tokens=tokens, device=self._device):
             return self._read(rows, {**inputs, "metadata": metadata})
 
@@ -211,8 +212,8 @@ class PackedModel:
         tokens = [token for segment in segments for token in segment.token_ids]
         positions = [position for segment in segments for position in segment.positions]
         return {
-            "input_ids": torch.tensor([tokens], device=self._device),
-            "position_ids": torch.tensor([positions], device=self._device),
+            "input_ids": upload([tokens], self._device),
+            "position_ids": upload([positions], self._device),
             # A 4D mask is passed through as it is, so none is built for the packed row.
             "attention_mask": torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self._device),
         }

@@ -14,6 +14,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from transformers import PretrainedConfig
 
 from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import SLIDING, window_of
 
 TREE_ATTENTION: Final = "qguide_trees"
@@ -51,7 +52,7 @@ class TreeMask:
         """The mask of a packed tree, on the device of the model that runs it."""
         enter, leave = _preorder(tree.before)
         columns = (enter, leave, tree.depths)
-        return cls(*(torch.tensor(c, dtype=torch.int32, device=device) for c in columns))
+        return cls(*(upload(c, torch.device(device), dtype=torch.int32) for c in columns))
 
     def __len__(self) -> int:
         return len(self.enter_T)
@@ -151,9 +152,9 @@ class TreeInputs(TypedDict):
 def tree_inputs(tree: TokenTrie, device: torch.device) -> TreeInputs:
     """The inputs of a model that runs a packed tree on its device."""
     return {
-        "input_ids": torch.tensor([tree.token_ids], device=device),
+        "input_ids": upload([tree.token_ids], device),
         "attention_mask": TreeMask.of(tree, device),
-        "position_ids": torch.tensor([tree.depths], device=device),
+        "position_ids": upload([tree.depths], device),
     }
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.uploads import upload
 
 Columns = tuple[range, ...]
 """Columns of a buffer, in order; no two ranges touch."""
@@ -67,7 +68,7 @@ def hide_behind(
     bias_RC = like.new_zeros(hidden_RC.shape)
     if bias_RB is not None:
         bias_RC[:, -bias_RB.shape[1] :] += bias_RB
-    return bias_RC.masked_fill_(hidden_RC.to(like.device), float("-inf"))
+    return bias_RC.masked_fill_(upload(hidden_RC, like.device), float("-inf"))
 
 
 def window_of(config: PretrainedConfig) -> int | None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from qguide.qnet.engine.tree_masks import TreeMask, TrunkMask
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
 from qguide.qnet.models.qnet_config import (
@@ -74,7 +75,8 @@ class ValueHead(nn.Module):
         if self.features != "none":
             if features_F is None:
                 raise ValueError(f"the value head reads {self.features}, but was given no features")
-            hidden_D = torch.cat([hidden_D, self.match(features_F.to(hidden_D))], dim=-1)
+            features_F = upload(features_F, hidden_D.device, dtype=hidden_D.dtype)
+            hidden_D = torch.cat([hidden_D, self.match(features_F)], dim=-1)
         inner = self.hidden(hidden_D).float()
         bias = None if self.out.bias is None else self.out.bias.float()
         # Autocast would round Q to bfloat16, in which different candidates tie.

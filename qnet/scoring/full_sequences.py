@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
@@ -129,7 +130,7 @@ def _continuations(prepared: Sequence[RenderedRequest]) -> list[Continuations]:
 
 def _logprobs_of(logits_AV: Tensor, tail: list[int]) -> list[float]:
     """log pi of each token of a continuation, predicted at the token before it."""
-    tokens_A = torch.tensor(tail, device=logits_AV.device)
+    tokens_A = upload(tail, logits_AV.device)
     logprobs: list[float] = token_logprobs(logits_AV[:-1], tokens_A).tolist()
     return logprobs
 

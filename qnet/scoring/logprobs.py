@@ -23,6 +23,7 @@ from qguide.qnet.engine.packed_model import (
 )
 from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qguide.qnet.scoring.score_plan import remember, segments
@@ -170,7 +171,7 @@ def _logprobs_after(logits_RV: torch.Tensor, wanted: Sequence[Sequence[int]]) ->
     rows = [row for row, tokens in enumerate(wanted) for _ in tokens]
     tokens = [token for tokens in wanted for token in tokens]
     device = logits_RV.device
-    rows_N, tokens_N = (torch.tensor(n, dtype=torch.long, device=device) for n in (rows, tokens))
+    rows_N, tokens_N = (upload(n, device, dtype=torch.long) for n in (rows, tokens))
     logits_RV = logits_RV.float()
     total_R = torch.logsumexp(logits_RV, dim=-1)
     logprobs: list[float] = (logits_RV[rows_N, tokens_N] - total_R[rows_N]).tolist()

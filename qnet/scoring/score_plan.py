@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qguide.qnet.engine.attention import PackedSegment, joined
 from qguide.qnet.engine.prefix_cache import Branch, Entry
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import Columns
 from qguide.qnet.scoring.rendered_requests import RenderedRequest
 
@@ -59,13 +60,14 @@ def _block(
     """The segment of some of the tree's tokens, which see each other and `seen`."""
     start, tree = len(request.history), request.tree
     chain = all(tree.before[token] == token - 1 for token in tokens[1:])
+    bias = None if chain else _hiding(torch.from_numpy(tree.visible(tokens)))
     return PackedSegment(
         buffer=entry.buffer,
         token_ids=tree.token_ids[tokens.start : tokens.stop],
         positions=[start + tree.depths[token] for token in tokens],
         column=start + tokens.start,
         seen=seen,
-        bias=None if chain else _hiding(torch.from_numpy(tree.visible(tokens))).to(like),
+        bias=None if bias is None else upload(bias, like.device, dtype=like.dtype),
         read=tuple(token - tokens.start for token in _within(read, tokens)),
     )
 

@@ -26,6 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import hub_name, model_folder
@@ -178,21 +179,25 @@ def sft_sequence(
 
 def sft_loss(model: PreTrainedModel, rows: Sequence[Sequence1D]) -> Loss:
     """Weighted sum of -log pi(token | all tokens before it), and the sum of the weights."""
-    ids_BT = pad_ids(rows).to(model.device)
-    weight_BT = pad_column(rows, "weight")[:, 1:].to(model.device)
-    chosen = weight_BT > 0
-    logits_NV = _logits_at(model, ids_BT[:, :-1], chosen).float()
-    nll_N = torch.nn.functional.cross_entropy(logits_NV, ids_BT[:, 1:][chosen], reduction="none")
-    weight_N = weight_BT[chosen]
-    return Loss((nll_N * weight_N).sum(), float(weight_N.sum()))
+    ids_BT, weight_BT = pad_ids(rows), pad_column(rows, "weight")[:, 1:]
+    # Chosen where they are: on the device, a mask would have the host wait for what it selects.
+    chosen = weight_BT.nonzero(as_tuple=True)
+    tokens_N, weight_N = ids_BT[:, 1:][chosen], weight_BT[chosen]
+    total = float(weight_N.sum())
+    ids_BT, tokens_N, weight_N, *places = (
+        upload(tensor, model.device) for tensor in (ids_BT[:, :-1], tokens_N, weight_N, *chosen)
+    )
+    logits_NV = _logits_at(model, ids_BT, tuple(places)).float()
+    nll_N = torch.nn.functional.cross_entropy(logits_NV, tokens_N, reduction="none")
+    return Loss((nll_N * weight_N).sum(), total)
 
 
-def _logits_at(model: PreTrainedModel, ids_BT: Tensor, chosen_BT: Tensor) -> Tensor:
+def _logits_at(model: PreTrainedModel, ids_BT: Tensor, places: tuple[Tensor, ...]) -> Tensor:
     """(N, V) logits of the next token at the chosen positions, as the model itself gives them."""
     # The logits are the largest tensor here. Some models scale or cap them after their output
     # layer, so it is not called alone; `logits_to_keep` takes no mask in transformers 5.19.
     keep_chosen = model.get_output_embeddings().register_forward_pre_hook(
-        lambda _, args: (args[0][chosen_BT],)
+        lambda _, args: (args[0][places],)
     )
     try:
         logits_NV: Tensor = model(input_ids=ids_BT, use_cache=False).logits

@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from qguide.qnet.engine.uploads import upload
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.algorithms.group_relative import (
     Normalization,
@@ -53,9 +54,9 @@ def groups_loss(
         packed: the replies and their groups.
     """
     device = policy_R.device
-    replies = [reply for group in packed.groups for reply in group.replies]
-    draws_R = torch.tensor([n for group in packed.groups for n in group.draws], device=device)
-    advantage_R = torch.tensor(
+    replies_R = upload([reply for group in packed.groups for reply in group.replies], device)
+    draws = [n for group in packed.groups for n in group.draws]
+    advantage_R = upload(
         [
             advantage
             for group in packed.groups
@@ -63,13 +64,14 @@ def groups_loss(
                 group.values, group.draws, normalization=objective.normalization
             )
         ],
-        device=device,
+        device,
     )
-    own_R = policy_R[replies]
-    loss_R = clipped_loss(own_R, old_R.to(device)[replies], advantage_R, clip=objective.clip)
+    own_R, old_R = policy_R[replies_R], upload(old_R, device)[replies_R]
+    loss_R = clipped_loss(own_R, old_R, advantage_R, clip=objective.clip)
     if objective.kl:
-        loss_R = loss_R + objective.kl * divergence(own_R, reference_R.to(device)[replies])
-    return Loss((draws_R * loss_R).sum(), float(draws_R.sum()))
+        reference_R = upload(reference_R, device)[replies_R]
+        loss_R = loss_R + objective.kl * divergence(own_R, reference_R)
+    return Loss((upload(draws, device) * loss_R).sum(), float(sum(draws)))
 
 
 @torch.no_grad()

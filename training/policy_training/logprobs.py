@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
 from qguide.training.q_training.validation import require_same, two_branches
@@ -28,16 +29,16 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
         attention_mask=inputs["attention_mask"].of_layers(model.config),
         position_ids=inputs["position_ids"],
         use_cache=False,
-        logits_to_keep=torch.tensor(list(row_of), device=device),
+        logits_to_keep=upload(list(row_of), device),
     ).logits[0]
-    rows_N = torch.tensor([row_of[tree.before[token]] for token in scored], device=device)
-    tokens_N = torch.tensor([tree.token_ids[token] for token in scored], device=device)
+    rows_N = upload([row_of[tree.before[token]] for token in scored], device)
+    tokens_N = upload([tree.token_ids[token] for token in scored], device)
     logprobs_N = token_logprobs(logits_RV[rows_N], tokens_N)
     index_of = {token: index for index, token in enumerate(scored)}
     owners = [i for i, reply in enumerate(tree.replies) for _ in reply]
     parts = [index_of[token] for reply in tree.replies for token in reply]
     sums_R = torch.zeros(len(tree.replies), device=device)
-    return sums_R.index_add(0, torch.tensor(owners, device=device), logprobs_N[parts])
+    return sums_R.index_add(0, upload(owners, device), logprobs_N[upload(parts, device)])
 
 
 @torch.no_grad()

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import PAPER_BETA
 from qguide.training.algorithms.dpo import dpo_loss, implicit_q
 from qguide.training.data.preferences import Level
@@ -134,20 +134,20 @@ def pairs_loss(
         beta: strength of the tie to the reference.
     """
     chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=beta)
-    weight_P = torch.tensor([weights.weight(pair) for pair in packed.pairs])
+    weights_P = [weights.weight(pair) for pair in packed.pairs]
     error_P = dpo_loss(chosen_q_P, rejected_q_P)
-    total = (weight_P.to(error_P.device) * error_P).sum()
+    total = (upload(weights_P, error_P.device) * error_P).sum()
     whole = [pair.chosen for pair in packed.pairs if pair.level == "trajectory"]
     if weights.sft and whole:
-        total = total - weights.sft * policy_R[whole].sum()
-    return Loss(total, len(packed.pairs) if weights.counts_alike else float(weight_P.sum()))
+        total = total - weights.sft * policy_R[upload(whole, policy_R.device)].sum()
+    return Loss(total, len(packed.pairs) if weights.counts_alike else sum(weights_P))
 
 
 def q_of_pairs(
     policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, beta: float
 ) -> tuple[Tensor, Tensor]:
     """(P,) implicit Q of the chosen and of the rejected side of each pair."""
-    q_R = implicit_q(policy_R, reference_R.to(policy_R.device), beta=beta)
+    q_R = implicit_q(policy_R, upload(reference_R, policy_R.device), beta=beta)
     chosen = [pair.chosen for pair in packed.pairs]
     rejected = [pair.rejected for pair in packed.pairs]
-    return q_R[chosen], q_R[rejected]
+    return q_R[upload(chosen, q_R.device)], q_R[upload(rejected, q_R.device)]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.text_model import load_causal_lm
@@ -106,7 +107,7 @@ def _loss_of_tree(
     outputs_TK = head.outputs(hidden_TD, features_of_tree(qnet, tree))
     error_T: Tensor | None = None
     if head.bins:
-        target_T = torch.tensor(tree.target, device=outputs_TK.device)
+        target_T = upload(tree.target, outputs_TK.device)
         error_T = hl_gauss_error(outputs_TK, target_T, head.edges(outputs_TK))
     loss = tree_loss(head.q_of(outputs_TK), tree, objective, error_T=error_T)
     if vocabulary_logits is None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
+from qguide.qnet.engine.uploads import upload
 from qguide.training.optimization.packed_trees import PackedTree, Pair
 from qguide.training.optimization.trainer import Loss
 
@@ -66,20 +67,19 @@ def tree_loss(
         q_T: Q at every token of the tree.
         error_T: error at each token; None computes the squared error.
     """
-    weight_T = torch.tensor(tree.weight)
     if error_T is None:
-        error_T = (q_T - torch.tensor(tree.target, device=q_T.device)) ** 2
-    total = (weight_T.to(q_T.device) * error_T).sum()
+        error_T = (q_T - upload(tree.target, q_T.device)) ** 2
+    total = (upload(tree.weight, q_T.device) * error_T).sum()
     if objective.ranking_weight and tree.pairs:
         ranking_P = softplus(-margins(q_T, tree.pairs) / objective.ranking_scale)
-        gap_P = label_gaps(tree.pairs).to(q_T.device) / objective.ranking_scale
+        gap_P = label_gaps(tree.pairs, q_T.device) / objective.ranking_scale
         counted_P = ranking_P * gap_P ** _POWER[objective.ranking]
         total = total + objective.ranking_weight * counted_P.sum()
     if objective.progress_weight and tree.successions:
         progress_S = margins(q_T, tree.successions)
-        error_S = (progress_S - label_gaps(tree.successions).to(q_T.device)) ** 2
+        error_S = (progress_S - label_gaps(tree.successions, q_T.device)) ** 2
         total = total + objective.progress_weight * error_S.sum()
-    return Loss(total, float(weight_T.sum()))
+    return Loss(total, sum(tree.weight))
 
 
 def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor:
@@ -121,20 +121,20 @@ def world_loss(
     ):
         if weight and token_of_place:
             places, tokens = zip(*token_of_place, strict=True)
-            logits_NV = vocabulary_logits(hidden_TD[list(places)]).float()
-            token_N = torch.tensor(tokens, device=logits_NV.device)
+            logits_NV = vocabulary_logits(hidden_TD[upload(places, hidden_TD.device)]).float()
+            token_N = upload(tokens, logits_NV.device)
             nll = cross_entropy(logits_NV, token_N, reduction="sum")
             total = total + weight * nll
     return total
 
 
-def label_gaps(pairs: Sequence[Pair]) -> Tensor:
+def label_gaps(pairs: Sequence[Pair], device: torch.device) -> Tensor:
     """(P,) first label minus second of each pair."""
-    return torch.tensor([better.q_value - worse.q_value for better, worse in pairs])
+    return upload([better.q_value - worse.q_value for better, worse in pairs], device)
 
 
 def margins(q_T: Tensor, pairs: Sequence[Pair]) -> Tensor:
     """(P,) Q of the first action of each pair minus Q of the second, its better one first."""
-    better = torch.tensor([a.position for a, _ in pairs])
-    worse = torch.tensor([b.position for _, b in pairs])
+    better = upload([a.position for a, _ in pairs], q_T.device, dtype=torch.long)
+    worse = upload([b.position for _, b in pairs], q_T.device, dtype=torch.long)
     return q_T[better] - q_T[worse]

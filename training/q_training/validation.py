@@ -8,6 +8,7 @@ from transformers import PretrainedConfig
 
 from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
@@ -30,7 +31,7 @@ def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
 def features_of_tree(qnet: QNet, tree: PackedTree) -> Tensor | None:
     """(T, F) the head's inputs besides the hidden states, on the net's device, if there are any."""
     features_TF = tree.features_TF
-    return None if features_TF is None else features_TF.to(qnet.device)
+    return None if features_TF is None else upload(features_TF, qnet.device)
 
 
 def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
@@ -142,7 +143,7 @@ def sibling_accuracy(
         if tree.pairs:
             margin_P = margins(q_T, tree.pairs)
             right_P = (margin_P > 0).float() + 0.5 * (margin_P == 0).float()
-            gap_P = label_gaps(tree.pairs).to(margin_P.device)
+            gap_P = label_gaps(tree.pairs, margin_P.device)
             right += float(right_P.sum())
             right_by_gap += float((right_P * gap_P).sum())
             pairs += len(tree.pairs)
