@@ -97,11 +97,15 @@ class DrawnRow(Row):
         count: how often it was drawn.
         greedy: whether it is the policy's greedy reply; None if that is unknown.
         reply: the candidate as a message, if it calls tools.
+        propensity: probability with which a random choice took it; None if none was made.
     """
 
     action: str
     count: Annotated[int, Field(ge=1)]
     greedy: bool | None = Field(default=None, exclude_if=lambda greedy: greedy is None)
+    propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
+        default=None, exclude_if=lambda share: share is None
+    )
     reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
 
 

@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pydantic import BaseModel, ConfigDict, Field
+
+_MILLION = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
@@ -15,6 +19,7 @@ class TokenUsage:
         completion_details: what it says of the completion tokens, for example how many of them
             were thoughts.
         replica: the server that answered, if a router says so; not compared.
+        cost: if the upstream says it.
     """
 
     prompt_tokens: int
@@ -22,6 +27,7 @@ class TokenUsage:
     cached_tokens: int = 0
     completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
     replica: str = field(default="", compare=False)
+    cost: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -42,7 +48,40 @@ def total_of(usages: Sequence[TokenUsage]) -> TokenUsage:
         completion_tokens=sum(spent.completion_tokens for spent in usages),
         cached_tokens=sum(spent.cached_tokens for spent in usages),
         completion_details=dict(details),
+        cost=sum_of_known([spent.cost for spent in usages]),
     )
+
+
+def sum_of_known(costs: Sequence[float | None]) -> float | None:
+    """Sum of the costs that are known; None if none is."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
+
+
+class Prices(BaseModel):
+    """Prices per million tokens, in any currency.
+
+    Attributes:
+        prompt: of tokens read.
+        completion: of tokens generated.
+        cached_prompt: of tokens read from the upstream's cache; None is the price of `prompt`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+    cached_prompt: float | None = Field(default=None, ge=0)
+
+    def cost_of(self, spent: TokenUsage) -> float:
+        """Cost of some tokens."""
+        cached_price = self.prompt if self.cached_prompt is None else self.cached_prompt
+        fresh_tokens = spent.prompt_tokens - spent.cached_tokens
+        return (
+            fresh_tokens * self.prompt
+            + spent.cached_tokens * cached_price
+            + spent.completion_tokens * self.completion
+        ) / _MILLION
 
 
 @dataclass(frozen=True, slots=True)

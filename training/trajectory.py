@@ -20,11 +20,13 @@ class Drawn:
     Attributes:
         count: how often it was drawn.
         greedy: whether it is the policy's greedy reply; None if that is unknown.
+        propensity: probability with which a random choice took it; None if none was made.
     """
 
     message: Message
     count: int = 1
     greedy: bool | None = None
+    propensity: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

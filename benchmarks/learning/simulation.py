@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.learning import changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
@@ -45,7 +46,7 @@ def simulate(
 ) -> Run:
     """One run in which every fit has a licence, the worst case for false promotion."""
     progress, chance = Progress(rules or Rules()), Random(seed)
-    changes: list[tuple[int, str]] = []
+    phases: list[tuple[int, str]] = []
     versions: list[tuple[int, int | None]] = []
     outcomes: list[float] = []
     for number in range(episodes):
@@ -66,13 +67,13 @@ def simulate(
                 FitLine(version=fitted, episodes=number + 1, licensed=True, reason=reason)
             )
         guided, phase = progress.version, progress.phase
-        while change := progress.due():
-            progress.apply(change.line(at=0.0))
+        while change := changes.due(progress):
+            progress.apply(change)
         if progress.phase != phase:
-            changes.append((number + 1, progress.phase))
+            phases.append((number + 1, progress.phase))
         if progress.version != guided:
             versions.append((number + 1, progress.version))
-    return Run(tuple(changes), tuple(versions), tuple(outcomes))
+    return Run(tuple(phases), tuple(versions), tuple(outcomes))
 
 
 def _arm(progress: Progress, chance: Random) -> tuple[Arm, int | None]:

@@ -297,6 +297,7 @@ class _Step:
                 scored_tokens=self._scored_tokens,
                 cached_tokens=self._cached_tokens,
                 cached_prompt_tokens=spent.cached_tokens,
+                cost=spent.cost,
                 judge=self._judge,
                 below_threshold=further,
             ),

@@ -23,6 +23,7 @@ class StepUsage:
         judge: requests to the judge that gave the Q-values, whose tokens are among the scored and
             cached ones; None for a trained Q model.
         below_threshold: of `refine` and `escalate`; included in the policy's tokens.
+        cost: of the policy's requests, if the upstream says it.
     """
 
     prompt_tokens: int
@@ -33,6 +34,7 @@ class StepUsage:
     paraphrasing: TokenUsage = NOTHING
     judge: JudgeUsage | None = None
     below_threshold: TokenUsage = NOTHING
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

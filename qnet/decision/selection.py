@@ -92,10 +92,14 @@ def ranking(
     return sorted(range(len(candidates)), key=place)
 
 
+EXPLORED: Final = "explored"
+"""Reason of a random choice."""
+
+
 def explore(prior: Prior, seed: int) -> Selection:
     """A random candidate: each effect is as likely as any other, however often it was drawn."""
     effects = list(dict.fromkeys(prior.effects))
-    return Selection(prior.effects.index(Random(seed).choice(effects)), "explored")
+    return Selection(prior.effects.index(Random(seed).choice(effects)), EXPLORED)
 
 
 def select(

@@ -58,7 +58,7 @@ class Licence(BaseModel):
         gain: outcome of the posterior minus that of `own`, with its 95 % interval by task.
         ceiling: share of pairs on whose order two halves of the outcomes agree.
         credit: correlation of the advantages of recorded actions with what was earned beyond
-            expectation, with its 95 % interval by task.
+            expectation, with its 95 % interval by task, and the number of those tasks.
         leads: the same correlation minus that of `votes`, of `greedy` and of both together
             (`prior`), where they are known.
         missing_decisions: about how many more would show the gain, if it is real.
@@ -78,5 +78,6 @@ class Licence(BaseModel):
     ceiling: Share | None = None
     credit: FiniteFloat | None = None
     credit_interval: Interval | None = None
+    credit_tasks: NonNegativeInt = 0
     leads: dict[str, LicenceLead] = Field(default_factory=dict)
     missing_decisions: NonNegativeInt | None = None

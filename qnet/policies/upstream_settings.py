@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, Secr
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.dialects.chat import MaxTokensName
 from qguide.qnet.policies.openai_compatible import UpstreamLimits
+from qguide.qnet.usage import Prices
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]
 DEFAULT_LIMITS: Final = UpstreamLimits()
@@ -39,6 +40,7 @@ class UpstreamSettings(BaseModel):
             per candidate.
         max_tokens_name: the parameter for the longest completion; OpenAI's reasoning models take
             `max_completion_tokens`.
+        prices: per million tokens, for what is told of the cost.
         connect_timeout_s: longest wait for a connection.
         max_answer_bytes: maximum size of an answer, compressed or decompressed; a larger one is
             aborted.
@@ -51,5 +53,6 @@ class UpstreamSettings(BaseModel):
     dialect: DialectName = "chat"
     n: Literal["one_request", "parallel"] = "one_request"
     max_tokens_name: MaxTokensName = "max_tokens"
+    prices: Prices | None = None
     connect_timeout_s: float = Field(default=DEFAULT_LIMITS.connect_timeout_s, gt=0)
     max_answer_bytes: int = Field(default=DEFAULT_LIMITS.max_answer_bytes, ge=1024)

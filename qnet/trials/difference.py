@@ -16,7 +16,7 @@ the difference moves, the same holds of a hypothesis such as "never above 0".
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _GRID: Final = 80
@@ -24,6 +24,12 @@ _GRID: Final = 80
 _HORIZON: Final = 60
 """Episodes at which the bets are sharpest: a trial that has to wait longer sees less difference."""
 _MOST_OF_FORTUNE: Final = 0.75
+_VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
+
+
+def level_of(number: int, *, alpha: float) -> float:
+    """Level of a trial's interval, half of it at each end; the lower ends add up to alpha."""
+    return 2 * alpha / (number * (number + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +57,32 @@ class _Weighed:
         self.weight += weight
 
 
+@dataclass(slots=True)
 class DifferenceSequence:
     """Running interval of the difference of mean outcomes, guided minus unguided.
 
-    Args:
+    Its fields are its whole state, so that it can be saved and go on elsewhere.
+
+    Attributes:
         alpha: probability that the true difference is ever outside; each end has half of it.
+        above, below: logarithms of the fortunes of the bets against each value.
+        arms: unguided and guided episodes.
     """
 
-    def __init__(self, *, alpha: float) -> None:
-        self._alpha = alpha
-        self._values = [-1 + 2 * i / _GRID for i in range(_GRID + 1)]
-        self._above = [0.0] * len(self._values)
-        self._below = [0.0] * len(self._values)
-        self._low, self._high = -1.0, 1.0
-        self._count = 0
-        self._outcomes, self._squares = 0.0, 0.0
-        self._arms = {True: _Weighed(), False: _Weighed()}
+    alpha: float
+    above: list[float] = field(default_factory=lambda: [0.0] * len(_VALUES))
+    below: list[float] = field(default_factory=lambda: [0.0] * len(_VALUES))
+    low: float = -1.0
+    high: float = 1.0
+    count: int = 0
+    outcomes: float = 0.0
+    squares: float = 0.0
+    arms: tuple[_Weighed, _Weighed] = field(default_factory=lambda: (_Weighed(), _Weighed()))
 
     @property
     def interval(self) -> Interval:
         """The interval of the episodes so far."""
-        return Interval(self._low, min(max(self._estimate, self._low), self._high), self._high)
+        return Interval(self.low, min(max(self._estimate, self.low), self.high), self.high)
 
     @property
     def more_to_show_a_gain(self) -> float:
@@ -80,10 +91,10 @@ class DifferenceSequence:
         The fortune of the bet against 0 grows by E log(1 + b X) = b m - b^2 E X^2 / 2 an episode,
         to the second order, if the difference m stays as it is.
         """
-        mean = self._outcomes / self._count if self._count else 0.5
+        mean = self.outcomes / self.count if self.count else 0.5
         bet = self._bet(max(mean, 1 - mean) / 0.5)
         growth = bet * self._estimate - bet**2 * self._variance / 2
-        missing = math.log(2 / self._alpha) - self._above[_GRID // 2]
+        missing = math.log(2 / self.alpha) - self.above[_GRID // 2]
         return max(missing, 0.0) / growth if growth > 0 else math.inf
 
     @property
@@ -92,7 +103,7 @@ class DifferenceSequence:
 
         Where all had the same one it is the difference of the plain means.
         """
-        guided, unguided = self._arms[True], self._arms[False]
+        unguided, guided = self.arms
         return guided.mean - unguided.mean if guided.weight and unguided.weight else 0.0
 
     def add(self, outcome: float, *, guided: bool, share: float) -> None:
@@ -102,36 +113,36 @@ class DifferenceSequence:
             outcome: in [0, 1].
             share: probability with which it was guided, in (0, 1).
         """
-        guess = (self._outcomes + 0.5) / (self._count + 1)
+        guess = (self.outcomes + 0.5) / (self.count + 1)
         x = (outcome - guess) / share if guided else -(outcome - guess) / (1 - share)
         widest = max(guess, 1 - guess) / min(share, 1 - share)
         bet = self._bet(widest)
-        self._count += 1
-        self._arms[guided].add(outcome, 1 / share if guided else 1 / (1 - share))
-        self._outcomes += outcome
-        self._squares += x * x
-        for i, value in enumerate(self._values):
-            self._above[i] += math.log1p(bet * (x - value))
-            self._below[i] += math.log1p(-bet * (x - value))
+        self.count += 1
+        self.arms[guided].add(outcome, 1 / share if guided else 1 / (1 - share))
+        self.outcomes += outcome
+        self.squares += x * x
+        for i, value in enumerate(_VALUES):
+            self.above[i] += math.log1p(bet * (x - value))
+            self.below[i] += math.log1p(-bet * (x - value))
         self._shrink()
 
     @property
     def _variance(self) -> float:
-        return (self._squares + 1) / (self._count + 1)
+        return (self.squares + 1) / (self.count + 1)
 
     def _bet(self, widest: float) -> float:
         """Share of the fortune, by what was seen before, that no outcome can lose."""
         sharpest = math.sqrt(
-            2 * math.log(2 / self._alpha) / (self._variance * max(_HORIZON, self._count))
+            2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count))
         )
         return min(sharpest, _MOST_OF_FORTUNE / (widest + 1))
 
     def _shrink(self) -> None:
         """Leave out the values that are refuted, from the ends; an interval never grows again."""
-        fortune = math.log(2 / self._alpha)
-        refuted = [v for v, k in zip(self._values, self._above, strict=True) if k >= fortune]
+        fortune = math.log(2 / self.alpha)
+        refuted = [v for v, k in zip(_VALUES, self.above, strict=True) if k >= fortune]
         if refuted:
-            self._low = max(self._low, refuted[-1])
-        refuted = [v for v, k in zip(self._values, self._below, strict=True) if k >= fortune]
+            self.low = max(self.low, refuted[-1])
+        refuted = [v for v, k in zip(_VALUES, self.below, strict=True) if k >= fortune]
         if refuted:
-            self._high = min(self._high, refuted[0])
+            self.high = min(self.high, refuted[0])

@@ -6,31 +6,32 @@ least `patience` episodes.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 _MOST_OF_FORTUNE: Final = 0.9
 
 
+@dataclass(slots=True)
 class DropDetector:
     """Alarm when outcomes in [0, 1] have fallen below a level, and since when.
 
-    Args:
-        patience: least mean number of episodes to an alarm where there is no drop.
-
     Attributes:
+        patience: least mean number of episodes to an alarm where there is no drop.
         since: number of episodes before the drop, as far as it is seen.
+        fortune: logarithm of what the gambler has.
+        count: number of episodes.
     """
 
-    def __init__(self, *, patience: float) -> None:
-        self._alarm = math.log(patience)
-        self._fortune = 0.0
-        self._count = 0
-        self.since = 0
+    patience: float
+    since: int = 0
+    fortune: float = 0.0
+    count: int = 0
 
     @property
     def dropped(self) -> bool:
         """True once there is an alarm, until outcomes recover."""
-        return self._fortune >= self._alarm
+        return self.fortune >= math.log(self.patience)
 
     def add(self, outcome: float, *, level: float) -> None:
         """Count one outcome.
@@ -38,8 +39,8 @@ class DropDetector:
         Args:
             level: mean outcome that is no drop, known before the outcome.
         """
-        if self._fortune <= 0:
-            self._fortune, self.since = 0.0, self._count
-        self._count += 1
+        if self.fortune <= 0:
+            self.fortune, self.since = 0.0, self.count
+        self.count += 1
         bet = min(1.0, _MOST_OF_FORTUNE / max(1 - level, 1e-9))
-        self._fortune += math.log1p(bet * (level - outcome))
+        self.fortune += math.log1p(bet * (level - outcome))

@@ -10,11 +10,13 @@ lines of `Message.text`, and their results as observations.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
+from qguide.qnet.action_key import message_key
+from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import (
     DrawnRow,
@@ -300,16 +302,30 @@ def _drawn(episode: Transcript, redact: Redact) -> dict[int, tuple[DrawnRow, ...
         others = {text for taken in offer.actions for text in taken.candidates}
         counts = {text: n for text, n in offer.counts.items() if text not in others}
         if sum(counts.values()) > 1 or offer.greedy:
+            propensities = _propensities(offer, counts)
             found[_depth(episode, offer.at)] = tuple(
                 DrawnRow(
                     action=redact(text),
                     count=count,
                     greedy=_is_greedy(offer, text),
+                    propensity=propensities.get(text),
                     reply=_calling_row(offer, text, redact),
                 )
                 for text, count in counts.items()
                 if count > 0
             )
+    return found
+
+
+def _propensities(offer: Offer, texts: Iterable[str]) -> dict[str, float]:
+    """Probability of each text where one was taken at random: the first of each effect may be."""
+    if offer.reason != EXPLORED or offer.propensity is None:
+        return {}
+    found, effects = {}, set[str]()
+    for text in texts:
+        effect = message_key(offer.calling.get(text) or Message("assistant", text))
+        found[text] = 0.0 if effect in effects else offer.propensity
+        effects.add(effect)
     return found
 
 

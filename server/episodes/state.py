@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, HistoryWindow, Message
+from qguide.qnet.usage import sum_of_known
 from qguide.server.episodes.learning_part import Arm, Shadowed, ShadowTally
 
 _NO_MESSAGES: Final = hashlib.sha256().hexdigest()
@@ -34,7 +35,8 @@ class Offer(_State):
         chosen: text of the chosen candidate.
         q_model: `name@version` of the Q model that guides this episode.
         policy: the policy that drew the candidates; "" if the agent sent its own.
-        completion_tokens: tokens drawn for this step.
+        prompt_tokens, completion_tokens: of this step's requests to the upstream.
+        cost: of those; None if it is not known.
         calling: text of each candidate that calls tools -> the candidate as a message; empty if
             episodes are not recorded.
         counts: how often each text was drawn.
@@ -62,7 +64,9 @@ class Offer(_State):
     chosen: str
     q_model: str
     policy: str = ""
+    prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost: FiniteFloat | None = Field(default=None, exclude_if=lambda cost: cost is None)
     calling: Mapping[str, Message] = Field(default={}, exclude_if=lambda calling: not calling)
     counts: Mapping[str, int] = {}
     greedy: str = Field(default="", exclude_if=lambda text: not text)
@@ -144,7 +148,7 @@ class Episode(_State):
             may say more than the caller wants to be written, and may come again.
         steps: number of distinct states that were guided.
         outside: number of those that were outside the Q model's domain.
-        completion_tokens: tokens drawn for all of its steps.
+        prompt_tokens, completion_tokens, cost: of all of its steps.
         last, before: the two latest of them.
         records: number of step records; 0 if episodes are not recorded.
         record_bytes: their size.
@@ -161,7 +165,9 @@ class Episode(_State):
     uid: str = Field(default_factory=lambda: secrets.token_hex(8))
     steps: int = 0
     outside: int = 0
+    prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost: float | None = Field(default=None, exclude_if=lambda cost: cost is None)
     last: Mark | None = None
     before: Mark | None = None
     records: int = 0
@@ -208,7 +214,9 @@ class Episode(_State):
             update={
                 "steps": self.steps if again else self.steps + 1,
                 "outside": self.outside + (offer.out_of_domain is True and not again),
+                "prompt_tokens": self.prompt_tokens + offer.prompt_tokens,
                 "completion_tokens": self.completion_tokens + offer.completion_tokens,
+                "cost": sum_of_known([self.cost, offer.cost]),
                 "before": self.before if again else self.last,
                 "last": mark,
                 "arm": self.arm if self.steps else offer.arm,

@@ -21,6 +21,7 @@ from qguide.qnet.types import AsyncScorer, Policy, ScoreRequest, ScoreResult
 from qguide.server.context.request_context import upstream_session
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode, Offer
+from qguide.server.guidance import learning_step
 from qguide.server.guidance.adaptive import comparable, previous_q
 from qguide.server.guidance.below_threshold import (
     action_policies,
@@ -30,7 +31,6 @@ from qguide.server.guidance.below_threshold import (
     threshold_settings,
 )
 from qguide.server.guidance.domain import DomainScorer, domain_of
-from qguide.server.guidance.learning_step import exploring, play_of, propensity_of, shadowed
 from qguide.server.guidance.long_history import (
     STEP,
     LongHistoryScorer,
@@ -42,6 +42,7 @@ from qguide.server.guidance.read_ahead import reading_ahead
 from qguide.server.guidance.readable_view import ViewScorer
 from qguide.server.guidance.selection import selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
 from qguide.server.observability.genai import record_draw, record_q_values, record_usage
@@ -99,11 +100,11 @@ class GuidedStepService:
         episode = await self.episodes.begin_step(
             options.episode_id, outcome=self.outcome, strict=not asked.agent_session
         )
-        play = await play_of(asked, episode, self.learning)
+        play = await learning_step.play_of(asked, episode, self.learning)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as q_model:
             asked = self._guidable(asked, q_model)
-            asked = exploring(asked, play)
+            asked = learning_step.exploring(asked, play)
             asked = comparable(asked, q_model, adaptive_wanted=bool(wanted))
             asked = await self._fitting(asked, q_model)
             asked, warnings = self._with_a_choice(asked)
@@ -142,6 +143,10 @@ class GuidedStepService:
             judge=q_model.judge is not None,
             action_policies=action_policies(decision, threshold, asked.policy.name),
         )
+        if self.learning is not None and (asked.no_q_model or play.q_model):
+            self.learning.spent(
+                play, extra_of(decision, learning_step.prices_of(asked, self.settings))
+            )
         await self._remember(asked, taken, q_model, play)
         require_not_stopped(decision, q_model)
         return taken
@@ -330,7 +335,9 @@ class GuidedStepService:
             chosen=decision.action.text,
             q_model=q_model.id,
             policy=asked.policy.name,
+            prompt_tokens=decision.usage.prompt_tokens,
             completion_tokens=decision.usage.completion_tokens,
+            cost=step_cost(decision, learning_step.prices_of(asked, self.settings)),
             counts=Counter(candidate.message.text for candidate in decision.candidates),
             greedy=decision.candidates[0].message.text if greedy else "",
             asked=asked.options.q_model or "",
@@ -344,9 +351,9 @@ class GuidedStepService:
             actions=action_rows(decision, taken.action_policies),
             out_of_domain=self._out_of_domain(asked, decision, q_model),
             shadow=q_model.shadow,
-            shadowed=await shadowed(asked, decision, play, self.settings),
+            shadowed=await learning_step.shadowed(asked, decision, play, self.settings),
             arm=play.arm,
-            propensity=None if play.arm is None else propensity_of(decision),
+            propensity=None if play.arm is None else learning_step.propensity_of(decision),
         )
         await self.episodes.end_step(
             asked.options.episode_id,

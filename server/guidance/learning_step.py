@@ -11,9 +11,10 @@ import structlog
 from qguide.qnet.action_key import effects_of
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.prior import prior_of
-from qguide.qnet.decision.selection import distinct, select
+from qguide.qnet.decision.selection import EXPLORED, distinct, select
 from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import ScoreRequest
+from qguide.qnet.usage import Prices
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.domain import domain_of, reason_outside
@@ -42,10 +43,15 @@ def exploring(asked: GuidedStepRequest, play: Play) -> GuidedStepRequest:
     """The request, of which all candidates are drawn where learning needs them.
 
     A random one is taken if the step explores, else the likeliest, with a version in the shadow.
+    Once the budget is spent, only what the agent asked for is drawn.
     """
-    several = asked.num_candidates > asked.n and asked.no_q_model is not None
-    if not several:
+    if asked.num_candidates <= asked.n:
         return asked
+    if asked.no_q_model is None:
+        return asked
+    if play.spent:
+        warning = f"the budget of learning ({play.spent}) is spent, so {asked.n} drawn"
+        return replace(asked, warnings=(*asked.warnings, warning))
     return replace(asked, explore=play.explore, shadowed=play.shadow is not None)
 
 
@@ -59,7 +65,7 @@ async def shadowed(
     model, messages = play.shadow, [candidate.message for candidate in decision.candidates]
     if model is None or len(messages) < 2:
         return None
-    prior = decision.prior if decision.reason == "explored" else None
+    prior = decision.prior if decision.reason == EXPLORED else None
     actual = prior.likeliest if prior else decision.chosen
     model.hold()
     try:
@@ -117,9 +123,15 @@ async def _shadow_choice(
     return select(messages, q_values, prior=prior, tau=tau).chosen
 
 
+def prices_of(asked: GuidedStepRequest, settings: Settings) -> Prices | None:
+    """The operator's prices of the policy's upstream."""
+    upstream = settings.upstreams.get(asked.policy.name)
+    return upstream.prices if upstream else None
+
+
 def propensity_of(decision: Decision) -> float:
     """Probability of the choice among the candidates, given whether the step explored."""
-    if decision.reason != "explored":
+    if decision.reason != EXPLORED:
         return 1.0
     return 1 / len(set(effects_of([candidate.message for candidate in decision.candidates])))
 

@@ -1,8 +1,7 @@
 """Changes of the agent that a Q model has not seen: of its prompt, its tools, or its states."""
 
-from collections import Counter, deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final
 
 from qguide.server.learning.lines import EpisodeLine
@@ -27,24 +26,26 @@ class Drifted:
     reason: str
 
 
+@dataclass(slots=True)
 class Drift:
     """Watches the episodes of a trial and of the guidance after it.
 
-    Args:
-        before: hashes of the prompts and tools of the episodes before.
+    Attributes:
+        before: hashes of the prompts and tools of the episodes before, and their numbers.
+        latest: number and hash of the latest episodes.
+        outside: number and share of steps outside the domain, of the latest guided ones.
     """
 
-    def __init__(self, before: Iterable[str] = ()) -> None:
-        self._before = Counter(before)
-        self._latest: deque[tuple[int, str]] = deque(maxlen=_IN_A_ROW)
-        self._outside: deque[tuple[int, float]] = deque(maxlen=_WATCHED)
+    before: dict[str, int] = field(default_factory=dict)
+    latest: list[tuple[int, str]] = field(default_factory=list)
+    outside: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, number: int, line: EpisodeLine) -> None:
         """Count an episode."""
         if line.arm is not None:
-            self._latest.append((number, line.arm.prompt))
+            self.latest = [*self.latest, (number, line.arm.prompt)][-_IN_A_ROW:]
             if line.arm.guided:
-                self._outside.append((number, line.outside))
+                self.outside = [*self.outside, (number, line.outside)][-_WATCHED:]
 
     @property
     def drifted(self) -> Drifted | None:
@@ -52,18 +53,19 @@ class Drift:
         return self._other_prompt() or self._other_states()
 
     def _other_prompt(self) -> Drifted | None:
-        prompts = {prompt for _, prompt in self._latest}
-        if len(self._latest) < _IN_A_ROW or len(prompts) > 1 or prompts & set(self._before):
+        prompts = {prompt for _, prompt in self.latest}
+        if len(self.latest) < _IN_A_ROW or len(prompts) > 1 or prompts & self.before.keys():
             return None
-        [(_, most)] = self._before.most_common(1) or [("", 0)]
-        if most == 0 or most < _COMMON * self._before.total():
+        before = Counter(self.before)
+        [(_, most)] = before.most_common(1) or [("", 0)]
+        if most == 0 or most < _COMMON * before.total():
             return None
         why = f"the system prompt or the tools of the latest {_IN_A_ROW} episodes are new"
-        return Drifted(self._latest[0][0], why)
+        return Drifted(self.latest[0][0], why)
 
     def _other_states(self) -> Drifted | None:
-        outside = sum(share for _, share in self._outside) / _WATCHED
-        if len(self._outside) < _WATCHED or outside <= _MOST_OUTSIDE:
+        outside = sum(share for _, share in self.outside) / _WATCHED
+        if len(self.outside) < _WATCHED or outside <= _MOST_OUTSIDE:
             return None
         why = f"{outside:.0%} of the steps of the latest {_WATCHED} guided episodes are outside"
-        return Drifted(self._outside[0][0], f"{why} what was learned")
+        return Drifted(self.outside[0][0], f"{why} what was learned")

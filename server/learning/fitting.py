@@ -23,13 +23,10 @@ from qguide.qnet.models.manifest import read_manifest
 from qguide.server.episodes.recorder import TREES
 from qguide.server.learning import limited_process
 from qguide.server.learning.lines import FitLine
-from qguide.server.learning.missing import missing_of
 from qguide.server.learning.progress import Progress
 from qguide.server.upstreams.child_environment import child_environment
 from qguide.server.upstreams.managed_process import ManagedProcess
 
-MOST_EPISODES: Final = 2_000
-"""The newest that a fit learns from: more take minutes, and are of an agent that has changed."""
 KEPT_VERSIONS: Final = 5
 _NAME: Final = "learned"
 _POLL_S: Final = 0.05
@@ -38,6 +35,14 @@ _WALL_PER_CPU: Final = 20
 _MOST_CHARACTERS: Final = 300
 _OUT_OF_CPU: Final = 128 + 24
 """Status of a child that the system ended for its CPU time."""
+_FEWEST_DECISIONS: Final = 20
+_FEWEST_TASKS: Final = 10
+"""Numbers below which the other figures say little."""
+_FEWEST_CREDIT_TASKS: Final = 20
+"""As for a licence by credit."""
+_LITTLE_ROOM: Final = 0.02
+_CHANCE: Final = 0.55
+"""Share of pairs in one order in two halves of the outcomes, of which chance has .5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ class Fitter:
         Args:
             folder: of the group, whose learner's lock is held.
         """
-        begun, episodes = progress.episodes.count, progress.newest(MOST_EPISODES)
+        begun, episodes = progress.episodes.count, progress.newest()
         if not episodes:  # a rollback came in between; a fit of no episodes would be one of all
             return None
         versions = folder / "versions"
@@ -90,7 +95,7 @@ class Fitter:
         return FitLine(
             version=version,
             episodes=begun,
-            licensed=licence is not None and licence.granted,
+            licensed=licence is not None and may_be_tried(licence),
             reason=f"the fit failed: {reason}" if licence is None else licence.reason,
             failed=licence is None,
             missing=missing_of(licence) if licence else "",
@@ -177,3 +182,50 @@ def _numbers(versions: Path) -> Iterator[int]:
     """Numbers of the versions that are there."""
     if versions.is_dir():
         yield from (int(path.name) for path in versions.iterdir() if path.name.isdigit())
+
+
+def may_be_tried(licence: Licence) -> bool:
+    """True for a Q model that a trial may compare with the agent.
+
+    A licence, by which an operator lets a model guide without a trial, asks for more than each of
+    the agent's own preferences, such as the vote of several candidates. An agent that is not guided
+    takes one draw, and the trial compares with that. So it is enough here that the actions that the
+    model prefers earned more than was expected.
+    """
+    credited = licence.credit_interval is not None and licence.credit_interval[0] > 0
+    return licence.granted or (credited and licence.credit_tasks >= _FEWEST_CREDIT_TASKS)
+
+
+def missing_of(licence: Licence) -> str:
+    """The one thing that a version lacks most to be tried; "" of one that may be."""
+    if may_be_tried(licence):
+        return ""
+    if licence.decisions < _FEWEST_DECISIONS or licence.tasks < _FEWEST_TASKS:
+        return (
+            f"too few decisions that differ in outcome: {licence.decisions} of {licence.tasks} "
+            f"tasks were held back, and a licence takes {_FEWEST_DECISIONS} of {_FEWEST_TASKS}; "
+            "more episodes of the same tasks, more exploration (QGUIDE_LEARN_EXPLORATION) and more "
+            "candidates bring them"
+        )
+    if (room := _room(licence)) is not None and room < _LITTLE_ROOM:
+        return (
+            f"no room: the best of the candidates is {max(room, 0.0):.3f} in outcome above the "
+            "agent's own choice; more candidates, or a higher temperature, make some"
+        )
+    if licence.ceiling is not None and licence.ceiling < _CHANCE:
+        return (
+            f"no signal: two halves of the outcomes agree on {licence.ceiling:.0%} of the pairs of "
+            "choices, where chance has 50%; the outcome hardly depends on these choices"
+        )
+    if more := licence.missing_decisions:
+        return f"too few decisions: about {more:,} more would show the gain, if it is real"
+    return (
+        "no signal: what it read in the episodes does not tell good choices from bad ones; other "
+        "tasks, or an outcome that says more than success, may help"
+    )
+
+
+def _room(licence: Licence) -> float | None:
+    """Outcome of the best candidate in hindsight, minus that of the agent's own choice."""
+    own, best = licence.choosers.get(licence.own), licence.choosers.get("oracle")
+    return None if own is None or best is None else best.outcome - own.outcome

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Final, Literal
@@ -17,7 +16,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.server.learning.change import Change
+from qguide.server.learning import changes
 from qguide.server.learning.ledger import Ledger
 from qguide.server.learning.lines import (
     AnyLine,
@@ -27,14 +26,18 @@ from qguide.server.learning.lines import (
     ModeLine,
     PhaseLine,
     SilentLine,
+    SpentLine,
+    StateLine,
 )
-from qguide.server.learning.progress import Progress
+from qguide.server.learning.progress import Progress, progress_of, state_in
 from qguide.server.learning.rules import Rules
 
 GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 """Names of groups, which are names of folders, too."""
 Order = Literal["pin", "forbid", "promote", "roll_back", "auto"]
 _MOST_PENDING: Final = 10_000
+_MOST_LINES: Final = 5_000
+"""Lines of a ledger that is replaced by their state: a second's reading at a start."""
 _MODES: Final[dict[Order, Mode]] = {"pin": "pinned", "forbid": "forbidden", "auto": "auto"}
 _log = structlog.get_logger(__name__)
 
@@ -62,7 +65,9 @@ class Group:
         self._lock = Lock()
         self._ledger = Ledger(folder)
         self.own: deque[PhaseLine] = deque(maxlen=_MOST_PENDING)
-        self._pending: deque[EpisodeLine] = deque(maxlen=_MOST_PENDING)
+        self._pending: deque[EpisodeLine | SpentLine] = deque(maxlen=_MOST_PENDING)
+        self._generation = 0
+        self._most_lines = _MOST_LINES
         self.follow()
 
     def follow(self) -> list[PhaseLine]:
@@ -70,8 +75,13 @@ class Group:
         with self._lock:
             return self._settle() if self._pending else self._catch_up()
 
-    def end(self, line: EpisodeLine) -> list[PhaseLine]:
-        """Count an episode, once; if the disk is full it is counted later."""
+    @property
+    def waits(self) -> bool:
+        """True if something could not be written yet."""
+        return bool(self._pending)
+
+    def end(self, line: EpisodeLine | SpentLine) -> list[PhaseLine]:
+        """Count an episode, once, or what was spent; if the disk is full it is counted later."""
         with self._lock:
             self._pending.append(line)
             return self._settle()
@@ -83,11 +93,11 @@ class Group:
             OSError: it cannot be written.
         """
         with self._lock, self._ledger.locked():
-            changes = self._catch_up()
+            found = self._catch_up()
             for line in lines:
                 if not self.progress.counted(line.episode):
                     self._write(line)
-            return changes
+            return found
 
     def fitted(self, line: FitLine) -> list[PhaseLine]:
         """Note the end of a fit.
@@ -96,9 +106,9 @@ class Group:
             OSError: it cannot be written.
         """
         with self._lock, self._ledger.locked():
-            changes = self._catch_up()
+            found = self._catch_up()
             self._write(line)
-            return [*changes, *self._decide()]
+            return [*found, *self._decide()]
 
     def order(self, order: Order) -> list[PhaseLine]:
         """Obey the operator.
@@ -108,11 +118,11 @@ class Group:
             OSError: it cannot be written.
         """
         with self._lock, self._ledger.locked():
-            changes = self._catch_up()
+            found = self._catch_up()
             wanted = self._ordered(order)
             if mode := _MODES.get(order):
                 self._write(ModeLine(mode=mode, at=self._clock()))
-            return [*changes, *map(self._change, wanted), *self._decide()]
+            return [*found, *map(self._change, wanted), *self._decide()]
 
     @contextmanager
     def learner(self) -> Iterator[bool]:
@@ -131,12 +141,16 @@ class Group:
     def _settle(self) -> list[PhaseLine]:
         try:
             with self._ledger.locked():
-                changes = self._catch_up()
+                found = self._catch_up()
                 while self._pending:
-                    if not self.progress.counted(self._pending[0].episode):
-                        self._write(self._pending[0])
+                    line = self._pending[0]
+                    known = isinstance(line, EpisodeLine) and self.progress.counted(line.episode)
+                    if not known:
+                        self._write(line)
                     self._pending.popleft()
-                return [*changes, *self._decide()]
+                decided = [*found, *self._decide()]
+                self._compact()
+                return decided
         except OSError as error:
             reason = error.strerror or type(error).__name__
             _log.error("learning_not_written", group=self.name, reason=reason)
@@ -144,24 +158,41 @@ class Group:
 
     def _catch_up(self) -> list[PhaseLine]:
         if self._ledger.restarted:
-            _log.warning("learning_restarted", group=self.name)
-            self.progress = Progress(self._rules)
             self._ledger.rewind()
-        changes = []
+            self.progress, self._generation = Progress(self._rules), 0
+        found = []
         for line in self._ledger.new():
-            self.progress.apply(line)
+            if isinstance(line, StateLine):
+                self.progress = progress_of(line.state, self._rules)
+                self._generation = line.generation
+            else:
+                self.progress.apply(line)
             if isinstance(line, PhaseLine):
-                changes.append(line)
-        return changes
+                found.append(line)
+        return found
+
+    def _compact(self) -> None:
+        """Replace a long ledger by the state that its lines make; on a full disk later."""
+        if self._ledger.lines <= self._most_lines:
+            return
+        line = StateLine(generation=self._generation + 1, state=state_in(self.progress))
+        try:
+            self._ledger.replace(line)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            _log.error("ledger_not_replaced", group=self.name, reason=reason)
+            self._most_lines = self._ledger.lines + _MOST_LINES // 10
+            return
+        self._generation, self._most_lines = line.generation, _MOST_LINES
 
     def _decide(self) -> list[PhaseLine]:
-        changes = []
-        while change := self.progress.due():
-            changes.append(self._change(change))
-        return changes
+        decided = []
+        while change := changes.due(self.progress):
+            decided.append(self._change(change))
+        return decided
 
-    def _change(self, change: Change) -> PhaseLine:
-        line = change.line(at=self._clock())
+    def _change(self, change: PhaseLine) -> PhaseLine:
+        line = change.model_copy(update={"at": self._clock()})
         self._write(line)
         self.own.append(line)
         return line
@@ -170,10 +201,10 @@ class Group:
         self._ledger.append(line)
         self.progress.apply(line)
 
-    def _ordered(self, order: Order) -> list[Change]:
+    def _ordered(self, order: Order) -> list[PhaseLine]:
         """The changes that an order makes."""
         now = self.progress
-        back = now.back(f"rolled back by the operator ({order})")
+        back = changes.back(now, f"rolled back by the operator ({order})")
         match order:
             case "forbid" if now.phase != "collecting":
                 return [back]
@@ -187,7 +218,7 @@ class Group:
                 return self._promoted()
         return []
 
-    def _promoted(self) -> list[Change]:
+    def _promoted(self) -> list[PhaseLine]:
         now = self.progress
         if now.mode == "forbidden":
             raise InvalidRequestError(
@@ -199,7 +230,7 @@ class Group:
             said = "it guides already" if guiding else "no fit since the last change has a licence"
             raise InvalidRequestError(f"nothing can be promoted: {said}; see GET /v1/learning")
         if now.phase != "collecting":
-            return [now.promoted(newest, "promoted by the operator")]
-        began = now.begun(newest, "begun by the operator")
-        guides = replace(now.promoted(newest, "promoted by the operator"), trial=began.trial)
-        return [began, guides]
+            return [changes.promoted(now, newest, "promoted by the operator")]
+        began = changes.begun(now, newest, "begun by the operator")
+        guides = changes.promoted(now, newest, "promoted by the operator")
+        return [began, guides.model_copy(update={"trial": began.trial})]

@@ -1,9 +1,12 @@
 """Ledger of learning: an append-only file of lines that several processes write and follow.
 
     <folder>/ledger.jsonl        one line a record, on the disk before it counts
+    <folder>/ledger.jsonl.new    the next ledger while it is written; its one line is the state
     <folder>/ledger.jsonl.lock   held while lines are read, decided upon and written
 
-A line that a crash or a full disk cut short was never counted; the next writer removes it.
+A line that a crash or a full disk cut short was never counted; the next writer removes it. A ledger
+that has grown is replaced by a line of the state that its lines make; its first bytes, which have
+the number of the ledgers before it, tell other processes that it is another.
 """
 
 import os
@@ -17,9 +20,11 @@ import structlog
 from filelock import FileLock
 from pydantic import ValidationError
 
-from qguide.server.learning.lines import LINES, AnyLine
+from qguide.server.learning.lines import LINES, AnyLine, StateLine
 
 LEDGER: Final = "ledger.jsonl"
+_HEAD: Final = 48
+"""First bytes, by which ledgers are told apart."""
 _LOCK_TIMEOUT_S: Final = 30.0
 """Writing takes milliseconds; a lock held for longer belongs to a process that hangs."""
 _log = structlog.get_logger(__name__)
@@ -27,6 +32,9 @@ _log = structlog.get_logger(__name__)
 
 class Ledger:
     """The lines of a folder; used by one thread at a time.
+
+    Attributes:
+        lines: number of those that were read and written.
 
     Raises:
         OSError: the folder cannot be made.
@@ -36,15 +44,17 @@ class Ledger:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = folder / LEDGER
         self._read = 0
+        self._head = b""
+        self.lines = 0
 
     @property
     def restarted(self) -> bool:
-        """True if the file is shorter than what was read: it was removed or replaced."""
-        return self._size() < self._read
+        """True if the file is not the one that was read: it was removed or replaced."""
+        return self._size() < self._read or not self._head_now().startswith(self._head)
 
     def rewind(self) -> None:
         """Let `new` begin with the first line again."""
-        self._read = 0
+        self._read, self._head, self.lines = 0, b"", 0
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -65,7 +75,7 @@ class Ledger:
             for row in file:
                 if not row.endswith(b"\n"):
                     return  # still being written, or cut short
-                self._read += len(row)
+                self._went_on(row)
                 try:
                     yield LINES.validate_json(row)
                 except ValidationError:
@@ -90,7 +100,38 @@ class Ledger:
             except OSError:
                 file.truncate(self._read)
                 raise
+        self._went_on(row)
+
+    def replace(self, line: StateLine) -> None:
+        """Begin a new ledger with this line; the lock is held, and all lines have been read.
+
+        Raises:
+            OSError: it cannot be written; the ledger is as before.
+        """
+        row = line.model_dump_json().encode() + b"\n"
+        new = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(row)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self._path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
+        self.rewind()
+        self._went_on(row)
+
+    def _went_on(self, row: bytes) -> None:
+        self._head = self._head or row[:_HEAD]
         self._read += len(row)
+        self.lines += 1
+
+    def _head_now(self) -> bytes:
+        if not self._head:
+            return b""
+        with self._path.open("rb") as file:
+            return file.read(_HEAD)
 
     def _size(self) -> int:
         try:

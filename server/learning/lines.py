@@ -1,6 +1,6 @@
-"""Lines of the ledger of learning: ends of episodes, fits, changes of the phase, and orders."""
+"""Lines of the ledger of learning: episodes, fits, changes of the phase, orders and costs."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
@@ -23,6 +23,10 @@ Event = Literal[
 """Kind of a change: of the phase, of the version that is tried, or one that is not tried."""
 
 
+Cost = Annotated[FiniteFloat, Field(ge=0)]
+"""In the currency of the operator's prices, or of the upstream."""
+
+
 class EpisodeLine(Row):
     """An episode with an outcome.
 
@@ -31,6 +35,8 @@ class EpisodeLine(Row):
         outcome: its reward, cut to 0 and 1.
         arm: how it was played; None if the caller chose a Q model.
         recorded: it can be learned from.
+        prompt_tokens, completion_tokens: of all of its requests to the upstream.
+        cost: of those; None if there are no prices.
         outside: share of its steps that were outside the domain of what guided it.
         shadow: what a version in the shadow would have chosen; None without one.
     """
@@ -40,7 +46,9 @@ class EpisodeLine(Row):
     outcome: Annotated[FiniteFloat, Field(ge=0, le=1)]
     arm: Arm | None
     recorded: bool = True
+    prompt_tokens: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
+    cost: Cost | None = Field(default=None, exclude_if=lambda cost: cost is None)
     outside: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
     shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
 
@@ -83,6 +91,8 @@ class PhaseLine(Row):
     """A change, and the state after it.
 
     Attributes:
+        event: its kind.
+        phase: after it.
         trial: number of the trial that begins, or that has ended.
         since: ends of episodes before the first one that is still learned from.
         version: the version that guides; None: none.
@@ -102,7 +112,7 @@ class PhaseLine(Row):
     challenger: int | None = None
     refused: NonNegativeInt = 0
     reason: str
-    at: FiniteFloat
+    at: FiniteFloat = 0.0
 
 
 class ModeLine(Row):
@@ -113,5 +123,32 @@ class ModeLine(Row):
     at: FiniteFloat
 
 
-AnyLine = EpisodeLine | SilentLine | FitLine | PhaseLine | ModeLine
+class SpentLine(Row):
+    """Candidates that learning had drawn, beside the one of each step that the agent would draw.
+
+    Attributes:
+        tokens: read and generated.
+        at: Unix time in seconds at which it was noted.
+    """
+
+    kind: Literal["spent"] = "spent"
+    tokens: NonNegativeInt
+    cost: Cost = 0.0
+    at: FiniteFloat
+
+
+class StateLine(Row):
+    """State after all lines before, which it replaces; always the first line.
+
+    Attributes:
+        generation: number of ledgers before this one.
+        state: of `qguide.server.learning.progress.Progress`.
+    """
+
+    kind: Literal["state"] = "state"
+    generation: Annotated[int, Field(ge=1)]
+    state: dict[str, Any]
+
+
+AnyLine = EpisodeLine | SilentLine | FitLine | PhaseLine | ModeLine | SpentLine | StateLine
 LINES: TypeAdapter[AnyLine] = TypeAdapter(Annotated[AnyLine, Field(discriminator="kind")])

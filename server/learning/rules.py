@@ -1,6 +1,42 @@
 """Rules of learning: when it fits, how it tries what it learned, and how sure it has to be."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from qguide.qnet.trials.difference import level_of
+from qguide.server.settings.learning import LearningSettings
+
+Period = Literal["hour", "day"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Most that may be spent on candidates that learning has drawn; None: no limit.
+
+    Attributes:
+        tokens: read and generated.
+        cost: in the currency of the prices.
+    """
+
+    tokens: int | None = None
+    cost: float | None = None
+    period: Period = "day"
+
+    @property
+    def seconds(self) -> float:
+        """Length of the period, which ends now."""
+        return 3600.0 if self.period == "hour" else 86400.0
+
+    def is_spent(self, tokens: int, cost: float) -> bool:
+        """True if that much leaves nothing."""
+        no_tokens = self.tokens is not None and tokens >= self.tokens
+        return no_tokens or (self.cost is not None and cost >= self.cost)
+
+    def __str__(self) -> str:
+        """The limits in words."""
+        limits = [] if self.tokens is None else [f"{self.tokens:,} tokens"]
+        limits += [] if self.cost is None else [f"a cost of {self.cost:g}"]
+        return f"{' or '.join(limits)} {'an hour' if self.period == 'hour' else 'a day'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,8 +48,10 @@ class Rules:
         exploration: share of the steps, while nothing guides, that take a random candidate.
         control: share of the episodes that stay unguided.
         alpha: probability that a Q model that is not better ever guides, over all trials together.
-        most_in_trial: episodes after which a trial ends without a result.
+        most_in_trial: episodes after which a trial ends without a result, unless as many more are
+            expected to show a gain; it ends after twice as many.
         patience: least mean number of guided episodes to a rollback where nothing is worse.
+        budget: of each group.
     """
 
     every: int = 25
@@ -22,7 +60,23 @@ class Rules:
     alpha: float = 0.05
     most_in_trial: int = 300
     patience: float = 100.0
+    budget: Budget = field(default_factory=Budget)
+
+    @classmethod
+    def of(cls, settings: LearningSettings) -> Self:
+        """The rules of a server's settings."""
+        return cls(
+            every=settings.learn_every,
+            exploration=settings.learn_exploration,
+            control=settings.learn_control,
+            alpha=settings.learn_alpha,
+            budget=Budget(
+                settings.learn_budget_tokens,
+                settings.learn_budget_cost,
+                settings.learn_budget_period,
+            ),
+        )
 
     def alpha_of(self, trial: int) -> float:
-        """Level of a trial's interval, half of it at each end; the lower ends add up to alpha."""
-        return 2 * self.alpha / (trial * (trial + 1))
+        """Level of the interval of a trial, or of a challenge."""
+        return level_of(trial, alpha=self.alpha)

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from qguide.server.episodes.learning_part import Arm
+from qguide.server.episodes.state import Episode
+from qguide.server.learning.cost import Spent
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
+from qguide.server.learning.rules import Budget
 from qguide.server.q_models.served import ServedQModel
 
 
@@ -20,6 +23,8 @@ class Play:
         explore: seed of a random choice where no Q model chooses; None: nothing is random.
         shadow: a newer version whose choice is recorded, and not taken; None: none.
         shadow_version: its number.
+        group: whose learning has the candidates drawn; "" if it has not.
+        spent: the budget in words, once nothing of it is left; one candidate is drawn then.
     """
 
     arm: Arm | None = None
@@ -27,6 +32,8 @@ class Play:
     explore: int | None = None
     shadow: ServedQModel | None = None
     shadow_version: int = 0
+    group: str = ""
+    spent: str = ""
 
 
 @dataclass(slots=True)
@@ -39,6 +46,7 @@ class Seat:
         episodes: ends of episodes so far.
         models: the versions that are loaded, by number.
         version, challenger, candidate: those that guide, and the one in the shadow; None: none.
+        spent, pending: on candidates, in the budget's period and since that was noted.
         loads_again_s: versions that could not be loaded, and the time of the loop before which
             that is not tried again.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
@@ -55,10 +63,17 @@ class Seat:
     version: int | None = None
     challenger: int | None = None
     candidate: int | None = None
+    spent: Spent = field(default_factory=Spent)
+    pending: Spent = field(default_factory=Spent)
     loads_again_s: dict[int, float] = field(default_factory=dict)
     fits_again_s: float = 0.0
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def over_budget(self, budget: Budget) -> bool:
+        """True if nothing of it is left."""
+        both = self.spent.plus(self.pending)
+        return budget.is_spent(both.tokens, both.cost)
 
     def model(self, version: int | None) -> ServedQModel | None:
         """The version of that number, if it is loaded."""
@@ -70,6 +85,33 @@ class Seat:
             return None
         newer = self.model(self.challenger) if arm.challenger else None
         return newer or self.model(self.version)
+
+
+def play_of(
+    seat: Seat, place: str, episode: Episode | None, arm: Arm, *, exploration: float
+) -> Play:
+    """The part of an episode's next step.
+
+    Args:
+        exploration: share of the steps that take a random candidate while nothing guides.
+    """
+    guide, newer = seat.guide(arm), seat.model(seat.candidate)
+    shadow, explore = None if newer is guide else newer, None
+    if not arm.guided:
+        if seat.phase != "collecting":
+            return Play(arm)
+        step = episode.steps if episode else 0
+        if point_of(hash_of("explore", place, seat.episodes, step)) < exploration:
+            explore = hash_of("candidate", place, seat.episodes, step)
+    draws = guide is not None or shadow is not None or explore is not None
+    return Play(
+        arm,
+        guide,
+        explore=explore,
+        shadow=shadow,
+        shadow_version=seat.candidate or 0,
+        group=seat.group.name if draws else "",
+    )
 
 
 def arm_of(seat: Seat, place: str, prompt: str) -> Arm:

@@ -5,6 +5,7 @@ processes, and a version is loaded before any episode is guided by it.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
@@ -18,13 +19,20 @@ import structlog
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.server.context.request_context import calling_key, owner_of, scoped_episode_id
 from qguide.server.episodes.state import Episode
+from qguide.server.learning.cost import Spent
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
-from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine
+from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.rules import Rules
-from qguide.server.learning.seat import Play, Seat, arm_of, hash_of, point_of
+from qguide.server.learning.seat import Play, Seat, arm_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
-from qguide.server.learning.state import LearningState, state_of
+from qguide.server.learning.state import (
+    CurveState,
+    LearningState,
+    curve_of,
+    extra_figures,
+    state_of,
+)
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.q_models.build import Models, open_q_model
 from qguide.server.q_models.served import ServedQModel
@@ -35,6 +43,7 @@ LEARNING: Final = "learning"
 KEYLESS: Final = "_"
 _NAME: Final = "learned"
 _FOLLOW_S: Final = 1.0
+_NOTE_S: Final = 10.0
 _AFTER_FAILURE_S: Final = 60.0
 _PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 _log = structlog.get_logger(__name__)
@@ -51,12 +60,7 @@ class Learning:
         self._settings = settings
         self._models = models
         self._folder = folder / LEARNING
-        self.rules = Rules(
-            every=settings.learn_every,
-            exploration=settings.learn_exploration,
-            control=settings.learn_control,
-            alpha=settings.learn_alpha,
-        )
+        self.rules = Rules.of(settings)
         limits = FitLimits(settings.learn_cpu_s, settings.learn_memory_mb * 1024**2)
         self._fitter = Fitter(folder, limits)
         self._one_fit = asyncio.Semaphore(1)
@@ -64,6 +68,7 @@ class Learning:
         self._open = OpenEpisodes(settings.learn_silence_s)
         self._opening = asyncio.Lock()
         self._seats: dict[str, Seat] = {}
+        self._notes_at_s = 0.0
 
     def group_of(self, key: str | None) -> str:
         """Name of the group that a key's episodes teach."""
@@ -85,25 +90,21 @@ class Learning:
             return Play()
         seat = await self._seat(self.group_of(calling_key()))
         place = scoped_episode_id(episode_id)
-        begun = episode is not None and episode.steps > 0
-        arm = episode.arm if episode and begun else arm_of(seat, place, prompt())
+        spent = str(self.rules.budget) if seat.over_budget(self.rules.budget) else ""
+        if episode is not None and episode.steps > 0:
+            arm = episode.arm
+        else:  # an episode that could not be guided takes no part in a trial
+            arm = None if spent else arm_of(seat, place, prompt())
         if arm is None:
-            return Play()
-        guide, newer = seat.guide(arm), seat.model(seat.candidate)
-        shadow = None if newer is guide else newer
-        if arm.guided:
-            return Play(arm, guide, shadow=shadow, shadow_version=seat.candidate or 0)
-        if seat.phase != "collecting":
-            return Play(arm)
-        step = episode.steps if episode else 0
-        seed = hash_of("explore", place, seat.episodes, step)
-        explores = point_of(seed) < self.rules.exploration
-        return Play(
-            arm,
-            explore=hash_of("candidate", place, seat.episodes, step) if explores else None,
-            shadow=shadow,
-            shadow_version=seat.candidate or 0,
-        )
+            return Play(spent=spent)
+        play = play_of(seat, place, episode, arm, exploration=self.rules.exploration)
+        return Play(arm, spent=spent) if play.group and spent else play
+
+    def spent(self, play: Play, extra: Spent) -> None:
+        """Note what a step of learning has had drawn beside the agent's own candidate."""
+        if play.group:
+            seat = self._seats[play.group]
+            seat.pending = seat.pending.plus(extra)
 
     async def asked(self, episode: Episode | None) -> ServedQModel | None:
         """The version that scores candidates of the caller's own; None: as without learning.
@@ -128,7 +129,9 @@ class Learning:
             outcome=min(max(episode.outcome.reward, 0.0), 1.0),
             arm=episode.arm,
             recorded=episode.recorded,
+            prompt_tokens=episode.prompt_tokens,
             completion_tokens=episode.completion_tokens,
+            cost=episode.cost,
             outside=min(episode.outside / max(episode.steps, 1), 1.0),
             shadow=episode.shadow,
         )
@@ -149,13 +152,40 @@ class Learning:
         """The state of a group."""
         seat = await self._seat(group)
         async with seat.lock:
-            return state_of(group, seat.group.progress, self.rules, share=seat.share)
+            return state_of(
+                group,
+                seat.group.progress,
+                self.rules,
+                share=seat.share,
+                spent=seat.spent.plus(seat.pending),
+            )
+
+    async def curve(self, group: str) -> CurveState:
+        """Success over the episodes of a group."""
+        seat = await self._seat(group)
+        async with seat.lock:
+            return curve_of(group, seat.group.progress)
+
+    async def groups(self) -> tuple[LearningState, ...]:
+        """The state of every group that has learned here."""
+        return tuple([await self.state(name) for name in sorted(self._seats)])
 
     async def follow(self) -> None:
         """Follow what other replicas write, end silent episodes, and fit where a fit is due."""
         await self._end_silent()
         for seat in list(self._seats.values()):
             await self._change(seat, seat.group.follow)
+        if asyncio.get_running_loop().time() >= self._notes_at_s:
+            await self._note_spent()
+
+    async def _note_spent(self) -> None:
+        """Write what was spent, so that replicas and later processes count it."""
+        self._notes_at_s = asyncio.get_running_loop().time() + _NOTE_S
+        for seat in list(self._seats.values()):
+            if seat.pending.tokens and not seat.group.waits:
+                spent, seat.pending = seat.pending, Spent()
+                line = SpentLine(tokens=spent.tokens, cost=spent.cost, at=time.time())
+                await self._change(seat, partial(seat.group.end, line))
 
     async def _end_silent(self) -> None:
         silent: dict[str, list[SilentLine]] = {}
@@ -180,6 +210,7 @@ class Learning:
             self._fitter.stop()
             fits = [seat.fitting for seat in self._seats.values() if seat.fitting]
             await asyncio.gather(following, *fits, return_exceptions=True)
+            await self._note_spent()
             if self._webhook is not None:
                 await self._webhook.close()
 
@@ -222,6 +253,7 @@ class Learning:
         challenged = seat.share > 0 and seat.model(challenger) is not None
         seat.challenger_share = progress.challenger_share if challenged else 0.0
         seat.episodes = progress.episodes.count
+        seat.spent = progress.spending.since(time.time() - self.rules.budget.seconds)
         for change in changes:
             _log.info(
                 "learning_phase",
@@ -232,30 +264,23 @@ class Learning:
                 version=change.version,
             )
         while seat.group.own:
-            self._told(seat.group.name, seat.group.own.popleft())
-        interval = progress.interval
+            own = seat.group.own.popleft()
+            self._tell(own.event, seat.group.name, own.version, own.reason, phase=own.phase)
+        interval, latest = progress.interval, progress.latest
         self._models.runtime.metrics.show_learning(
             seat.group.name,
-            phase=progress.phase,
-            phases=_PHASES,
-            episodes={"guided": progress.guided.count, "unguided": progress.control.count},
+            phase={name: float(name == progress.phase) for name in _PHASES},
+            episodes={"guided": latest.guided.count, "unguided": latest.control.count},
+            extra=extra_figures(progress),
             difference={"low": interval.low, "estimate": interval.estimate, "high": interval.high},
+            spent={"tokens": seat.spent.tokens, "cost": seat.spent.cost},
         )
 
-    def _told(self, group: str, change: PhaseLine) -> None:
-        """Tell the operator of a change that this process has made."""
-        if self._webhook is None:
-            return
-        self._webhook.tell(
-            f"learning.{change.event}",
-            {
-                "group": group,
-                "phase": change.phase,
-                "version": change.version,
-                "reason": change.reason,
-            },
-            at=change.at,
-        )
+    def _tell(self, event: str, group: str, version: int | None, reason: str, **more: str) -> None:
+        """Tell the operator of what this process has done."""
+        if self._webhook is not None:
+            told = {"group": group, "version": version, "reason": reason}
+            self._webhook.tell(f"learning.{event}", told | more)
 
     async def _serve(self, seat: Seat, versions: set[int]) -> None:
         """Serve these versions; requests that hold another end with it.
@@ -331,9 +356,8 @@ class Learning:
             outcome=outcome,
             reason=line.reason,
         )
-        if line.failed and self._webhook is not None:
-            told = {"group": group.name, "version": line.version, "reason": line.reason}
-            self._webhook.tell("learning.failed", told)
+        if line.failed:
+            self._tell("failed", group.name, line.version, line.reason)
 
 
 def check_learning(settings: Settings) -> None:

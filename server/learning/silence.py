@@ -1,6 +1,7 @@
 """Episodes of which nothing was heard for long: they end as unknown, and are no failures."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
 from typing import Final
 
 from qguide.server.episodes.learning_part import Arm
@@ -42,26 +43,39 @@ class OpenEpisodes:
         return found
 
 
+@dataclass(slots=True)
 class Silent:
-    """Episodes that ended as unknown, by their arm."""
+    """Episodes that ended as unknown, by their arm.
 
-    def __init__(self) -> None:
-        self._arms: dict[str, Arm | None] = {}
+    Attributes:
+        latest: those whose outcome may still come, with their arm.
+        older: number of the others by "trial guided".
+    """
+
+    latest: dict[str, Arm | None] = field(default_factory=dict)
+    older: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: SilentLine) -> None:
         """Count one, once."""
-        self._arms[line.episode] = line.arm
+        self.latest[line.episode] = line.arm
+        if len(self.latest) > _MOST_OPEN:
+            arm = self.latest.pop(next(iter(self.latest)))
+            self.older[_way(arm)] = self.older.get(_way(arm), 0) + 1
 
     def heard(self, episode: str) -> None:
         """Take back one whose outcome came late."""
-        self._arms.pop(episode, None)
+        self.latest.pop(episode, None)
 
     def count(self, *, trial: int, guided: bool) -> int:
         """Number of those of a trial that were guided, or not."""
-        arms = [arm for arm in self._arms.values() if arm is not None and arm.trial == trial]
-        return sum(arm.guided == guided for arm in arms)
+        way = f"{trial} {guided}"
+        return Counter(map(_way, self.latest.values()))[way] + self.older.get(way, 0)
 
     @property
     def total(self) -> int:
         """Number of all."""
-        return len(self._arms)
+        return len(self.latest) + sum(self.older.values())
+
+
+def _way(arm: Arm | None) -> str:
+    return "" if arm is None else f"{arm.trial} {arm.guided}"

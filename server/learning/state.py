@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from pydantic import Field
 
 from qguide.qnet.trials.difference import Interval
-from qguide.server.learning.lines import Mode, Phase
+from qguide.server.learning.cost import Spent
+from qguide.server.learning.curve import Mean
+from qguide.server.learning.lines import Event, Mode, Phase
 from qguide.server.learning.progress import Progress
-from qguide.server.learning.rules import Rules
-from qguide.server.learning.shadow import DECISIONS
+from qguide.server.learning.rules import Budget, Period, Rules
 from qguide.server.learning.tally import Tally
+from qguide.server.learning.trials import DECISIONS
 from qguide.server.messages.schemas import Body
 
 
@@ -20,6 +22,8 @@ class ArmState(Body):
     episodes: int
     mean: float = Field(description="mean outcome, from 0 to 1; 0 of none")
     tokens: float = Field(description="mean completion tokens of an episode, candidates included")
+    prompt_tokens: float = Field(description="mean tokens that its requests to the upstream read")
+    cost: float | None = Field(description="mean cost of an episode; null without prices")
     unknown: int = Field(
         default=0, description="further ones that fell silent: no outcome, so no part of the mean"
     )
@@ -68,6 +72,66 @@ class ChallengeState(Body):
     difference: DifferenceState = Field(description="newer minus present mean outcome")
 
 
+class CostState(Body):
+    """Extra cost of guidance, and what the budget leaves of it."""
+
+    tokens: float = Field(
+        description="mean tokens, read and generated, of a guided minus an unguided episode since "
+        "the latest trial began; 0 until there are both"
+    )
+    cost: float | None = Field(description="the same in money; null without prices")
+    tokens_per_success: float | None = Field(
+        description="extra tokens for each success gained, or for an outcome of 1 gained; null "
+        "while no gain is seen"
+    )
+    cost_per_success: float | None
+    spent_tokens: int = Field(
+        description="of candidates beside the agent's own, in the latest hour or day"
+    )
+    spent_cost: float
+    period: Period = Field(description="of the budget")
+    budget_tokens: int | None
+    budget_cost: float | None
+    spent: bool = Field(description="nothing is left: one candidate a step is drawn meanwhile")
+
+
+class CurvePoint(Body):
+    """Mean outcome of some episodes, and its 95 % interval; null without one."""
+
+    episodes: int
+    low: float
+    mean: float | None
+    high: float
+
+
+class CurveBlock(Body):
+    """Episodes one after the other."""
+
+    first: int = Field(description="number of its first episode, from 1")
+    last: int
+    guided: CurvePoint
+    unguided: CurvePoint
+
+
+class CurveChange(Body):
+    """A change of the phase, or of the version."""
+
+    episode: int = Field(description="episodes before it")
+    event: Event
+    phase: Phase
+    version: int | None
+    reason: str
+    at: float = Field(description="Unix time in seconds")
+
+
+class CurveState(Body):
+    """Success over episodes; blocks grow, so that there are never more than 80."""
+
+    group: str
+    blocks: tuple[CurveBlock, ...]
+    changes: tuple[CurveChange, ...] = Field(description="the latest 100")
+
+
 class LearningState(Body):
     """State of learning for a key, or for keys that the operator groups."""
 
@@ -84,7 +148,7 @@ class LearningState(Body):
         description="since the latest trial began; while collecting, of all episodes"
     )
     difference: DifferenceState
-    extra_tokens: float = Field(description="mean tokens of a guided minus an unguided episode")
+    cost: CostState
     version: int | None = Field(description="the version that guides")
     shadow: ShadowState | None = Field(description="the version that may be tried next")
     challenge: ChallengeState | None
@@ -96,23 +160,27 @@ class LearningState(Body):
 
 
 def state_of(
-    group: str, progress: Progress, rules: Rules, *, share: float | None = None
+    group: str,
+    progress: Progress,
+    rules: Rules,
+    *,
+    share: float | None = None,
+    spent: Spent | None = None,
 ) -> LearningState:
     """The state of a group in figures and in a sentence.
 
     Args:
         share: of new episodes that are guided here; None is what the phase says. It is 0 where the
             version could not be loaded.
+        spent: in the budget's period; None: nothing.
     """
     share = progress.share if share is None else share
     lost = progress.version is not None and not share
     unloaded = (
         f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
     )
-    collecting = progress.phase == "collecting"
-    unguided = progress.unguided if collecting else progress.control
-    extra = progress.guided.mean_tokens - unguided.mean_tokens
-    interval, fit = progress.interval, progress.fit
+    fit, silent = progress.fit, progress.silent
+    cost = _cost(progress, rules.budget, spent or Spent())
     return LearningState(
         group=group,
         phase=progress.phase,
@@ -122,27 +190,105 @@ def state_of(
         learnable=progress.learnable,
         trial=progress.trial,
         share=share,
-        guided=_arm(progress.guided, progress.silent.count(trial=progress.trial, guided=True)),
-        unguided=_arm(unguided, progress.silent.count(trial=progress.trial, guided=False)),
-        difference=_difference(interval),
-        extra_tokens=extra if progress.guided.count and unguided.count else 0.0,
+        guided=_arm(progress.latest.guided, silent.count(trial=progress.trial, guided=True)),
+        unguided=_arm(_unguided(progress), silent.count(trial=progress.trial, guided=False)),
+        difference=_difference(progress.interval),
+        cost=cost,
         version=progress.version,
         shadow=_shadow(progress),
         challenge=_challenge(progress),
-        fit=FitState(
-            version=fit.version,
-            episodes=fit.episodes,
-            licensed=fit.licensed,
-            reason=fit.reason,
-            missing=fit.missing,
-        )
+        fit=FitState(**{name: getattr(fit, name) for name in FitState.model_fields})
         if fit
         else None,
         next_fit_in=progress.next_fit_in,
         reason=progress.reason,
         at=progress.at,
-        sentence=_sentence(progress, rules) + unloaded,
+        sentence=_sentence(progress, rules) + _cost_text(cost, rules.budget) + unloaded,
     )
+
+
+def curve_of(group: str, progress: Progress) -> CurveState:
+    """Success over the episodes of a group, and its changes."""
+    curve, count = progress.curve, progress.episodes.count
+    return CurveState(
+        group=group,
+        blocks=tuple(
+            CurveBlock(
+                first=number * curve.size + 1,
+                last=min((number + 1) * curve.size, count),
+                guided=_point(block.guided),
+                unguided=_point(block.unguided),
+            )
+            for number, block in enumerate(curve.blocks)
+        ),
+        changes=tuple(
+            CurveChange(
+                episode=number,
+                event=line.event,
+                phase=line.phase,
+                version=line.version,
+                reason=line.reason,
+                at=line.at,
+            )
+            for number, line in curve.changes
+        ),
+    )
+
+
+def _point(mean: Mean) -> CurvePoint:
+    low, middle, high = mean.interval
+    count = mean.count
+    return CurvePoint(episodes=count, low=low, mean=middle if count else None, high=high)
+
+
+def extra_figures(progress: Progress) -> dict[str, float]:
+    """Extra tokens and cost of a guided episode; nothing until there are both kinds."""
+    guided, unguided = progress.latest.guided, _unguided(progress)
+    if not (guided.count and unguided.count):
+        return {}
+    read = guided.mean_prompt_tokens - unguided.mean_prompt_tokens
+    found = {"tokens": read + guided.mean_tokens - unguided.mean_tokens}
+    if guided.mean_cost is not None and unguided.mean_cost is not None:
+        found["cost"] = guided.mean_cost - unguided.mean_cost
+    return found
+
+
+def _cost(progress: Progress, budget: Budget, spent: Spent) -> CostState:
+    extra, gain = extra_figures(progress), progress.interval.estimate
+    cost = extra.get("cost")
+    return CostState(
+        tokens=extra.get("tokens", 0.0),
+        cost=cost,
+        tokens_per_success=extra["tokens"] / gain if extra and gain > 0 else None,
+        cost_per_success=cost / gain if cost is not None and gain > 0 else None,
+        spent_tokens=spent.tokens,
+        spent_cost=spent.cost,
+        period=budget.period,
+        budget_tokens=budget.tokens,
+        budget_cost=budget.cost,
+        spent=budget.is_spent(spent.tokens, spent.cost),
+    )
+
+
+def _cost_text(cost: CostState, budget: Budget) -> str:
+    """Clauses on the cost; "" where there is nothing to tell."""
+    said = ""
+    if cost.tokens:
+        money = "" if cost.cost is None else f", {cost.cost:+.2g} in cost"
+        said = f"; {cost.tokens:+,.0f} tokens{money} an episode"
+        if cost.tokens_per_success is not None:
+            each = cost.cost_per_success
+            money = "" if each is None else f" ({each:.2g})"
+            said += f", {cost.tokens_per_success:,.0f}{money} for each success gained"
+    if cost.spent:
+        said += f"; the budget of {budget} is spent, so one candidate a step is drawn"
+    return said
+
+
+def _unguided(progress: Progress) -> Tally:
+    """Episodes that guided ones are compared with; while collecting, all unguided ones."""
+    collecting = progress.phase == "collecting"
+    return progress.unguided if collecting else progress.latest.control
 
 
 def _shadow(progress: Progress) -> ShadowState | None:
@@ -168,8 +314,14 @@ def _difference(interval: Interval) -> DifferenceState:
 
 
 def _arm(tally: Tally, unknown: int = 0) -> ArmState:
-    mean, tokens = tally.mean, tally.mean_tokens
-    return ArmState(episodes=tally.count, mean=mean, tokens=tokens, unknown=unknown)
+    return ArmState(
+        episodes=tally.count,
+        mean=tally.mean,
+        tokens=tally.mean_tokens,
+        prompt_tokens=tally.mean_prompt_tokens,
+        cost=tally.mean_cost,
+        unknown=unknown,
+    )
 
 
 def _sentence(progress: Progress, rules: Rules) -> str:
@@ -181,8 +333,8 @@ def _sentence(progress: Progress, rules: Rules) -> str:
 
 def _of_phase(progress: Progress, rules: Rules) -> str:
     arms = (
-        f"guided {progress.guided.mean:.0%} of {progress.guided.count}, unguided "
-        f"{progress.control.mean:.0%} of {progress.control.count} episodes; "
+        f"guided {progress.latest.guided.mean:.0%} of {progress.latest.guided.count}, unguided "
+        f"{progress.latest.control.mean:.0%} of {progress.latest.control.count} episodes; "
         f"{_points(progress.interval)}"
     )
     match progress.phase:
@@ -237,6 +389,7 @@ def _points(interval: Interval) -> str:
 
 def _left(progress: Progress, rules: Rules) -> str:
     """About how many more episodes the trial needs, if the difference stays as it is."""
-    most = rules.most_in_trial - progress.in_trial.count
-    more = progress.more_to_show_a_gain
-    return f"; about {max(1, math.ceil(more))} more" if more < most else f"; at most {most} more"
+    left, more = 2 * rules.most_in_trial - progress.latest.both.count, progress.more_to_show_a_gain
+    if more <= left:
+        return f"; about {max(1, math.ceil(more))} more"
+    return f"; at most {max(1, left - rules.most_in_trial)} more"

@@ -4,7 +4,7 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -165,39 +165,40 @@ class Metrics:
         )
 
     def _watch_learning(self) -> None:
-        self._learning_phase = self._gauge(
-            "learning_phase", "1 for the phase in which a group's learning is.", ["group", "phase"]
-        )
-        self._learning_episodes = self._gauge(
-            "learning_episodes",
-            "Episodes with an outcome since a group's latest trial began.",
-            ["group", "arm"],
-        )
-        self._learning_difference = self._gauge(
-            "learning_difference",
-            "Guided minus unguided mean outcome of a group's latest trial, and its interval.",
-            ["group", "end"],
-        )
+        self._learning = {
+            "phase": self._gauge(
+                "learning_phase", "1 for the phase of a group's learning.", ["group", "phase"]
+            ),
+            "episodes": self._gauge(
+                "learning_episodes",
+                "Episodes with an outcome since a group's latest trial began.",
+                ["group", "arm"],
+            ),
+            "difference": self._gauge(
+                "learning_difference",
+                "Guided minus unguided mean outcome of a group's latest trial, and its interval.",
+                ["group", "end"],
+            ),
+            "extra": self._gauge(
+                "learning_extra",
+                "Extra tokens and cost of a guided episode of a group's latest trial.",
+                ["group", "unit"],
+            ),
+            "spent": self._gauge(
+                "learning_spent",
+                "Tokens and cost in the budget's period of candidates beside the agent's own.",
+                ["group", "unit"],
+            ),
+        }
         self.learning_fits = self._counter(
             "learning_fits", "Fits of a group's learning, by how they ended.", ["group", "outcome"]
         )
 
-    def show_learning(
-        self,
-        group: str,
-        *,
-        phase: str,
-        phases: Sequence[str],
-        episodes: Mapping[str, int],
-        difference: Mapping[str, float],
-    ) -> None:
+    def show_learning(self, group: str, **gauges: Mapping[str, float]) -> None:
         """Set the gauges of a group's learning; groups are keys or the operator's."""
-        for each in phases:
-            self._learning_phase.labels(group, each).set(each == phase)
-        for arm, count in episodes.items():
-            self._learning_episodes.labels(group, arm).set(count)
-        for end, value in difference.items():
-            self._learning_difference.labels(group, end).set(value)
+        for name, numbers in gauges.items():
+            for label, number in numbers.items():
+                self._learning[name].labels(group, label).set(number)
 
     def count_request(
         self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int

@@ -9,7 +9,8 @@ from qguide.server.access.admission import require_admin
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.context.request_context import calling_key
 from qguide.server.learning.group import GROUP_PATTERN, Order
-from qguide.server.learning.state import LearningState
+from qguide.server.learning.service import Learning
+from qguide.server.learning.state import CurveState, LearningState
 from qguide.server.messages.schemas import Body
 from qguide.server.routes.dependencies import LearningDep
 
@@ -35,6 +36,12 @@ class LearningOrder(Body):
     group: str | None = Field(default=None, pattern=GROUP_PATTERN, description=_GROUP)
 
 
+class LearningGroups(Body):
+    """All groups that learn here."""
+
+    groups: tuple[LearningState, ...]
+
+
 @router.get("")
 async def learning_state(
     request: Request,
@@ -42,10 +49,35 @@ async def learning_state(
     group: Annotated[str | None, Query(pattern=GROUP_PATTERN, description=_GROUP)] = None,
 ) -> LearningState:
     """Phase, figures and reasons of the caller's group; of another with an admin key."""
+    return await learning.state(await _allowed(request, learning, group))
+
+
+@router.get("/curve")
+async def learning_curve(
+    request: Request,
+    learning: LearningDep,
+    group: Annotated[str | None, Query(pattern=GROUP_PATTERN, description=_GROUP)] = None,
+) -> CurveState:
+    """Success over the episodes of the caller's group; of another with an admin key."""
+    return await learning.curve(await _allowed(request, learning, group))
+
+
+@router.get("/groups", dependencies=[Depends(require_admin)])
+async def learning_groups(learning: LearningDep) -> LearningGroups:
+    """The state of all groups; needs an admin key."""
+    return LearningGroups(groups=await learning.groups())
+
+
+async def _allowed(request: Request, learning: Learning, group: str | None) -> str:
+    """The group that the caller may read.
+
+    Raises:
+        PermissionDeniedError: it is another's, and the caller is no admin.
+    """
     own = learning.group_of(calling_key())
     if group not in (None, own):
         await require_admin(request)
-    return await learning.state(own if group is None else group)
+    return own if group is None else group
 
 
 @orders.post("")

@@ -1,6 +1,6 @@
 """Settings of learning while serving (`QGUIDE_LEARN…`)."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, HttpUrl, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -26,6 +26,11 @@ class LearningSettings(BaseSettings):
             is no failure; an outcome that comes later counts all the same.
         learn_cpu_s: most CPU time of a fit, which runs in a process of its own.
         learn_memory_mb: most memory of a fit in MiB.
+        learn_budget_tokens: most tokens, read and generated, of candidates that learning has drawn
+            beside the agent's own, for each group and period; then one candidate is drawn a step.
+        learn_budget_cost: the same in the currency of the `prices` of the upstreams, or of what
+            upstreams say of the cost.
+        learn_budget_period: the latest hour, or day.
         learn_webhook: address that is told of changes, by signed requests.
         learn_webhook_secret: secret of the signatures, as the receiver gives it (`whsec_…`).
     """
@@ -41,5 +46,8 @@ class LearningSettings(BaseSettings):
     learn_silence_s: float = Field(default=3600.0, gt=0)
     learn_cpu_s: int = Field(default=300, ge=1)
     learn_memory_mb: int = Field(default=4096, ge=256)
+    learn_budget_tokens: int | None = Field(default=None, ge=0)
+    learn_budget_cost: float | None = Field(default=None, ge=0)
+    learn_budget_period: Literal["hour", "day"] = "day"
     learn_webhook: HttpUrl | None = None
     learn_webhook_secret: SecretStr | None = None

@@ -122,6 +122,7 @@ def drawn_rows(drawn: Sequence[Drawn]) -> tuple[DrawnRow, ...]:
             action=one.message.text,
             count=one.count,
             greedy=one.greedy,
+            propensity=one.propensity,
             reply=MessageRow.from_message(one.message) if one.message.tool_calls else None,
         )
         for one in drawn
@@ -135,6 +136,7 @@ def drawn_from_rows(rows: Sequence[DrawnRow]) -> tuple[Drawn, ...]:
             text_reply(row.action) if row.reply is None else row.reply.to_message(),
             row.count,
             row.greedy,
+            row.propensity,
         )
         for row in rows
     )

@@ -10,8 +10,9 @@ credited with what it changed:
 V of a state comes from episodes of other tasks (cross-fitting), so that no step is judged by its
 own luck. E A is the mean over the agent's draws, where they were recorded: an action is judged
 beside what else could have been done (as in the R-learner; Nie and Wager, 2021), and draws that
-were all alike teach nothing. Where they are unknown it is left out. V and A are linear in hashed
-features.
+were all alike teach nothing. Where they are unknown it is left out. Where the choice was at random,
+each draw weighs by its propensity. Traces that a random action cuts (Retrace; Munos et al., 2016)
+did not help. V and A are linear in hashed features.
 """
 
 from collections.abc import Sequence
@@ -119,7 +120,7 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
             others.append(
                 mean_of(
                     [candidate_features(state, one.message) for one in compared],
-                    [one.count for one in compared],
+                    _weights(compared),
                 )
             )
             told.append(known)
@@ -137,6 +138,11 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
         last=last,
         tasks=tuple(e.task for e, n in zip(episodes, lengths, strict=True) for _ in range(n)),
     )
+
+
+def _weights(drawn: Sequence[Drawn]) -> list[float]:
+    """How likely each draw was to be taken: by its propensity, else as often as it was drawn."""
+    return [one.count if one.propensity is None else one.propensity for one in drawn]
 
 
 def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:

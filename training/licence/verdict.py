@@ -32,6 +32,7 @@ def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
         ceiling=evidence.ceiling,
         credit=None if credit is None else credit.correlation,
         credit_interval=None if credit is None else credit.interval,
+        credit_tasks=0 if credit is None else credit.tasks,
         leads={
             name: LicenceLead(difference=lead.difference, interval=lead.interval, steps=lead.steps)
             for name, lead in (credit.leads.items() if credit else ())

@@ -37,7 +37,7 @@ from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamName, Upstrea
 from qguide.qnet.policies.usage_ledger import collect_usage
 from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from qguide.training.rollouts.usage import Prices, Usage
+from qguide.training.rollouts.usage import Usage
 
 PREFIX: Final = "upstream:"
 _ADDRESS: Final = re.compile(r"https?://[^#\s]+#\S+")
@@ -85,7 +85,6 @@ class HostedModel(UpstreamSettings):
             how to reply, such as "Thought: …" and "Action: …" on lines of their own.
         parameters: further parameters of every request, for example `reasoning_effort`.
         omit: parameters that the upstream refuses, so that they are not sent.
-        prices: per million tokens, for the run's cost.
     """
 
     url: PlainUrl
@@ -97,7 +96,6 @@ class HostedModel(UpstreamSettings):
     instructions: str = ""
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_free)] = Field(default_factory=dict)
     omit: tuple[Literal["temperature", "max_tokens", "seed"], ...] = ()
-    prices: Prices | None = None
 
     @property
     def limits(self) -> UpstreamLimits:

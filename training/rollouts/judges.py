@@ -18,7 +18,7 @@ from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling
 from qguide.qnet.usage import TokenUsage
 from qguide.training.rollouts.hosted import PlainUrl, patient_limits, read_key
-from qguide.training.rollouts.usage import Prices, Usage
+from qguide.training.rollouts.usage import Usage
 
 JUDGE: Final = "judge:"
 """Beginning of the name of such a Q model; the name of its table follows."""
@@ -33,7 +33,6 @@ class ServedJudge(UpstreamSettings):
         timeout_s: longest time without a byte from the server.
         patience_s: how long a request is retried while the server is unreachable, overloaded,
             failing or silent; after that the episode fails.
-        prices: per million tokens, for the run's cost.
         judge: how it is asked, and its budget.
     """
 
@@ -42,7 +41,6 @@ class ServedJudge(UpstreamSettings):
     max_in_flight: int = Field(default=64, ge=1)
     timeout_s: float = Field(default=600.0, gt=0)
     patience_s: float = Field(default=600.0, gt=0)
-    prices: Prices | None = None
     judge: JudgeSettings = JudgeSettings()
 
 

@@ -5,38 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
 
-from qguide.qnet.usage import TokenUsage, total_of
+from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
 from qguide.training.data.runs import regular
-
-_MILLION = 1_000_000
-
-
-class Prices(BaseModel):
-    """Prices per million tokens, in any currency.
-
-    Attributes:
-        prompt: of tokens read.
-        completion: of tokens generated.
-        cached_prompt: of tokens read from the upstream's cache; None is the price of `prompt`.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    prompt: float = Field(ge=0)
-    completion: float = Field(ge=0)
-    cached_prompt: float | None = Field(default=None, ge=0)
-
-    def cost_of(self, spent: TokenUsage) -> float:
-        """Cost of some tokens."""
-        cached_price = self.prompt if self.cached_prompt is None else self.cached_prompt
-        fresh_tokens = spent.prompt_tokens - spent.cached_tokens
-        return (
-            fresh_tokens * self.prompt
-            + spent.cached_tokens * cached_price
-            + spent.completion_tokens * self.completion
-        ) / _MILLION
 
 
 class Usage(BaseModel):
@@ -72,13 +44,12 @@ class Usage(BaseModel):
 
     def __add__(self, other: "Usage") -> "Usage":
         """Usage of both."""
-        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
         return Usage(
             requests=self.requests + other.requests,
             prompt_tokens=self.prompt_tokens + other.prompt_tokens,
             cached_prompt_tokens=self.cached_prompt_tokens + other.cached_prompt_tokens,
             completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=sum(costs) if costs else None,
+            cost=sum_of_known([self.cost, other.cost]),
         )
 
     def __str__(self) -> str:

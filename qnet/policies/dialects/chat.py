@@ -1,5 +1,6 @@
 """OpenAI's chat completions from the client's side: requests written, answers read. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -140,6 +141,7 @@ class _Usage(IgnoringExtras):
     completion_tokens: Count = 0
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: dict[str, Any] | None = None
+    cost: Any = None
 
     @property
     def spent(self) -> TokenUsage:
@@ -154,7 +156,14 @@ class _Usage(IgnoringExtras):
                 for name, n in (self.completion_tokens_details or {}).items()
                 if n and isinstance(n, int)
             },
+            cost=_known_cost(self.cost),
         )
+
+
+def _known_cost(said: Any) -> float | None:
+    """What OpenRouter and routers like it say that a request cost; None for anything else."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return float(said) if is_number and 0 <= said < math.inf else None
 
 
 class _Answer(_Whole):

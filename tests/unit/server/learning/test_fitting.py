@@ -20,7 +20,7 @@ def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
         event="rolled_back", phase="collecting", trial=1, since=1, reason="harms", at=0
     )
     progress.apply(back)
-    assert progress.newest(10) == ()
+    assert progress.newest() == ()
     assert fitter(tmp_path).fit(tmp_path, progress) is None
     assert not (tmp_path / "versions").exists()
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.models.licence import Licence, LicenceFigures
-from qguide.server.learning.missing import missing_of
+from qguide.server.learning.fitting import missing_of
 
 
 def licence(*, best: float = 0.9, **more: Any) -> Licence:

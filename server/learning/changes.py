@@ -1,0 +1,166 @@
+"""Changes of the phase, and of the versions, that follow from the state of learning."""
+
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+from qguide.server.episodes.learning_part import ShadowTally
+from qguide.server.learning import trials
+from qguide.server.learning.lines import Event, PhaseLine
+from qguide.server.learning.progress import Progress
+
+
+def due(of: Progress) -> PhaseLine | None:
+    """The change that follows from the lines so far; None: none."""
+    if of.mode != "auto":
+        return None
+    drifted = of.latest.drift.drifted if of.phase != "collecting" else None
+    if drifted is not None:
+        return back(of, f"rolled back: {drifted.reason}", since=drifted.since)
+    match of.phase:
+        case "collecting":
+            return _newer(of, _begun)
+        case "trial":
+            return _end_trial(of) or _newer(of, _followed)
+        case "guiding":
+            worse = _worse(of, "guiding")
+            return worse or _end_challenge(of) or _newer(of, _challenged)
+
+
+def now(of: Progress, event: Event, reason: str) -> PhaseLine:
+    """The present state, with another reason."""
+    return PhaseLine(
+        event=event,
+        phase=of.phase,
+        trial=of.trial,
+        since=of.since,
+        reason=reason,
+        version=of.version,
+        challenge=of.challenges,
+        challenger=of.challenge.version if of.challenge else None,
+        refused=of.refused,
+    )
+
+
+def back(
+    of: Progress, reason: str, *, since: int | None = None, event: Event = "rolled_back"
+) -> PhaseLine:
+    """The end of a trial or of guidance."""
+    return _with(
+        now(of, event, reason),
+        phase="collecting",
+        since=of.since if since is None else since,
+        version=None,
+        challenger=None,
+    )
+
+
+def promoted(of: Progress, version: int, reason: str) -> PhaseLine:
+    """The change by which a version guides."""
+    guides = now(of, "guiding", reason)
+    return _with(guides, phase="guiding", version=version, challenger=None)
+
+
+def begun(of: Progress, version: int, reason: str) -> PhaseLine:
+    """The beginning of a trial."""
+    trial = _with(now(of, "trial_begun", reason), phase="trial", version=version)
+    return _with(trial, trial=of.trial + 1)
+
+
+def _newer(of: Progress, tried: Callable[[Progress, ShadowTally], PhaseLine]) -> PhaseLine | None:
+    """The change that follows the shadow of a newer version; None while it goes on."""
+    tally = of.shadowed
+    if tally is None or not trials.has_been_in_shadow(tally):
+        return None
+    if why := trials.refusal(tally):
+        passed = now(of, "passed_over", f"version {tally.version} is not tried: {why}")
+        return _with(passed, refused=tally.version)
+    return tried(of, tally)
+
+
+def _begun(of: Progress, tally: ShadowTally) -> PhaseLine:
+    episodes = of.licensed.episodes if of.licensed else 0
+    why = f"the fit of {episodes} episodes may be tried; {trials.shadow_text(tally)}"
+    return begun(of, tally.version, why)
+
+
+def _followed(of: Progress, tally: ShadowTally) -> PhaseLine:
+    why = f"the trial goes on with version {tally.version}; {trials.shadow_text(tally)}"
+    return _with(now(of, "newer_version", why), version=tally.version)
+
+
+def _challenged(of: Progress, tally: ShadowTally) -> PhaseLine:
+    said = trials.shadow_text(tally)
+    if of.challenge is not None:
+        why = f"the challenge goes on with version {tally.version}; {said}"
+        return _with(now(of, "newer_version", why), challenger=tally.version)
+    why = f"version {tally.version} is tried against version {of.version}; {said}"
+    change = _with(now(of, "challenge_begun", why), challenger=tally.version)
+    return _with(change, challenge=of.challenges + 1)
+
+
+def _end_trial(of: Progress) -> PhaseLine | None:
+    if of.interval.low > 0 and of.version is not None:
+        return promoted(of, of.version, f"guidance helps: {_figures(of)}")
+    if (worse := _worse(of, "in the trial")) is not None:
+        return worse
+    if _in_vain(of):
+        why = f"{of.latest.both.count} episodes of the trial show no difference: {_figures(of)}"
+        return back(of, why, event="trial_ended")
+    return None
+
+
+def _in_vain(of: Progress) -> bool:
+    """True if the trial has had its episodes, and is not about to show a gain."""
+    count, most = of.latest.both.count, of.rules.most_in_trial
+    return count >= most and count + of.more_to_show_a_gain > 2 * most
+
+
+def _end_challenge(of: Progress) -> PhaseLine | None:
+    challenge = of.challenge
+    wins = challenge.decided(most=of.rules.most_in_trial) if challenge else None
+    if challenge is None or wins is None:
+        return None
+    newer, figures = f"version {challenge.version}", challenge.figures
+    if wins:
+        why = f"{newer} replaces version {of.version}: {figures}"
+    elif challenge.lost:
+        why = f"{newer} is worse than version {of.version}, which stays: {figures}"
+    else:
+        why = f"{newer} is not shown to be better than version {of.version}: {figures}"
+    ended = _with(now(of, "challenge_decided", why), challenger=None)
+    return _with(
+        ended,
+        version=challenge.version if wins else of.version,
+        refused=of.refused if wins else max(of.refused, challenge.version),
+    )
+
+
+def _worse(of: Progress, where: str) -> PhaseLine | None:
+    if of.interval.high < 0:
+        why = f"guidance harms: {_figures(of)}"
+        return _rolled_back(of, of.episodes.count, f"{where}: {why}")
+    if of.latest.drop.dropped:
+        fallen = of.latest.watched
+        had = f"{fmean(outcome for _, outcome in fallen):.0%}"
+        why = f"the latest {len(fallen)} guided episodes had {had}; {_figures(of)}"
+        return _rolled_back(of, fallen[0][0], f"{where}: {why}")
+    return None
+
+
+def _rolled_back(of: Progress, since: int, why: str) -> PhaseLine:
+    """The end of guidance; what a trial learned from stays, what a change outdated does not."""
+    kept = since if of.phase == "guiding" else of.since
+    return back(of, f"rolled back {why}", since=kept)
+
+
+def _figures(of: Progress) -> str:
+    return (
+        f"guided {of.latest.guided.mean:.0%} of {of.latest.guided.count}, unguided "
+        f"{fmean(of.unguided.newest or [0.0]):.0%} of {len(of.unguided.newest)}"
+    )
+
+
+def _with(change: PhaseLine, **more: Any) -> PhaseLine:
+    """A change with some other fields."""
+    return change.model_copy(update=more)

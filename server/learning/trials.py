@@ -1,0 +1,145 @@
+"""What a new version has to pass: its shadow, a trial, and a challenge of the one that guides."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from qguide.qnet.trials.difference import DifferenceSequence, Interval
+from qguide.qnet.trials.drop import DropDetector
+from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.learning.drift import Drift
+from qguide.server.learning.lines import EpisodeLine
+from qguide.server.learning.rules import Rules
+from qguide.server.learning.tally import Tally
+
+SHARE: Final = 0.5
+"""Share of the guided episodes that the newer version plays in a challenge."""
+DECISIONS: Final = 20
+"""Decisions in the shadow by which a version is judged before it is tried."""
+MOST_IN_SHADOW: Final = 50
+"""Episodes for which the next fit waits, so that it does not begin the shadow anew."""
+_MOST_OUTSIDE: Final = 0.5
+
+
+def has_been_in_shadow(tally: ShadowTally) -> bool:
+    """True once enough decisions are known."""
+    return tally.decisions >= DECISIONS
+
+
+def refusal(tally: ShadowTally) -> str:
+    """Reason why a shadow is followed by no trial; "" if one is."""
+    if tally.outside > _MOST_OUTSIDE * tally.decisions:
+        return f"{tally.outside} of {tally.decisions} decisions are outside what it learned"
+    if tally.room == 0:
+        return f"in {tally.decisions} decisions all candidates were equal, so nothing can be chosen"
+    if tally.disagreed == 0:
+        return f"in {tally.decisions} decisions it would have changed nothing"
+    return ""
+
+
+def shadow_text(tally: ShadowTally) -> str:
+    """The tally in a clause."""
+    return (
+        f"in the shadow of {tally.decisions} decisions candidates differed in {tally.room}, it "
+        f"chose otherwise in {tally.disagreed}, and {tally.outside} were outside what it learned"
+    )
+
+
+@dataclass(slots=True)
+class Trial:
+    """Guided against unguided episodes, in a trial and in the guidance after it.
+
+    Attributes:
+        number: 0 before the first.
+        guided, control, both: its episodes.
+        drop: watches the outcomes of the guided ones, anew for each version that guides.
+        watched: (number, outcome) of those since the drop that may have begun.
+        forgotten: number of the watched ones that are not kept.
+    """
+
+    number: int
+    compared: DifferenceSequence
+    drop: DropDetector
+    drift: Drift
+    guided: Tally = field(default_factory=Tally)
+    control: Tally = field(default_factory=Tally)
+    both: Tally = field(default_factory=Tally)
+    watched: list[tuple[int, float]] = field(default_factory=list)
+    forgotten: int = 0
+
+    @classmethod
+    def begun(cls, number: int, rules: Rules, drift: Drift) -> "Trial":
+        """A trial without an episode."""
+        alpha = rules.alpha_of(max(1, number))
+        return cls(number, DifferenceSequence(alpha=alpha), DropDetector(rules.patience), drift)
+
+    def watch_anew(self, rules: Rules) -> None:
+        """Measure anew what a lucky trial gained, or another version."""
+        self.drop, self.watched, self.forgotten = DropDetector(rules.patience), [], 0
+
+    def add(self, arm: Arm, line: EpisodeLine, number: int, *, level: float) -> None:
+        """Count an episode.
+
+        Args:
+            level: mean outcome that is no drop.
+        """
+        self.compared.add(line.outcome, guided=arm.guided, share=arm.share)
+        self.both.add(line)
+        (self.guided if arm.guided else self.control).add(line)
+        if arm.guided:
+            self.drop.add(line.outcome, level=level)
+            self.watched.append((number, line.outcome))
+            del self.watched[: self.drop.since - self.forgotten]
+            self.forgotten = self.drop.since
+
+
+@dataclass(slots=True)
+class Challenge:
+    """Outcomes of a newer version and of the one that guides, on the guided share.
+
+    Attributes:
+        version: the newer one.
+        newer, present: episodes of each.
+    """
+
+    number: int
+    version: int
+    compared: DifferenceSequence
+    newer: Tally = field(default_factory=Tally)
+    present: Tally = field(default_factory=Tally)
+
+    @classmethod
+    def begun(cls, number: int, version: int, rules: Rules) -> "Challenge":
+        """A challenge without an episode."""
+        return cls(number, version, DifferenceSequence(alpha=rules.alpha_of(number)))
+
+    @property
+    def interval(self) -> Interval:
+        """Newer minus present mean outcome."""
+        return self.compared.interval
+
+    @property
+    def figures(self) -> str:
+        """Mean outcomes of both in words."""
+        newer, present = self.newer, self.present
+        return (
+            f"{newer.mean:.0%} of {newer.count} against {present.mean:.0%} of {present.count} "
+            "episodes"
+        )
+
+    def add(self, line: EpisodeLine, *, newer: bool) -> None:
+        """Count a guided episode."""
+        (self.newer if newer else self.present).add(line)
+        self.compared.add(line.outcome, guided=newer, share=SHARE)
+
+    def decided(self, *, most: int) -> bool | None:
+        """True: the newer version wins; False: it does not; None: the challenge goes on."""
+        if self.interval.low > 0:
+            return True
+        if self.lost or self.newer.count + self.present.count >= most:
+            return False
+        return None
+
+    @property
+    def lost(self) -> bool:
+        """True if the newer version is shown to be worse."""
+        return self.interval.high < 0
