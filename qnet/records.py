@@ -300,6 +300,9 @@ class OfferRow(Row):
         shadow_chosen: the candidate that a learned version in the shadow would have chosen; ""
             without one.
         arm: how the episode was played while the server learned; "" without learning.
+        trial: number of the trial in which the episode was begun; 0 before the first.
+        trial_share: probability with which it was guided; 0 outside trials and guidance.
+        challenger: it was guided by a newer version, which was tried against the present one.
         propensity: probability of `chosen` among these candidates, given whether the step explored
             at random; None without learning.
     """
@@ -329,6 +332,11 @@ class OfferRow(Row):
     shadow: str | None = Field(default=None, exclude_if=_is_none)
     shadow_chosen: str = Field(default="", exclude_if=_is_empty)
     arm: Literal["", "guided", "unguided"] = Field(default="", exclude_if=_is_empty)
+    trial: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
+    trial_share: Annotated[FiniteFloat, Field(ge=0, le=1)] = Field(
+        default=0.0, exclude_if=lambda share: not share
+    )
+    challenger: bool = Field(default=False, exclude_if=lambda newer: not newer)
     propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
         default=None, exclude_if=_is_none
     )

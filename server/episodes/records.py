@@ -201,6 +201,9 @@ def offer_rows(
             out_of_domain=offer.out_of_domain,
             shadow=offer.shadow,
             shadow_chosen=redact(offer.shadowed.chosen) if offer.shadowed else "",
+            trial=offer.arm.trial if offer.arm else 0,
+            trial_share=offer.arm.share if offer.arm else 0.0,
+            challenger=offer.arm.challenger if offer.arm else False,
             arm="" if offer.arm is None else "guided" if offer.arm.guided else "unguided",
             propensity=offer.propensity,
         )

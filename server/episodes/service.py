@@ -136,12 +136,14 @@ class Episodes:
         """
         if outcome is not None:
             self._require_endable(episode_id, outcome)
-        episode = (
-            await self._store.get(scoped_episode_id(episode_id)) if episode_id is not None else None
-        )
+        episode = await self.find(episode_id)
         if episode is not None and strict:
             self._require_open(episode, outcome)
         return episode
+
+    async def find(self, episode_id: str | None) -> Episode | None:
+        """The episode of that id, whether it has ended or not; None: there is none."""
+        return None if episode_id is None else await self._store.get(scoped_episode_id(episode_id))
 
     async def end_step(
         self,

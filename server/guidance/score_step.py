@@ -116,14 +116,20 @@ class ScoringService:
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_documents(texts, most=most, most_bytes=most_bytes)
 
-    def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
-        """Lease the Q model of that name for scores that are no step of an episode."""
+    async def hold(
+        self, name: str | None, episode_id: str | None
+    ) -> AbstractContextManager[QModelLease]:
+        """Lease the Q model of that name for scores that are no step of an episode.
+
+        Without a name it is what guides the caller's key, or the episode.
+        """
         if self.outcome is not None:
             raise InvalidRequestError(
                 f"the header {OUTCOME_HEADER} ends an episode after its step, and this request "
                 "only scores; post the outcome to /v1/episodes/ID/outcome"
             )
-        return self._lease(name, episode_id)
+        episode = await self.episodes.find(self._episode(episode_id))
+        return self._lease(name, episode_id, await self._learned(name, episode))
 
     async def _learned(self, name: str | None, episode: Episode | None) -> ServedQModel | None:
         """The version that the caller's key has learned and that guides; None: another is asked."""

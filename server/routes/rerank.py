@@ -74,7 +74,7 @@ async def score_pairs(body: PairScoreRequest, scoring: ScoringDep) -> PairScoreR
     texts = [body.documents] if isinstance(body.documents, str) else body.documents
     documents = scoring.documents(texts)
     histories = _histories(body, len(documents), scoring)
-    with scoring.hold(scoring.models.find_reranker(body.model), body.episode_id) as q_model:
+    with await scoring.hold(scoring.models.find_reranker(body.model), body.episode_id) as q_model:
         q_values, scored = await _score_pairs(histories, documents, q_model, scoring)
     return pair_response(q_values, q_model.id, scored, activation=bool(body.use_activation))
 

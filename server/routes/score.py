@@ -50,7 +50,7 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
             f"items has {len(body.items)} entries; send 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)"
         )
     started = perf_counter()
-    with scoring.hold(body.q_model, body.episode_id) as q_model:
+    with await scoring.hold(body.q_model, body.episode_id) as q_model:
         scored = await all_of(
             [
                 _score_item(index, item, q_model, scoring, body)

@@ -28,6 +28,7 @@ from qguide.training.guidance_report.schema import (
     Reliability,
 )
 from qguide.training.guidance_report.threshold_actions import actions_of
+from qguide.training.guidance_report.trials import Trials
 from qguide.training.guidance_report.verdict import verdict_of
 
 _SHOWN_BAD_ROWS: Final = 20
@@ -54,7 +55,7 @@ def build_report(
         bad.append(str(error))
 
     files = offer_files(paths)
-    notes = _Notes(OtherTaus(), ArgumentValues())
+    notes = _Notes(OtherTaus(), ArgumentValues(), Trials())
     episodes = _noting(read_episodes(files, on_bad_row), notes)
     columns = read_columns(episodes, environment_labels(paths))
     if not len(columns.episodes["outcome"]):
@@ -72,6 +73,7 @@ class _Notes:
 
     other_taus: OtherTaus
     values: ArgumentValues
+    trials: Trials
 
 
 def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[OfferRow]]:
@@ -79,6 +81,7 @@ def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[
     for rows in episodes:
         notes.other_taus.add(rows)
         notes.values.add(rows)
+        notes.trials.add(rows)
         yield rows
 
 
@@ -119,6 +122,7 @@ def _report(
         actions=actions_of(columns),
         by_step=step_ranges(columns),
         shadows=shadowed_of(columns),
+        trials=tuple(notes.trials.figures()),
         other_taus=other_taus,
         rare_values=notes.values.rare(columns.episodes["outcome"], success_bound(columns)),
         environments=environments,

@@ -250,6 +250,34 @@ class Environment(Part):
     comparisons: tuple[Comparison, ...]
 
 
+class TrialArm(Part):
+    """Episodes of a trial that were played in one way; outcomes are cut to 0 and 1.
+
+    Attributes:
+        tokens: mean completion tokens of an episode.
+    """
+
+    episodes: int
+    mean: float
+    tokens: float
+
+
+class TrialFigures(Part):
+    """A trial of a server that learns, and the guidance after it, as GET /v1/learning tells them.
+
+    Attributes:
+        low, difference, high: guided minus unguided mean outcome, each episode weighed by 1 / the
+            probability of its arm, and the confidence sequence's interval.
+    """
+
+    trial: int
+    guided: TrialArm
+    unguided: TrialArm
+    low: float
+    difference: float
+    high: float
+
+
 class GuidanceReport(Part):
     """Report of served episodes.
 
@@ -260,6 +288,7 @@ class GuidanceReport(Part):
         verdict: whether to go on with guidance, in one sentence.
         sentences: the findings in words.
         shadows: episodes under a shadow.
+        trials: of a server that learned while it served.
         other_taus: estimates, by Q model.
         rare_values: the rarest first, at most 20.
     """
@@ -280,6 +309,7 @@ class GuidanceReport(Part):
     actions: tuple[ActionFigures, ...]
     by_step: tuple[StepRange, ...]
     shadows: tuple[Shadowed, ...]
+    trials: tuple[TrialFigures, ...] = ()
     other_taus: tuple[TauEstimate, ...]
     rare_values: tuple[RareValue, ...]
     environments: tuple[Environment, ...]

@@ -20,6 +20,7 @@ from qguide.training.guidance_report.schema import (
     Shadowed,
     StepRange,
     TauEstimate,
+    TrialFigures,
 )
 
 
@@ -35,6 +36,7 @@ class ReportTable:
 def detail_tables(report: GuidanceReport) -> list[ReportTable]:
     """The tables behind those of arms and of reliability; without those that would be empty."""
     tables = [
+        trials_table(report.trials),
         shadows_table(report.shadows),
         agreement_table(report.agreement),
         other_taus_table(report.other_taus),
@@ -131,6 +133,34 @@ def actions_table(found: Sequence[ActionFigures]) -> ReportTable:
         for one in found
     )
     return ReportTable("below the threshold", names, rows)
+
+
+def trials_table(found: Sequence[TrialFigures]) -> ReportTable:
+    """One row for each trial of a server that learned."""
+    rows = tuple(
+        (
+            str(one.trial),
+            count_text(one.guided.episodes),
+            number_text(one.guided.mean),
+            count_text(one.unguided.episodes),
+            number_text(one.unguided.mean),
+            signed_text(one.difference),
+            interval_text((one.low, one.high)),
+            signed_text(one.guided.tokens - one.unguided.tokens),
+        )
+        for one in found
+    )
+    names = (
+        "trial",
+        "guided episodes",
+        "outcome",
+        "unguided episodes",
+        "outcome",
+        "difference",
+        "95 %",
+        "extra tokens",
+    )
+    return ReportTable("trials of learning, as GET /v1/learning tells them", names, rows)
 
 
 def shadows_table(found: Sequence[Shadowed]) -> ReportTable:

@@ -18,6 +18,7 @@ from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.learning.service import KEYLESS, LEARNING
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
+from qguide.training.guidance_report.build import build_report
 from tests.unit.server.conftest import Serve
 
 DRAWERS = ("red", "blue", "green")
@@ -134,12 +135,28 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     }
     assert tried["guided"]["mean"] == 1.0
     assert tried["unguided"]["mean"] < 0.8
-    assert tried["extra_tokens"] > 0
+    assert tried["cost"]["tokens"] > 0
     guided = [offer for offer in offers(tmp_path) if offer.arm == "guided"]
     assert {(offer.q_model, offer.propensity) for offer in guided} == {("learned@1", 1.0)}
 
+    [trial] = build_report([tmp_path]).trials
+    assert trial.trial == tried["trial"] == 1
+    for told, reported in [("guided", trial.guided), ("unguided", trial.unguided)]:
+        figures = {name: tried[told][name] for name in ("episodes", "mean", "tokens")}
+        assert reported.model_dump() == figures
+    interval = {"low": trial.low, "estimate": trial.difference, "high": trial.high}
+    assert interval == tried["difference"]
+
     again = serve(settings)
-    assert state(again) == tried
+    assert state(again) | {"cost": 0, "sentence": ""} == tried | {"cost": 0, "sentence": ""}
+    curve = client.get("/v1/learning/curve").json()
+    assert curve == again.get("/v1/learning/curve").json()
+    assert sum(block["guided"]["episodes"] for block in curve["blocks"]) == by_arm["guided"]
+    assert (
+        sum(block["unguided"]["episodes"] for block in curve["blocks"]) == 140 + by_arm["unguided"]
+    )
+    first = curve["changes"][0]
+    assert (first["episode"], first["event"]) == (140, "trial_begun")
     play(again, next(numbers), chance)
     assert state(again)["episodes"] == 181
 
@@ -165,6 +182,10 @@ def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, settings:
     assert candidates[best["index"]] == "Action: open the red drawer"
     ranked = client.post("/v1/rerank", json=ranking).json()
     assert ranked["results"][0]["index"] == best["index"]
+    batch = {"items": [body, body | {"candidates": candidates[::-1]}]}
+    both = client.post("/v1/score/batch", json=batch).json()
+    assert (both["q_model"], both["q_model_version"]) == ("learned", "1")
+    assert both["items"][0]["scores"] == scored["scores"]
     wrong = body | {"counts": [1, 1, 1], "greedy": 3}
     answer = client.post("/v1/score", json=wrong)
     assert answer.status_code == 400
@@ -211,6 +232,13 @@ def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> N
     order = {"order": "forbid", "group": "ada"}
     assert client.post("/v1/learning", json=order, headers=headers).status_code == 403
     assert state(client, root, group="ada")["episodes"] == 60
+    assert client.get("/v1/learning/curve?group=ada", headers=headers).status_code == 403
+    assert client.get("/v1/learning/groups", headers=headers).status_code == 403
+    mine = {"Authorization": f"Bearer {root}"}
+    curve = client.get("/v1/learning/curve?group=ada", headers=mine).json()
+    assert sum(block["unguided"]["episodes"] for block in curve["blocks"]) == 60
+    groups = client.get("/v1/learning/groups", headers=mine).json()["groups"]
+    assert {one["group"]: one["episodes"] for one in groups} == {"ada": 60, "bob": 30}
 
 
 def test_keys_of_a_group_learn_together(serve: Serve, settings: Settings, tmp_path: Path) -> None:
@@ -300,6 +328,7 @@ def test_replicas_with_one_folder_share_what_is_learned(
     assert state(one)["guided"]["episodes"] + state(one)["unguided"]["episodes"] == 20
     lines = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text().splitlines()
     kinds = Counter(json.loads(line)["kind"] for line in lines)
+    del kinds["spent"]
     assert kinds == {"episode": 160, "fit": 1, "phase": 1}
     guided = Counter(offer.q_model for offer in offers(tmp_path) if offer.arm == "guided")
     assert set(guided) == {"learned@1"}

@@ -1,0 +1,136 @@
+"""Cost of learning: what is extra, by whose word, and what a budget stops."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.types import Candidate, Message
+from qguide.qnet.usage import Prices
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.episodes.learning_part import Arm
+from qguide.server.learning import changes
+from qguide.server.learning.cost import Spending, Spent, extra_of, step_cost
+from qguide.server.learning.lines import EpisodeLine, SpentLine
+from qguide.server.learning.progress import Progress
+from qguide.server.learning.rules import Budget, Rules
+from qguide.server.learning.state import state_of
+from qguide.server.settings.settings import Settings
+from tests.unit.server.conftest import Serve
+from tests.unit.server.learning.test_serving import play, state
+from tests.unit.server.learning.test_serving import settings as settings  # the fixture
+
+PRICES = Prices(prompt=1.0, completion=10.0, cached_prompt=0.5)
+
+
+def decision(drawn: int, **usage: float) -> Decision:
+    """A step of a prompt of 100 tokens."""
+    candidate = Candidate(Message("assistant", "a"), 10, prompt_tokens=100)
+    spent = {"scored_tokens": 0, "cached_tokens": 0} | usage
+    return Decision(0, "argmax", (candidate,) * drawn, None, StepUsage(**spent))  # type: ignore[arg-type]
+
+
+def test_one_candidate_costs_nothing_extra() -> None:
+    assert extra_of(decision(1, prompt_tokens=100, completion_tokens=10), PRICES) == Spent()
+
+
+@pytest.mark.parametrize(
+    ("read", "cached", "tokens", "cost"),
+    [(100, 0, 30, 300), (400, 0, 330, 600), (400, 300, 330, 450)],
+    ids=["one request", "a request each", "read from the cache"],
+)
+def test_extra_is_what_one_candidate_would_not_have_cost(
+    read: int, cached: int, tokens: int, cost: float
+) -> None:
+    step = decision(4, prompt_tokens=read, completion_tokens=40, cached_prompt_tokens=cached)
+    assert extra_of(step, PRICES) == Spent(tokens, cost / 1e6)
+
+
+def test_the_word_of_the_upstream_goes_before_prices() -> None:
+    step = decision(4, prompt_tokens=100, completion_tokens=40, cost=0.08)
+    assert step_cost(step, PRICES) == 0.08
+    assert step_cost(decision(4, prompt_tokens=100, completion_tokens=40), None) is None
+    assert extra_of(step, None).cost == pytest.approx(0.06)
+
+
+def test_spending_is_of_the_latest_period() -> None:
+    spending = Spending()
+    for hour in range(30):
+        spending.add(SpentLine(tokens=1, cost=0.5, at=3600.0 * hour))
+    assert spending.all == Spent(30, 15.0)
+    assert spending.since(3600.0 * 29) == Spent(1, 0.5)
+    assert spending.since(0.0) == Spent(25, 12.5)
+
+
+def test_the_state_tells_the_cost_of_a_success_gained() -> None:
+    progress, rules = Progress(Rules()), Rules(budget=Budget(tokens=50, period="hour"))
+    progress.apply(changes.begun(progress, 1, "better"))
+    for number in range(40):
+        guided = number % 2 == 0
+        line = EpisodeLine(
+            episode=str(number),
+            outcome=float(guided or number % 4 == 1),
+            arm=Arm(trial=1, guided=guided, share=0.5),
+            prompt_tokens=300 if guided else 100,
+            completion_tokens=90 if guided else 30,
+            cost=0.04 if guided else 0.01,
+        )
+        progress.apply(line)
+    found = state_of("_", progress, rules, spent=Spent(60, 0.1))
+    assert (found.cost.tokens, found.cost.tokens_per_success) == (260, 520)
+    assert found.cost.cost == pytest.approx(0.03)
+    assert found.cost.cost_per_success == pytest.approx(0.06)
+    assert found.cost.spent
+    assert "+260 tokens, +0.03 in cost an episode, 520 (0.06) for each success" in found.sentence
+    assert "the budget of 50 tokens an hour is spent" in found.sentence
+
+
+@pytest.fixture
+def numbers() -> Iterator[int]:
+    return count()
+
+
+def test_a_spent_budget_stops_the_draws_and_not_the_agent(
+    serve: Serve, settings: Settings, upstream: FakeUpstream, numbers: Iterator[int]
+) -> None:
+    given = {"learn_exploration": 1.0, "learn_budget_tokens": 60}
+    client = serve(settings.model_copy(update=given))
+    chance = Random(0)
+    while not state(client)["cost"]["spent"]:
+        play(client, next(numbers), chance)
+    explored = state(client)["unguided"]["episodes"]
+    assert 0 < explored < 20
+
+    body = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "Find the ring."}],
+        "qguide": {"episode_id": "late"},
+    }
+    answer = client.post("/v1/chat/completions", json=body).json()
+    assert answer["qguide"]["num_candidates"] == 1
+    assert any(
+        "the budget of learning (60 tokens a day)" in w for w in answer["qguide"]["warnings"]
+    )
+    client.post("/v1/episodes/late/outcome", json={"reward": 1.0})
+    found = state(client)
+    assert found["unguided"]["episodes"] == explored
+    assert found["episodes"] == explored + 1
+    assert "so one candidate a step is drawn" in found["sentence"]
+
+
+def test_a_replica_and_a_restart_know_what_was_spent(
+    serve: Serve, settings: Settings, numbers: Iterator[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qguide.server.learning.service._NOTE_S", 0.0)
+    given = {"learn_exploration": 1.0, "learn_budget_tokens": 60}
+    client = serve(settings.model_copy(update=given))
+    chance = Random(0)
+    while not state(client)["cost"]["spent"]:
+        play(client, next(numbers), chance)
+    ledger = settings.episodes_dir or Path()
+    while '"spent"' not in (ledger / "learning" / "_" / "ledger.jsonl").read_text():
+        pass
+    assert state(serve(settings.model_copy(update=given)))["cost"]["spent"]
