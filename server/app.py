@@ -39,6 +39,7 @@ from qguide.server.q_models.build import Models, build_models
 from qguide.server.race.games import Games
 from qguide.server.redis.paraphrase_cache import RedisParaphraseCache
 from qguide.server.responses.answers import ResponseEvent
+from qguide.server.responses.stored import Shelf, StoredResponses
 from qguide.server.routes import (
     act,
     admin,
@@ -176,6 +177,9 @@ def _lifespan(
             ended=learning.ended if learning else None,
             heard=learning.heard if learning else None,
         )
+        ttl_s, most = settings.responses_ttl_s, settings.responses_memory_bytes
+        shelf = Shelf(redis, max_bytes=most, ttl_s=ttl_s) if ttl_s else None
+        app.state.stored = StoredResponses(shelf)
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         models.runtime.metrics.watch_load(
             waiting=lambda: models.waiting,

@@ -19,7 +19,7 @@ from qguide.server.errors.types import MalformedBodyError
 
 T = TypeVar("T")
 
-_BYTES_PER_VALUE: Final = 64
+_BYTES_PER_VALUE: Final = 512
 """The least that a value takes on average in a body of the maximum size."""
 _LEAST_VALUES: Final = 1_000
 """Values that every body may have, however small `QGUIDE_MAX_BODY_BYTES` is."""
@@ -87,7 +87,7 @@ def _parsed(raw: bytes, most: int, pace: Pace | None) -> Any:
         if has_more_values(raw, most):
             raise MalformedBodyError(
                 f"the body has more than {most:,} JSON values; send fewer, or raise "
-                "QGUIDE_MAX_BODY_BYTES: it allows one for 64 bytes"
+                "QGUIDE_MAX_BODY_BYTES: it allows one for 512 bytes"
             )
         body = json.loads(raw, object_hook=pace.keep if pace else None)
     except JSONDecodeError as error:

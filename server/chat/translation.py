@@ -152,7 +152,9 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
         "object": "chat.completion",
         "created": int(time.time()),
         "model": taken.policy,
-        "choices": [_choice(place, decision.candidates[index]) for place, index in enumerate(best)],
+        "choices": [
+            choice_of(place, decision.candidates[index]) for place, index in enumerate(best)
+        ],
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -164,7 +166,8 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
     }
 
 
-def _choice(place: int, candidate: Candidate) -> dict[str, Any]:
+def choice_of(place: int, candidate: Candidate) -> dict[str, Any]:
+    """A candidate as a choice of a completion."""
     return {
         **candidate.extra,
         "index": place,

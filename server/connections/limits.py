@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from qguide.server.settings.settings import Settings
 
 _IPV6_NETWORK_BITS: Final = 64
-_BYTES_PER_CHUNK: Final = 128
+_BYTES_PER_CHUNK: Final = 1024
 """The least that a chunk has on average in a body of the maximum size."""
 _LEAST_CHUNKS: Final = 1_024
 """Chunks in which every body may arrive, however small `QGUIDE_MAX_BODY_BYTES` is."""

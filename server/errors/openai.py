@@ -5,6 +5,7 @@ from typing import Any, Final
 
 _PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _A_MODEL: Final = "/v1/models/"
+_STORED: Final = ("/v1/responses/", "/v1/conversations")
 _CONTEXT: Final = "context_length_exceeded"
 OPENAI_CODES: Final = {
     "unknown_model": "model_not_found",
@@ -42,7 +43,11 @@ NO_WORDS: Final = UpstreamWords()
 
 def speaks_openai(method: str, path: str) -> bool:
     """True for the routes whose clients expect OpenAI's error format."""
-    return path in _PATHS or (method == "GET" and path.startswith(_A_MODEL))
+    return (
+        path in _PATHS
+        or path.startswith(_STORED)
+        or (method == "GET" and path.startswith(_A_MODEL))
+    )
 
 
 def openai_detail(

@@ -51,7 +51,9 @@ from qguide.server.errors.types import (
     ForbiddenError,
     MalformedBodyError,
     OverLimitError,
+    PreviousResponseError,
     UnauthorizedError,
+    UnknownResponseError,
     UntrustedHostError,
 )
 
@@ -61,6 +63,7 @@ RETRY_AFTER_S = 1
 
 TABLE: dict[type[QGuideError], tuple[int, str]] = {
     UnknownModelError: (404, "unknown_model"),
+    UnknownResponseError: (404, "unknown_response"),
     UnknownEpisodeError: (404, "unknown_episode"),
     EpisodeClosedError: (409, "episode_closed"),
     EpisodeFullError: (400, "episode_full"),
@@ -69,6 +72,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
     MalformedHistoryError: (400, "malformed_history"),
     UnsupportedParameterError: (400, "unsupported_parameter"),
     UpstreamRefusedError: (400, "upstream_refused"),
+    PreviousResponseError: (400, "previous_response_not_found"),
     InvalidRequestError: (400, "invalid_request"),
     RenderingError: (400, "rendering_failed"),
     CheckpointError: (400, "checkpoint_refused"),

@@ -15,7 +15,7 @@ QGuideError
 from collections.abc import Mapping
 from typing import Final
 
-from qguide.qnet.errors import QGuideError
+from qguide.qnet.errors import InvalidRequestError, QGuideError
 
 
 class UnauthorizedError(QGuideError):
@@ -68,6 +68,22 @@ class BelowThresholdError(QGuideError):
     def __init__(self, message: str, *, details: Mapping[str, object]) -> None:
         super().__init__(message)
         self.details = details
+
+
+class UnknownResponseError(QGuideError):
+    """There is no stored response or conversation of that id, or it has expired."""
+
+
+class PreviousResponseError(InvalidRequestError):
+    """The response, conversation or item that a request continues is not stored.
+
+    Args:
+        parameter: names it in the request.
+    """
+
+    def __init__(self, message: str, *, parameter: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class OverLimitError(QGuideError):

@@ -12,7 +12,7 @@ from qguide.qnet.errors import OverloadedError, QGuideError
 from qguide.server.errors.table import known_error_response
 from qguide.server.errors.types import BodyTimeoutError, BodyTooLargeError
 
-_WHOLE_BODIES: Final = 64
+_WHOLE_BODIES: Final = 8
 """Memory for bodies that are still arriving, in bodies of the maximum size."""
 _GIVEN_UP: Final = 0.0
 """A deadline in the past of the loop's clock, which marks a body that made room for others."""

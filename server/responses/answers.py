@@ -102,14 +102,14 @@ class ResponseObject(BaseModel):
     output: list[OutputItem]
     parallel_tool_calls: bool
     presence_penalty: float
-    previous_response_id: None
+    previous_response_id: str | None
     prompt_cache_key: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None
     service_tier: str = Field(
         description="as an upstream gave it, else as the request has it, else `auto`"
     )
-    store: Literal[False] = Field(description="no response is stored")
+    store: bool = Field(description="true if later requests can continue this response")
     temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]

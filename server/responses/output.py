@@ -5,6 +5,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from qguide.server.chat.translation import choice_of
+from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
 from qguide.server.responses.tools import called_names
 from qguide.server.streaming.events import Json
@@ -94,6 +96,19 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
         "usage": _usage(completion["usage"]),
         "qguide": completion["qguide"],
     }
+
+
+def outputs_of(taken: GuidedStepResult, response: Json) -> dict[str, list[Json]]:
+    """Items of every candidate by its number; the chosen one's are those of the answer."""
+    names = called_names(response["tools"])
+    outputs = {}
+    for number, candidate in enumerate(taken.decision.candidates):
+        native = candidate.native
+        if native and native.dialect == "responses":
+            outputs[str(number)] = native.body["output"]
+        else:
+            outputs[str(number)] = _output_of(choice_of(0, candidate), names, "completed")
+    return outputs | {str(taken.decision.chosen): response["output"]}
 
 
 def failed(response: Json, error: Json) -> Json:

@@ -140,14 +140,17 @@ class ResponsesRequest(WholeRequest):
     prompt_cache_key: str | None = None
     stream: bool | None = None
     store: bool | None = Field(
-        default=None, description="no response is stored, so the answer says false"
+        default=None, description="false: the response is not stored, so that nothing continues it"
     )
     truncation: str | None = Field(
         default=None, description="nothing is truncated, so the answer says `disabled`"
     )
-    previous_response_id: str | None = Field(default=None, description="refused: nothing is stored")
+    previous_response_id: str | None = Field(
+        default=None,
+        description="the stored response that the input continues; `ID.N` is its candidate N",
+    )
     conversation: str | dict[str, Any] | None = Field(
-        default=None, description="refused: nothing is stored"
+        default=None, description="the conversation, or its id, that the input continues"
     )
     background: bool | None = Field(default=None, description="true is refused")
     prompt: dict[str, Any] | None = Field(default=None, description="refused")

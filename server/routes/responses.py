@@ -1,26 +1,34 @@
-"""POST /v1/responses: OpenAI's Responses API, answered with the best of M candidates."""
+"""POST /v1/responses: OpenAI's Responses API, answered with the best of M candidates.
 
+Responses are stored, so that later requests continue them by id, and conversations are, too.
+"""
+
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import Field
 
+from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
-from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
+from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
 from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.native import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.messages.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
-from qguide.server.responses.output import finished, opened
-from qguide.server.responses.schemas import ResponsesRequest
+from qguide.server.responses.output import finished, opened, outputs_of
+from qguide.server.responses.schemas import InputItem, ResponsesRequest
+from qguide.server.responses.stored import Continued, StoredResponses
 from qguide.server.responses.streaming import ResponseWriter
-from qguide.server.responses.translation import read_request, temperature_of
-from qguide.server.routes.dependencies import StepperDep
+from qguide.server.responses.translation import read_request, temperature_of, to_chat_request
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 from qguide.server.streaming.event_stream import EventStream
 from qguide.server.streaming.events import Json
@@ -28,6 +36,11 @@ from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
+_STORED: Final = frozenset(("previous_response_id", "conversation"))
+"""Fields that this server has answered, with the items in their place."""
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": OpenAIErrorBody} for status in STATUSES
+}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: answer_or_events(
         ResponseObject,
@@ -35,28 +48,49 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         description="A response, or with `stream` its events.",
         event_description="One event: its type as its name, and the event as JSON.",
     ),
-    **{status: {"model": OpenAIErrorBody} for status in STATUSES},
+    **_ERRORS,
 }
+
+
+Order = Literal["asc", "desc"]
+Limit = Annotated[int, Query(ge=1, le=100)]
 
 
 @router.post("/responses", response_class=JSONResponse, responses=_RESPONSES)
 async def create_response(
     body: ResponsesRequest, request: Request, stepper: StepperDep
 ) -> Response:
-    """Draw M candidates and return the one with the highest Q as an ordinary response.
-
-    Nothing is stored: each request has its whole history, and `store` is answered with false.
-    """
+    """Draw M candidates and return the one with the highest Q as an ordinary response."""
     settings = stepper.settings
+    stored = _stored(request)
+    continued = await stored.continued(body)
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
-    read = partial(_read, body, options, policy, settings)
+    read = partial(_read, continued.body, options, policy, settings)
     asked, response = await translate_body(request, read)
-    complete = partial(_complete, response, asked, options, stepper)
+    response |= {"previous_response_id": body.previous_response_id, "store": stored.stores(body)}
+    complete = partial(_complete, response, asked, options, stepper, stored, continued)
     if not body.stream:
         return JSONResponse(await complete())
     writer = ResponseWriter(response)
     return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+@router.post("/responses/input_tokens", responses=_ERRORS)
+async def count_input_tokens(
+    body: ResponsesRequest, request: Request, models: ModelsDep, settings: SettingsDep
+) -> dict[str, Any]:
+    """Count the tokens of an input, by the policy's tokenizer or else by the Q model's."""
+    policy = models.find_policy(body.model)
+    continued = await _stored(request).continued(body)
+    read = partial(prompt_history, partial(_prompt, continued.body), policy, settings)
+    history = await translate_body(request, read)
+    told = await count_tokens(history, body.qguide.q_model, policy, models, tools=bool(body.tools))
+    return {"object": "response.input_tokens", **told.model_dump()}
+
+
+def _prompt(body: ResponsesRequest) -> Json:
+    return to_chat_request(body).model_dump(exclude_unset=True)
 
 
 def _read(
@@ -64,13 +98,128 @@ def _read(
 ) -> tuple[GuidedStepRequest, Json]:
     """The step that is asked for, and the response as far as it is known before."""
     asked = read_request(body, options, policy, settings)
-    asked = as_it_came(asked, body, "responses", settings, without=frozenset())
+    asked = as_it_came(asked, body, "responses", settings, without=_STORED)
     return asked, opened(body, model=policy.name, temperature=temperature_of(asked))
 
 
 async def _complete(
-    response: Json, asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService
+    response: Json,
+    asked: GuidedStepRequest,
+    options: GuidanceOptions,
+    stepper: GuidedStepService,
+    stored: StoredResponses,
+    continued: Continued,
 ) -> Json:
     taken = await stepper.take(asked)
     completion = completion_of(taken, n=1, options=options)
-    return finished(response, completion, native=native_answer(taken, "responses"))
+    response = finished(response, completion, native=native_answer(taken, "responses"))
+    await stored.keep(continued, response, outputs_of(taken, response))
+    return response
+
+
+class NewConversation(WholeRequest):
+    """A conversation to begin."""
+
+    items: ListOf[InputItem] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class NewItems(WholeRequest):
+    """Items to add to a conversation."""
+
+    items: ListOf[InputItem] = Field(description="in their order")
+
+
+def _stored(request: Request) -> StoredResponses:
+    stored: StoredResponses = request.app.state.stored
+    return stored
+
+
+@router.get("/responses/{response_id}", responses=_ERRORS)
+async def show_response(response_id: str, request: Request) -> dict[str, Any]:
+    """Show a stored response."""
+    return await _stored(request).response(response_id)
+
+
+@router.delete("/responses/{response_id}", responses=_ERRORS)
+async def delete_response(response_id: str, request: Request) -> dict[str, Any]:
+    """Delete a stored response; those that continue it can be continued no more."""
+    await _stored(request).forget(f"response {response_id}")
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
+@router.get("/responses/{response_id}/input_items", responses=_ERRORS)
+async def list_input_items(
+    response_id: str, request: Request, order: Order = "desc", limit: Limit = 20, after: str = ""
+) -> dict[str, Any]:
+    """List the items that a stored response answers."""
+    return _page(await _stored(request).input_items(response_id), order, limit, after)
+
+
+@router.post("/conversations", responses=_ERRORS)
+async def begin_conversation(body: NewConversation, request: Request) -> dict[str, Any]:
+    """Begin a conversation, which requests continue by its id."""
+    return await _stored(request).converse(_items(body.items or ()), body.metadata or {})
+
+
+@router.get("/conversations/{conversation_id}", responses=_ERRORS)
+async def show_conversation(conversation_id: str, request: Request) -> dict[str, Any]:
+    """Show a conversation without its items."""
+    talk = await _stored(request).conversation(conversation_id)
+    return {name: value for name, value in talk.items() if name != "items"}
+
+
+@router.delete("/conversations/{conversation_id}", responses=_ERRORS)
+async def delete_conversation(conversation_id: str, request: Request) -> dict[str, Any]:
+    """Delete a conversation."""
+    await _stored(request).forget(f"conversation {conversation_id}")
+    return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
+
+
+@router.get("/conversations/{conversation_id}/items", responses=_ERRORS)
+async def list_conversation_items(
+    conversation_id: str,
+    request: Request,
+    order: Order = "desc",
+    limit: Limit = 20,
+    after: str = "",
+) -> dict[str, Any]:
+    """List the items of a conversation."""
+    talk = await _stored(request).conversation(conversation_id)
+    return _page(talk["items"], order, limit, after)
+
+
+@router.post("/conversations/{conversation_id}/items", responses=_ERRORS)
+async def add_conversation_items(
+    conversation_id: str, body: NewItems, request: Request
+) -> dict[str, Any]:
+    """Add items to a conversation."""
+    added = await _stored(request).say(conversation_id, _items(body.items))
+    return _page(added, "asc", len(added), "")
+
+
+@router.delete("/conversations/{conversation_id}/items/{item_id}", responses=_ERRORS)
+async def delete_conversation_item(
+    conversation_id: str, item_id: str, request: Request
+) -> dict[str, Any]:
+    """Delete an item of a conversation."""
+    return await _stored(request).unsay(conversation_id, item_id)
+
+
+def _items(given: Sequence[InputItem]) -> list[Json]:
+    return [item.model_dump(exclude_unset=True) for item in given]
+
+
+def _page(items: Sequence[Json], order: Order, limit: int, after: str) -> Json:
+    """A page of a list as OpenAI's clients turn it."""
+    listed = list(items if order == "asc" else reversed(items))
+    places = [place for place, item in enumerate(listed) if item.get("id") == after]
+    listed = listed[places[0] + 1 :] if places else listed
+    page = listed[:limit]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0].get("id") if page else None,
+        "last_id": page[-1].get("id") if page else None,
+        "has_more": len(listed) > limit,
+    }

@@ -106,6 +106,9 @@ class Settings(LearningSettings):
             included; at this size its next step is refused.
         episode_max_steps: likewise the maximum number of its steps.
         episodes_ttl_s: an episode without a step for this long is dropped.
+        responses_ttl_s: how long responses are stored for requests that continue them
+            (`previous_response_id`), unless they say `store: false`; 0 stores none.
+        responses_memory_bytes: memory for stored responses without Redis; the oldest go first.
         outcome_rules: end an episode by what its steps read, for agents that post no outcome.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
@@ -226,6 +229,8 @@ class Settings(LearningSettings):
     episode_max_bytes: int = Field(default=16 * 1024**2, ge=1)
     episode_max_steps: int = Field(default=2000, ge=1)
     episodes_ttl_s: float = Field(default=6 * 3600.0, gt=0)
+    responses_ttl_s: float = Field(default=24 * 3600.0, ge=0)
+    responses_memory_bytes: int = Field(default=256 * 1024**2, ge=1)
     outcome_rules: tuple[OutcomeRule, ...] = ()
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
@@ -260,10 +265,10 @@ class Settings(LearningSettings):
     long_history: LongHistory | None = None
     out_of_domain: Literal["unguided", "guide"] = "unguided"
     heartbeat_s: float = Field(default=5.0, gt=0)
-    max_history_messages: int = Field(default=1024, ge=1)
-    max_text_bytes: int = Field(default=1_000_000, ge=1)
+    max_history_messages: int = Field(default=16_384, ge=1)
+    max_text_bytes: int = Field(default=4_000_000, ge=1)
     trusted_hosts: tuple[str, ...] = ()
-    max_body_bytes: int = Field(default=4 * 1024**2, ge=1024)
+    max_body_bytes: int = Field(default=32 * 1024**2, ge=1024)
     body_timeout_s: float = Field(default=30.0, gt=0)
     head_timeout_s: float = Field(default=10.0, gt=0)
     keep_alive_s: float = Field(default=5.0, gt=0)

@@ -11,7 +11,7 @@ import pytest
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.settings.remote_models import Upstream
-from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 TASK = "find the mug"
@@ -80,7 +80,7 @@ def test_a_response_is_the_best_candidate(client: openai.OpenAI) -> None:
     assert response.usage is not None
     assert response.usage.input_tokens_details.cached_tokens > 0
     assert response.model_extra is not None
-    assert response.model_extra["store"] is False
+    assert response.model_extra["store"] is True
     assert response.model_extra["qguide"]["q_values"] == [0.5, 0.25, 0.75]
 
 
@@ -191,7 +191,7 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI, upstream: FakeUpstream) 
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="gpt-9", input=TASK)
     assert missing.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="stores no responses") as refused:
+    with pytest.raises(openai.BadRequestError, match="was not stored") as refused:
         client.responses.create(model="demo", input=TASK, previous_response_id="resp_1")
     assert refused.value.param == "previous_response_id"
     upstream.fault = "500"
@@ -216,3 +216,90 @@ def test_a_stream_that_fails_late_ends_with_the_error() -> None:
     assert failed.response.id == opened.response.id
     assert failed.response.error is not None
     assert failed.response.error.message == error.message
+
+
+def texts_of(asked: Any) -> list[Any]:
+    """Texts of the messages that an upstream was asked."""
+    return [message["content"] for message in asked["messages"]]
+
+
+def test_a_response_is_continued_by_its_id(client: openai.OpenAI, upstream: FakeUpstream) -> None:
+    first = client.responses.create(model="demo", input=TASK, instructions="Be tidy.")
+    second = client.responses.create(model="demo", input="seen", previous_response_id=first.id)
+    client.responses.create(model="demo", input="more", previous_response_id=second.id)
+    assert texts_of(upstream.asked[-1]) == [TASK, BEST, "seen", BEST, "more"]
+    assert second.previous_response_id == first.id
+    shown = client.responses.retrieve(second.id)
+    assert shown.output_text == BEST
+    listed = list(client.responses.input_items.list(second.id, order="asc", limit=2))
+    assert [item.type for item in listed] == ["message"] * 3, "over two pages"
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.responses.retrieve(first.id)
+    assert missing.value.code == "unknown_response"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model="demo", input="x", previous_response_id=second.id)
+    assert refused.value.code == "previous_response_not_found"
+
+
+def test_a_candidate_that_was_not_taken_is_continued(
+    client: openai.OpenAI, upstream: FakeUpstream
+) -> None:
+    more: Any = {"qguide": {"num_candidates": 3, "return_candidates": True}}
+    first = client.responses.create(model="demo", input=TASK, extra_body=more)
+    assert first.model_extra is not None
+    guidance = first.model_extra["qguide"]
+    other = next(number for number in range(3) if number != guidance["chosen"])
+    client.responses.create(model="demo", input="x", previous_response_id=f"{first.id}.{other}")
+    said = guidance["candidates"][other]["message"]["content"]
+    assert texts_of(upstream.asked[-1]) == [TASK, said, "x"]
+    with pytest.raises(openai.BadRequestError, match="has no candidate '7'; it has 0 to 2"):
+        client.responses.create(model="demo", input="x", previous_response_id=f"{first.id}.7")
+
+
+def test_a_stream_is_continued_and_so_are_calls(
+    client: openai.OpenAI, upstream: FakeUpstream
+) -> None:
+    asked: Any = {"model": "demo", "tools": TOOLS}
+    with client.responses.stream(input=TASK, **asked) as stream:
+        first = stream.get_final_response()
+    [call] = [item for item in first.output if item.type == "function_call"]
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "a mug"}
+    client.responses.create(input=[result], previous_response_id=first.id, **asked)
+    roles = [message["role"] for message in upstream.asked[-1]["messages"]]
+    assert roles == ["user", "assistant", "tool"]
+    references: Any = [
+        {"role": "user", "content": TASK},
+        {"type": "item_reference", "id": call.id},
+        result,
+    ]
+    client.responses.create(input=references, **asked)
+    assert upstream.asked[-1]["messages"] == upstream.asked[-2]["messages"]
+
+
+def test_a_conversation_keeps_its_items(client: openai.OpenAI, upstream: FakeUpstream) -> None:
+    talk = client.conversations.create(items=[{"role": "user", "content": "Be brief."}])
+    client.responses.create(model="demo", input=TASK, conversation=talk.id)
+    client.responses.create(model="demo", input="x", conversation={"id": talk.id})
+    assert texts_of(upstream.asked[-1]) == ["Be brief.", TASK, BEST, "x"]
+    items = list(client.conversations.items.list(talk.id, order="asc"))
+    assert [getattr(item, "role", None) for item in items] == [
+        *("user", "user", "assistant", "user", "assistant")
+    ]
+    client.conversations.items.delete(items[-1].id or "", conversation_id=talk.id)
+    client.conversations.items.create(talk.id, items=[{"role": "user", "content": "y"}])
+    assert len(list(client.conversations.items.list(talk.id, order="desc"))) == 5
+    client.conversations.delete(talk.id)
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(talk.id)
+
+
+def test_input_tokens_are_counted() -> None:
+    settings = Settings(policy=EMBEDDED)
+    with (
+        serving_app(create_app(settings)) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,
+    ):
+        counted = client.responses.input_tokens.count(model=EMBEDDED, input=TASK)
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens > 5

@@ -88,6 +88,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
             upstreams={"demo": demo},
             q_models={"q@1": SCRIPTED},
             unknown_models="error",
+            max_body_bytes=4 * 1024**2,
         )
         guarded = settings.model_copy(update={"keys_file": keys_file})
         with (

@@ -22,7 +22,12 @@ def url() -> Iterator[str]:
     from tests.support.serving import serving_app
 
     settings = Settings(
-        policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=8, unknown_models="error"
+        policy=SCRIPTED,
+        q_models={"demo@1": SCRIPTED},
+        max_candidates=8,
+        unknown_models="error",
+        max_body_bytes=4 * 1024**2,
+        max_history_messages=1024,
     )
     with serving_app(create_app(settings)) as address:
         yield address

@@ -309,3 +309,16 @@ def test_what_is_nested_without_measure_is_a_400(
         error = answer.json()["error"]
         assert error["code"] == "malformed_body"
         assert "levels deep" in error["message"] or "nested too deeply" in error["message"]
+
+
+def test_long_sessions_with_screenshots_pass_with_the_default_limits(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    """1,041 messages, 1.5 MB of text and four screenshots of 1.5 MB."""
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 2**21}"}}
+    seen = {"role": "user", "content": [{"type": "text", "text": "see"}, *[image] * 4]}
+    turns = [{"role": "assistant", "content": "look " * 300}, {**USER, "content": "desk " * 300}]
+    body = {"messages": [seen, *turns * 520], "qguide": {"num_candidates": 2}}
+    answer = guided.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert len(upstream.asked[-1]["messages"]) == 1041

@@ -87,7 +87,7 @@ def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(
         ({"input": 3}, "malformed_body", "input", "valid"),
         ({"input": []}, "malformed_history", None, "messages is empty"),
         ({"temperature": 9}, "malformed_body", "temperature", "less than or equal"),
-        ({"store": True, "conversation": "c"}, "unsupported_parameter", "conversation", "alone"),
+        ({"background": True}, "unsupported_parameter", "background", "stream it"),
         ({"qguide": {"m": 3}}, "malformed_body", "qguide.m", "not permitted"),
     ],
 )

@@ -1,0 +1,80 @@
+"""Responses that later requests continue: for whom, and for how long."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from qguide.server.access.keys import create_key
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.responses.stored import Shelf
+from tests.unit.server.conftest import Serve, settings_of
+
+TASK = "You see a desk. Your task is to: take the mug."
+
+
+def ask(client: TestClient, key: str = "", **body: Any) -> Any:
+    asked = {"input": TASK, "qguide": {"num_candidates": 2}} | body
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return client.post("/v1/responses", json=asked, headers=headers).json()
+
+
+def test_nothing_is_stored_where_the_caller_or_the_operator_wants_that(
+    serve: Serve, address: tuple[FakeUpstream, str], guided: TestClient
+) -> None:
+    answer = ask(guided, store=False)
+    assert answer["store"] is False
+    assert guided.get(f"/v1/responses/{answer['id']}").status_code == 404
+    client = serve(settings_of(address[1], responses_ttl_s=0))
+    answer = ask(client)
+    assert answer["store"] is False
+    assert client.get(f"/v1/responses/{answer['id']}").status_code == 404
+    refused = ask(client, previous_response_id=answer["id"])["error"]
+    assert "stores no responses" in refused["message"]
+    assert client.post("/v1/conversations", json={}).status_code == 404
+
+
+def test_no_key_reads_or_continues_anothers(
+    serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path
+) -> None:
+    ada, bob = (create_key(tmp_path / "keys.json", name) for name in ("ada", "bob"))
+    client = serve(settings_of(address[1], keys_file=tmp_path / "keys.json"))
+    answer = ask(client, ada)
+    path = f"/v1/responses/{answer['id']}"
+    for key, status in ((ada, 200), (bob, 404)):
+        assert client.get(path, headers={"X-API-Key": key}).status_code == status
+    assert ask(client, bob, previous_response_id=answer["id"])["error"]["code"] == (
+        "previous_response_not_found"
+    )
+    assert ask(client, ada, previous_response_id=answer["id"])["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
+    ],
+)
+def test_what_is_not_stored_is_named(guided: TestClient, body: Any, param: str) -> None:
+    error = ask(guided, **body)["error"]
+    assert (error["code"], error["param"]) == ("previous_response_not_found", param)
+    assert "send the items themselves" in error["message"]
+
+
+async def test_the_oldest_go_first_and_what_is_too_large_is_not_kept() -> None:
+    shelf = Shelf(None, max_bytes=100, ttl_s=60)
+    await shelf.put({"a": {"text": "x" * 30}})
+    await shelf.put({"b": {"text": "x" * 30}})
+    await shelf.put({"c": {"text": "x" * 30}, "d": {"text": "x" * 300}})
+    assert [one is not None for one in await shelf.get(["a", "b", "c", "d"])] == [
+        *(False, True, True, False)
+    ]
+
+
+async def test_what_is_stored_expires() -> None:
+    shelf = Shelf(None, max_bytes=100, ttl_s=1e-6)
+    await shelf.put({"a": {}})
+    assert await shelf.get(["a"]) == [None]
