@@ -18,8 +18,8 @@ ACCEPT_ENCODING: Final = "gzip"
 
 MAX_CHUNKS: Final = 16_384
 """Chunks in which an answer may arrive; each costs as much as parsing some kilobytes."""
-MAX_EVENTS: Final = 262_144
-"""Chunks in which a stream of events may arrive: one for each token of each candidate."""
+_EVENT_BYTES: Final = 16
+"""A stream of events may have one more chunk for so many bytes: none of its events is shorter."""
 
 _SLICE_BYTES: Final = 64 * 1024
 _SLICE_CHUNKS: Final = 16
@@ -44,19 +44,19 @@ class BoundedBody:
     Args:
         encoding: the answer's Content-Encoding.
         max_bytes: of what arrives, and of what it becomes.
-        max_chunks: in which it arrives.
+        events: it is a stream of events, which may come in more chunks.
 
     Raises:
         UnknownEncodingError: the encoding is neither gzip nor none.
     """
 
-    def __init__(self, encoding: str, *, max_bytes: int, max_chunks: int = MAX_CHUNKS) -> None:
+    def __init__(self, encoding: str, *, max_bytes: int, events: bool = False) -> None:
         encoding = encoding.strip().lower()
         if encoding not in (*_GZIP, *_PLAIN):
             shown = encoding[:_SHOWN_CHARACTERS]
             raise UnknownEncodingError(f"answered in the encoding {shown!r}; only gzip is read")
         self._max_bytes = max_bytes
-        self._max_chunks = max_chunks
+        self._events = events
         self._arrived = 0
         self._chunks = 0
         self._size = 0
@@ -73,8 +73,8 @@ class BoundedBody:
         self._arrived += len(raw)
         self._check(self._arrived)
         self._chunks += 1
-        if self._chunks > self._max_chunks:
-            raise AnswerTooLargeError(f"answered in more than {self._max_chunks:,} chunks")
+        if self._chunks > MAX_CHUNKS + self._events * self._arrived // _EVENT_BYTES:
+            raise AnswerTooLargeError(f"answered in more than {MAX_CHUNKS:,} chunks")
         if self._chunks % _SLICE_CHUNKS == 0:
             yield
         if self._gzip is None:
@@ -125,7 +125,7 @@ async def read_bounded(
     """The same answer with its body, decompressed.
 
     Args:
-        events: it is a stream of events, which come in more chunks.
+        events: it is a stream of events, which may come in more chunks.
 
     Raises:
         AnswerTooLargeError: it has more than `max_bytes`, compressed or not, or too many chunks.
@@ -134,8 +134,7 @@ async def read_bounded(
         httpx.DecodingError: broken gzip.
     """
     encoding = response.headers.get("content-encoding", "")
-    most = MAX_EVENTS if events else MAX_CHUNKS
-    body = BoundedBody(encoding, max_bytes=max_bytes, max_chunks=most)
+    body = BoundedBody(encoding, max_bytes=max_bytes, events=events)
     try:
         async for raw in response.aiter_raw():
             for _ in body.add(raw):

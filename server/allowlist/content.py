@@ -24,7 +24,8 @@ _PARTS: Final = frozenset(
 """Others hold tensors (`image_embeds`, `prompt_embeds`) or are one server's own."""
 _ADDRESSES: Final = frozenset(("url", "image_url", "video_url", "audio_url", "file_url"))
 _FILE: Final = "file_id"
-_BYTES: Final = "file_data"
+_BYTES: Final = frozenset(("file_data", "data"))
+"""Base64, where some upstreams take an address."""
 _NOT_FETCHED: Final = frozenset(("input", "arguments", "citations", "annotations", "logprobs"))
 """Fields in which an address is text: arguments of a tool, sources that an answer quotes."""
 _UNUSUAL: Final = re.compile(r"[\s\\\x00-\x1f]")
@@ -77,7 +78,7 @@ class Reach:
             )
         if name in _NOT_FETCHED:
             return
-        if name in _ADDRESSES or (name == _BYTES and ":" in str(value)):
+        if name in _ADDRESSES or (name in _BYTES and ":" in str(value)):
             for address in value if isinstance(value, list) else [value]:
                 self._check_address(address, place)
         self.check_addresses(value, place)

@@ -83,8 +83,10 @@ def read_request(
         raise flaw
     if policy.upstream_model is not None:
         for index, message in enumerate(history):
-            content = (message.wire or {}).get("content")
-            settings.reach.check_parts(content, f"messages[{index}].content")
+            place = f"messages[{index}]"
+            fields = dict(message.wire or {})
+            settings.reach.check_parts(fields.pop("content", None), f"{place}.content")
+            settings.reach.check_addresses(fields, place)
     sampling, warnings = _sampling(body, options, policy, settings, names)
     cached_as = body.parameters.get("prompt_cache_key")
     return GuidedStepRequest(

@@ -1,4 +1,4 @@
-"""Labels of a tree, and the labelled paths on which a Q model is trained (QLASS section 3.3)."""
+"""Labels of a tree, and the labelled paths on which a Q model is trained (QLASS section 4.3)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

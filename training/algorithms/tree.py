@@ -1,4 +1,4 @@
-"""Exploration tree as an immutable value (QLASS section 3.2 and algorithm 2).
+"""Exploration tree as an immutable value (QLASS section 4.2 and algorithm 2).
 
 A node is an action and its effect; its state is the path from the root. The root, id 0, is the
 task before any action. Ids number the nodes in the order in which they were merged, so parents come

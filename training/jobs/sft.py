@@ -20,16 +20,13 @@ from typing import Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
-from transformers import (
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.text_model import load_causal_lm
 from qguide.qnet.rendering.renderer import Renderer
@@ -150,7 +147,7 @@ def build_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model to train and its tokenizer: `config.base`, or a fresh Llama."""
     if config.base is not None:
-        tokenizer = AutoTokenizer.from_pretrained(config.base, local_files_only=True)
+        tokenizer = load_renderer(config.base).tokenizer
         return load_causal_lm(config.base), tokenizer
     shape = config.architecture
     texts = (message.text for episode in episodes[:2000] for message in episode)

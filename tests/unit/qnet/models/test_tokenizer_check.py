@@ -10,6 +10,7 @@ import pytest
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.tokenizer_check import TrialLimits, check_tokenizer
+from qguide.training.jobs.sft import SftConfig, build_model
 from tests.support.tiny_models import save_policy
 
 LIMITS = TrialLimits(cpu_s=30, memory_bytes=1024**3)
@@ -71,3 +72,9 @@ def test_a_template_of_very_long_turns_is_refused(model: Model) -> None:
     long = "{% for m in messages %}{{ m['content'] }}{{ 'a ' * 200000 }}{{ eos_token }}{% endfor %}"
     with pytest.raises(CheckpointError, match=r"a trial of its tokenizer and chat template"):
         check_tokenizer(model(template=long), LIMITS)
+
+
+def test_the_base_of_a_policy_to_train_is_tried_too(model: Model, tmp_path: Path) -> None:
+    config = SftConfig(trajectories=(tmp_path,), output=tmp_path, base=model(("a", "a" * 900_000)))
+    with pytest.raises(CheckpointError, match=r"made [0-9,]+ tokens of [0-9,]+ bytes"):
+        build_model(config, ())

@@ -111,9 +111,13 @@ async def test_the_list_of_models_has_a_limit_too() -> None:
     await policy.close()
 
 
-async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_on() -> None:
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_on(
+    kind: str,
+) -> None:
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
+        writer.write(f"Content-Type: {kind}\r\n\r\n".encode())
         with suppress(ConnectionError):
             while not writer.is_closing():
                 writer.write(b"1\r\n \r\n" * 1_000)
@@ -137,7 +141,7 @@ async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_o
     await running
     await policy.close()
     server.close()
-    assert others >= MAX_CHUNKS // 16
+    assert MAX_CHUNKS // 16 <= others < 2 * MAX_CHUNKS
 
 
 async def test_large_requests_of_one_step_are_written_one_at_a_time(

@@ -103,16 +103,30 @@ def test_an_address_beside_the_bytes_goes_no_way(serving: Client, upstream: Fake
 
 
 @pytest.mark.parametrize("model", DIALECTS)
-def test_a_chats_thoughts_are_no_way_for_other_blocks(
+def test_no_field_of_a_chats_message_names_an_address(
     serving: Client, upstream: FakeUpstream, model: str
 ) -> None:
     block = {"type": "image", "source": {"type": "url", "url": INSIDE}}
+    for field in ({"thinking_blocks": [block]}, {"image_url": INSIDE}, {"images": [block]}):
+        said = {"role": "assistant", "content": "look"} | field
+        body = {"messages": [USER, said, USER], "model": model} | FIRST
+        answer = serving().post(CHAT, json=body)
+        assert answer.status_code == 400
+        assert "messages[1]." in answer.text
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize("model", DIALECTS)
+def test_a_chats_thoughts_are_no_way_for_other_blocks(
+    serving: Client, upstream: FakeUpstream, model: str
+) -> None:
+    block = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
     said = {"role": "assistant", "content": "look", "thinking_blocks": [block, thought, "x"]}
     body = {"messages": [USER, said, USER], "model": model} | FIRST
     assert serving().post(CHAT, json=body).status_code == 200
-    if model != "chat":  # a chat's upstream reads addresses in the content alone
-        assert INSIDE not in str(upstream.asked)
+    if model != "chat":  # a chat's upstream reads images in the content alone
+        assert "AA==" not in str(upstream.asked)
     if model == "messages":
         assert thought in upstream.asked[0]["messages"][1]["content"]
 
