@@ -80,8 +80,8 @@ def test_bytes_and_named_hosts_pass() -> None:
 
 
 def test_bytes_of_a_file_are_no_address() -> None:
+    audio = {"data": "http://10.0.0.1/a.wav", "format": "wav"}
     with pytest.raises(InvalidRequestError, match="data is the address"):
-        audio = {"data": "http://10.0.0.1/a.wav", "format": "wav"}
         Reach().check_parts([{"type": "input_audio", "input_audio": audio}], "p")
     with pytest.raises(InvalidRequestError, match="file_data is the address"):
         Reach().check_parts([{"type": "file", "file": {"file_data": "http://10.0.0.1/a.pdf"}}], "p")
