@@ -1,6 +1,6 @@
 """Load of the busy key: clients that send requests until the process is killed.
 
-    python -m benchmarks.fairness.crowd URL KEY SCENE CLIENTS
+    python -m benchmarks.fairness.crowd URL KEY SCENE CLIENTS DRIPPING_PORT
 
 It runs in a separate process, so that its own work does not delay the measured client.
 """
@@ -20,7 +20,9 @@ from benchmarks.serve.agents import Agent
 
 Asked = Literal["megabytes", "batches", "draws", "faults", "values"]
 """Scenes of requests; no two of a scene are alike."""
-Scene = Literal["megabytes", "batches", "draws", "faults", "values", "chunks", "scrapes"]
+Scene = Literal["megabytes", "batches", "draws", "faults", "values", "chunks", "scrapes", "drips"]
+DRIPPING: Final = "dripping"
+"""Upstream of the server whose answers are streams of one-byte chunks without end."""
 
 _TIMEOUT_S: Final = 120.0
 _MEGABYTE: Final = 1_000_000
@@ -95,6 +97,12 @@ async def _ask(http: httpx.AsyncClient, scene: Scene, client: int) -> None:
                 await http.get("/metrics")
             case "chunks":
                 await _drip(http.base_url)
+            case "drips":
+                asked = {
+                    "messages": [{"role": "user", "content": "Find a mug."}],
+                    "num_candidates": 1,
+                }
+                await http.post("/v1/act", json=asked | {"policy": DRIPPING})
             case _:
                 path, body = QUESTIONS[scene](Random(1_000_003 * client + number))
                 await http.post(path, content=json.dumps(body))
@@ -114,6 +122,23 @@ async def _drip(url: httpx.URL) -> None:
             writer.close()
 
 
-if __name__ == "__main__":
+async def _drip_back(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer with a stream of events in chunks of one byte, until the server hangs up."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n")
+    writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
+    with suppress(ConnectionError):
+        while not writer.is_closing():
+            writer.write(_CHUNKS)
+            await writer.drain()
+
+
+async def main() -> None:
+    """Run the scene that the arguments name, and for "drips" the upstream as well."""
+    url, key, named, clients, port = sys.argv[1:]
     scenes: dict[str, Scene] = {scene: scene for scene in get_args(Scene)}
-    asyncio.run(crowd(sys.argv[1], sys.argv[2], scenes[sys.argv[3]], int(sys.argv[4])))
+    async with await asyncio.start_server(_drip_back, "127.0.0.1", int(port)):
+        await crowd(url, key, scenes[named], int(clients))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

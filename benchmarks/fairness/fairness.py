@@ -2,11 +2,13 @@
 
 One client scores, reranks or acts step after step, while another key sends histories of one
 megabyte, batches of 64 histories, steps of 64 candidates, a megabyte of faults, as many values as a
-body may have, or scrapes of the metrics; or while connections without a key send chunks of one
-byte. The figures of interest are the ratio of the 95th percentiles, measured in one run on one
-server, and the slowest answer of /healthz.
+body may have, or scrapes of the metrics; while connections without a key send chunks of one byte;
+or while an upstream answers the other key in such chunks without end. The figures of interest are
+the ratio of the 95th percentiles, measured in one run on one server, and the slowest answer of
+/healthz.
 """
 
+import json
 import sys
 import threading
 import time
@@ -20,7 +22,7 @@ from typing import Annotated, Final, Literal, get_args
 import httpx
 from pydantic import Field
 
-from benchmarks.fairness.crowd import Scene
+from benchmarks.fairness.crowd import DRIPPING, Scene
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
 from benchmarks.measurement.processes import child
@@ -97,11 +99,12 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
         with TemporaryDirectory() as name:
             folder = Path(name)
             keys = {who: create_key(folder / "keys.json", who) for who in ("victim", "crowd")}
-            with _server(config, folder) as (url, process):
+            dripping = free_port()
+            with _server(config, folder, dripping) as (url, process):
                 for endpoint, scene in measurements(config):
                     advance(f"{endpoint}, {scene}")
                     with (
-                        _crowd(config, scene, url, keys["crowd"], folder),
+                        _crowd(config, scene, url, keys["crowd"], folder, dripping),
                         _watched_health(config, url) as waits_ms,
                     ):
                         row = _victim(config, endpoint, scene, url, keys["victim"])
@@ -168,13 +171,15 @@ def _watched_health(config: FairnessBench, url: str) -> Iterator[list[float]]:
 
 
 @contextmanager
-def _crowd(config: FairnessBench, scene: str, url: str, key: str, folder: Path) -> Iterator[None]:
+def _crowd(
+    config: FairnessBench, scene: str, url: str, key: str, folder: Path, dripping: int
+) -> Iterator[None]:
     """Run the load of the other key during the block; none in the scene `ALONE`."""
     if scene == ALONE:
         yield
         return
     module = "benchmarks.fairness.crowd"
-    command = [sys.executable, "-m", module, url, key, scene, str(config.clients)]
+    command = [sys.executable, "-m", module, url, key, scene, str(config.clients), str(dripping)]
     with child("the other key", command, log=folder / f"{scene}.log", environment={}) as process:
         yield
         if not process.running:
@@ -182,8 +187,11 @@ def _crowd(config: FairnessBench, scene: str, url: str, key: str, folder: Path) 
 
 
 @contextmanager
-def _server(config: FairnessBench, folder: Path) -> Iterator[tuple[str, ManagedProcess]]:
-    """Run a server with the embedded models and API keys during the block."""
+def _server(
+    config: FairnessBench, folder: Path, dripping: int
+) -> Iterator[tuple[str, ManagedProcess]]:
+    """Run a server with the embedded models, API keys and a dripping upstream during the block."""
+    upstream = {"url": f"http://127.0.0.1:{dripping}/v1", "model": "any"}
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "qguide", "serve", "--host", "127.0.0.1", "--port", str(port)]
@@ -194,6 +202,9 @@ def _server(config: FairnessBench, folder: Path) -> Iterator[tuple[str, ManagedP
         environment={
             "QGUIDE_THREADS": str(config.threads),
             "QGUIDE_KEYS_FILE": str(folder / "keys.json"),
+            "QGUIDE_UPSTREAMS": json.dumps({DRIPPING: upstream}),
+            "QGUIDE_POLICY": "embedded",
+            "QGUIDE_Q_MODELS": json.dumps({"embedded": "embedded"}),
         },
     ) as process:
         with httpx.Client(base_url=url) as http:

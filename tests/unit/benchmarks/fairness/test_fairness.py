@@ -64,7 +64,7 @@ def test_every_scene_is_measured_and_kept(
 def test_a_server_that_does_not_start_is_an_error_and_the_run_is_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("QGUIDE_POLICY", str(tmp_path / "nothing"))
+    monkeypatch.setenv("QGUIDE_DEVICE", "no-such-device")
     config = FairnessBench(output=tmp_path / "fairness.json")
     with pytest.raises(ConfigError, match="qguide serve"):
         fairness_bench(config)
