@@ -1,4 +1,4 @@
-"""Tables and plot of the page on real LLMs, from runs of `python -m benchmarks choose-recorded`.
+"""Tables and plot of the page on real LLMs, from runs of `qguide choose-recorded`.
 
     python -m tools.real_llms bfcl_small=runs/bfcl/small mint_after_two=runs/mint/after_two
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.recorded.choosers import KNOWING
-from benchmarks.recorded.stopping import STOPPING
+from qguide.training.choosing.choosers import KNOWING
+from qguide.training.choosing.stopping import STOPPING
 from qguide.training.data.runs import RunFolder
 
 ROOT: Final = Path(__file__).parents[1]

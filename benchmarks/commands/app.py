@@ -46,10 +46,10 @@ Check of a GPU: contract tests, training steps and scoring at 1 B and 7 B, in un
 
     python -m benchmarks gpu --output gpu.json
 
-Choice among recorded candidates of real LLMs, as three jobs (also stages of `qguide run`):
+Choice among recorded candidates of real LLMs, as two jobs (also stages of `qguide run`):
 
-    python -m benchmarks choose-recorded \
-        --config benchmarks/recorded/configs/mint/choose_recorded.toml
+    python -m benchmarks recorded-groups \
+        --config benchmarks/recorded/configs/intercode_sql/recorded_groups.toml
 
 Figures of QLASS and IPR from finished runs, and ALFWorld's two engines side by side:
 

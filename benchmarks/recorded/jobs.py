@@ -20,12 +20,4 @@ RERANK: Final = Job(
     "Evaluation",
     "Choose among recorded candidates by Q and by its baselines; nothing is played.",
 )
-CHOOSE: Final = Job(
-    "choose-recorded",
-    "benchmarks.recorded.choose",
-    "ChooseRecordedConfig",
-    "run_choose_recorded",
-    "Evaluation",
-    "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
-)
-RECORDED: Final = (GROUPS, RERANK, CHOOSE)
+RECORDED: Final = (GROUPS, RERANK)

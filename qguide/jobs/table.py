@@ -200,6 +200,14 @@ _ALL: Final = (
         "Evaluation",
         "Measure the regret of a Q model's choices on decision groups; no episodes are played.",
     ),
+    Job(
+        "choose-recorded",
+        "qguide.training.jobs.choose_recorded",
+        "ChooseRecordedConfig",
+        "run_choose_recorded",
+        "Evaluation",
+        "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
+    ),
 )
 
 JOBS: Final = {job.name: job for job in _ALL}

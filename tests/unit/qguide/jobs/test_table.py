@@ -65,10 +65,10 @@ def test_what_writes_no_run_folder_is_no_stage(name: str) -> None:
 
 
 def test_a_job_that_is_not_installed_is_named_by_its_import_path() -> None:
-    job = find_job("benchmarks.recorded.jobs:CHOOSE")
+    job = find_job("benchmarks.recorded.jobs:RERANK")
     group: Any = get_command(app)
-    command = group.get_command(Context(group), "benchmarks.recorded.jobs:CHOOSE")
-    assert job.name == "choose-recorded"
+    command = group.get_command(Context(group), "benchmarks.recorded.jobs:RERANK")
+    assert job.name == "rerank-recorded"
     assert {"--config", "--set"} <= {flag for one in command.params for flag in one.opts}
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.recorded.table import Floats, Ints, Table, group_numbers
+from qguide.training.choosing.table import Floats, Ints, Table, group_numbers
 
 
 @dataclass(frozen=True, slots=True)

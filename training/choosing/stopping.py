@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recorded.table import Floats, Ints, Table
+from qguide.training.choosing.table import Floats, Ints, Table
 
 STOPPING: Final = ("random", "valid then majority", "q in group")
 """Choosers by which attempts are stopped."""

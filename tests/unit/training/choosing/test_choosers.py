@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.recorded.attempts import Attempt, Turn, family_of, section_of
-from benchmarks.recorded.candidates import candidates_of
-from benchmarks.recorded.choosers import (
+from qguide.qnet.types import Message
+from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
+from qguide.training.choosing.candidates import candidates_of
+from qguide.training.choosing.choosers import (
     earned,
     fitted_tau,
     posterior_scores,
     rule_scores,
 )
-from benchmarks.recorded.stopping import stopped
-from benchmarks.recorded.table import Table, draw_groups, table_of
-from qguide.qnet.types import Message
+from qguide.training.choosing.stopping import stopped
+from qguide.training.choosing.table import Table, draw_groups, table_of
 
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
 

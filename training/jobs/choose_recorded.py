@@ -1,6 +1,6 @@
 """Choice among what real LLMs did in one state: rules, a small Q model and both, side by side.
 
-    python -m benchmarks choose-recorded --config …/configs/mint/choose_recorded.toml
+    qguide choose-recorded --config …/configs/mint/choose_recorded.toml
 
 reads recordings of any format, or runs of `recorded-groups`, and plays nothing. Candidates are
 drawn at random among the attempts of a state; no chooser but "best model" knows who made one. The
@@ -14,14 +14,14 @@ from zlib import crc32
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
-from benchmarks.recorded.attempts import Attempt, family_of, read_attempts
-from benchmarks.recorded.candidates import candidates_of
-from benchmarks.recorded.figures import figures, task_means
-from benchmarks.recorded.folds import Design, Earned, measure
-from benchmarks.recorded.small_q import Training
-from benchmarks.recorded.table import Table, table_of
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty
+from qguide.training.choosing.attempts import Attempt, family_of, read_attempts
+from qguide.training.choosing.candidates import candidates_of
+from qguide.training.choosing.figures import figures, task_means
+from qguide.training.choosing.folds import Design, Earned, measure
+from qguide.training.choosing.small_q import Training
+from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
 
 RECIPE: Final = "recorded-1"
@@ -29,7 +29,7 @@ RECIPE: Final = "recorded-1"
 
 
 class ChooseRecordedConfig(BaseModel):
-    """Configuration of `python -m benchmarks choose-recorded`.
+    """Configuration of `qguide choose-recorded`.
 
     Attributes:
         source: recordings in a format that `qguide import` reads, or runs of `recorded-groups`.

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from benchmarks.recorded.calls import calls_of
-from benchmarks.recorded.schemas import FLAWS, Asked, fit_of, functions_of
 from qguide.qnet.types import Message, ToolCall
+from qguide.training.choosing.calls import calls_of
+from qguide.training.choosing.schemas import FLAWS, Asked, fit_of, functions_of
 from tests.support.recordings.llms import AREA
 
 SAME = (

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import svds
 
-from benchmarks.recorded.attempts import Turn
-from benchmarks.recorded.features import Candidate, hashed_words, numbers_of
 from qguide.qnet.features.hashing import Hasher
+from qguide.training.choosing.attempts import Turn
+from qguide.training.choosing.features import Candidate, hashed_words, numbers_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.recorded.attempts import Attempt, Turn
-from benchmarks.recorded.calls import Call, calls_of
-from benchmarks.recorded.schemas import COUNTED, FLAWS, Asked, Fit, Function, fit_of
 from qguide.qnet.features.words import words_of
 from qguide.qnet.types import Message
+from qguide.training.choosing.attempts import Attempt, Turn
+from qguide.training.choosing.calls import Call, calls_of
+from qguide.training.choosing.schemas import COUNTED, FLAWS, Asked, Fit, Function, fit_of
 
 _ERROR: Final = re.compile(
     r"error|exception|traceback|invalid|not found|no such|unknown|don't understand|is wrong|fail",

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recorded.choosers import (
+from qguide.training.choosing.choosers import (
     KNOWING,
     earned,
     fitted_tau,
@@ -21,9 +21,9 @@ from benchmarks.recorded.choosers import (
     posterior_scores,
     rule_scores,
 )
-from benchmarks.recorded.small_q import Training, train_small_q
-from benchmarks.recorded.stopping import STOPPING, stopped
-from benchmarks.recorded.table import Floats, Ints, Table, draw_groups
+from qguide.training.choosing.small_q import Training, train_small_q
+from qguide.training.choosing.stopping import STOPPING, stopped
+from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 
 _PARTS: Final = 5
 _MEMBERS: Final = 2

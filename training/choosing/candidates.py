@@ -8,10 +8,10 @@ would tell its outcome.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from benchmarks.recorded.attempts import Attempt
-from benchmarks.recorded.features import Candidate
-from benchmarks.recorded.schemas import Asked, functions_of
 from qguide.qnet.action_key import message_key
+from qguide.training.choosing.attempts import Attempt
+from qguide.training.choosing.features import Candidate
+from qguide.training.choosing.schemas import Asked, functions_of
 
 
 def candidates_of(

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.recorded.calls import Call, plain_name
 from qguide.qnet.features.words import words_of
 from qguide.qnet.types import History
+from qguide.training.choosing.calls import Call, plain_name
 
 _TOLD: Final = "Functions: "
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.recorded.table import Floats, Ints, Table, equal
+from qguide.training.choosing.table import Floats, Ints, Table, equal
 
 RULES: Final = ("majority", "majority by result", "valid", "valid then majority")
 """Choosers that need neither training nor the models' names."""

@@ -1,0 +1,1 @@
+"""Choices among recorded candidates of real LLMs, by rules and by a small Q model."""
