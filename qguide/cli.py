@@ -7,18 +7,16 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from qguide.commands.checkpoint import domain, inspect
+from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect
 from qguide.commands.configs import app as configs
 from qguide.commands.demo import demo
 from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
 from qguide.commands.errors import exit_with, shown_errors
-from qguide.commands.evaluations import compare
-from qguide.commands.export import ensemble, export_model, export_trunk
 from qguide.commands.games import generate, play
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
-from qguide.commands.report import report
+from qguide.commands.report import compare, report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job

@@ -32,8 +32,11 @@ from qguide.training.data.decision_groups import (
 from qguide.training.data.records import MessageRow, TrajectoryRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.environment import Task
-from qguide.training.environments.intercode_sql.actions import parse_sql
-from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig
+from qguide.training.environments.intercode_sql.bundle import (
+    INTERCODE_SQL,
+    InterCodeSqlConfig,
+    parse_sql,
+)
 from qguide.training.environments.intercode_sql.episode import EpisodeOptions
 from qguide.training.environments.intercode_sql.tasks import task_id_of
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite

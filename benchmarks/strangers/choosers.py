@@ -24,7 +24,7 @@ from qguide.qnet.decision.selection import select
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
 from qguide.training.environment import Environment, Task
 from qguide.training.environments.task_selection import SelectedSuite
-from qguide.training.evaluation.tried_replies import replay
+from qguide.training.exploration.replays import replay
 from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,

@@ -37,3 +37,17 @@ def report(
             html.write_text(html_of(found), encoding="utf-8")
         if json is not None:
             json.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.")],
+    against: Annotated[
+        str, typer.Option(help="Method of the first evaluation that all are compared with.")
+    ] = "greedy",
+    output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
+) -> None:
+    """Compare evaluations of different models on the same tasks."""
+    with shown_errors():
+        from qguide.training.jobs.compare import run_compare
+
+        run_compare(runs, against, output, console=Console())

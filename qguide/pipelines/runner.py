@@ -1,18 +1,20 @@
 """Runs a plan: starts each stage when what it needs is finished and slots are free."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from time import monotonic
 from typing import Final, Protocol
 
 from qguide.pipelines.fingerprint import Fingerprint, InputHashes, changes
 from qguide.pipelines.plan import Plan, Stage
-from qguide.pipelines.stage_failures import end_of_metrics, failures_since
 from qguide.pipelines.stage_process import ProcessEnd, StageProcess, last_lines
 from qguide.pipelines.summary import StageSummary, State, SummaryFile
 from qguide.qnet.errors import ConfigError, StageFailedError
+from qguide.training.data.runs import RunFolder
 
 GRACE_S: Final = 30.0
 """Time for interrupted stages to end before they are killed."""
@@ -236,3 +238,28 @@ class PipelineRunner:
             running.process.kill()
         while self._running:
             self._collect_ended()
+
+
+def end_of_metrics(output: Path) -> int:
+    """Length in bytes of the whole lines of a run folder's metrics; 0 without any."""
+    metrics = RunFolder(output).metrics
+    return metrics.read_bytes().rfind(b"\n") + 1 if metrics.is_file() else 0
+
+
+def failures_since(output: Path, start: int) -> int:
+    """Number of failures in a run folder's metrics, from a byte on.
+
+    The harness writes {"task_id": …, "error": …} for a task, `evaluate` for an episode.
+    """
+    metrics = RunFolder(output).metrics
+    if not metrics.is_file():
+        return 0
+    return sum(_is_failure(line) for line in metrics.read_bytes()[start:].splitlines())
+
+
+def _is_failure(line: bytes) -> bool:
+    try:
+        row = json.loads(line)
+    except ValueError:  # a last line that a kill cut short
+        return False
+    return isinstance(row, dict) and row.keys() >= {"task_id", "error"}

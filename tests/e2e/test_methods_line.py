@@ -13,7 +13,7 @@ from qguide.cli import app
 from qguide.pipelines.config import PipelineConfig, StageConfig, load_pipeline
 from qguide.pipelines.plan import Stage, build_plan
 from qguide.qnet.models.loading import embedded_path
-from qguide.training.environments.alfworld.generate import generate_games
+from qguide.training.environments.alfworld.bundle import generate_games
 from tests.support.serving import ROOT
 
 FOLDER = ROOT / "training" / "configs" / "alfworld" / "low"

@@ -8,10 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.console import Console
 
-from qguide.pipelines.job_paths import Read
-from qguide.pipelines.plan import Plan, Stage
+from qguide.commands.run import StopSignals
+from qguide.pipelines.plan import Plan, Read, Stage
 from qguide.pipelines.runner import PipelineRunner
-from qguide.pipelines.stop_signals import StopSignals
 from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
 from qguide.pipelines.views import PlainLines
 

@@ -11,10 +11,9 @@ from qguide.qnet.types import Candidate, History, Message, SampleRequest, ScoreR
 from qguide.training.environment import Environment
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.search import Searched, Verification
-from qguide.training.evaluation.tried_replies import replay, try_reply
+from qguide.training.exploration.replays import replay, try_reply
 from qguide.training.rollouts.episode import AgentStep, Episode, derived_seed
-from qguide.training.rollouts.rollout import RolloutTask, SampleRequests
-from qguide.training.rollouts.valuing import value_request
+from qguide.training.rollouts.rollout import RolloutTask, SampleRequests, value_request
 from qguide.training.trajectory import ChatFormat, Step, reply_key, text_reply
 
 

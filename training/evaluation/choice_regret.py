@@ -5,16 +5,22 @@ been played to the end (`qguide groups`), so a scorer's argmax can be compared w
 greedy and a random candidate, and its ranking with the true one. No episode is played.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
 
+from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.algorithms.step_values import Ending, steps_left
 from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
 from qguide.training.evaluation.statistics import bootstrap_interval
+from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.rollout import RolloutTask, SampleRequests
+from qguide.training.trajectory import reply_key
 
 RESAMPLES = 2_000
 
@@ -143,3 +149,88 @@ def _by_task(name: str, of_tasks: Sequence[Sequence[float]]) -> dict[str, float]
         f"{name}_by_task_low": low,
         f"{name}_by_task_high": high,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredReadPair:
+    """A scorer's values in two states: one with the object that the reply names, one without.
+
+    Attributes:
+        present, absent: values of the reply in the two states.
+        rival_present, rival_absent: values of a reply that goes elsewhere; None if there is none.
+    """
+
+    present: float
+    absent: float
+    rival_present: float | None = None
+    rival_absent: float | None = None
+
+
+def read_pair_figures(pairs: Sequence[ScoredReadPair]) -> dict[str, float]:
+    """Figures of all pairs; empty without pairs.
+
+    Returns:
+        `read_pair_accuracy`: share of pairs in which the reply has a higher value in the state
+        where it can work (a tie counts half). `leaves_when_absent`: share of pairs in which the
+        rival has the higher value where the object is absent. `takes_when_present`: share in which
+        the reply has the higher value where the object is present.
+    """
+    if not pairs:
+        return {}
+    figures = {
+        "read_pairs": len(pairs),
+        "read_pair_accuracy": fmean(_above(pair.present, pair.absent) for pair in pairs),
+    }
+    leaves = [_above(p.rival_absent, p.absent) for p in pairs if p.rival_absent is not None]
+    takes = [_above(p.present, p.rival_present) for p in pairs if p.rival_present is not None]
+    if leaves and takes:
+        figures |= {"leaves_when_absent": fmean(leaves), "takes_when_present": fmean(takes)}
+    return figures
+
+
+def _above(higher: float, lower: float) -> float:
+    return 0.5 if higher == lower else float(higher > lower)
+
+
+class PolicyDraws(BaseModel):
+    """Draws of a hosted policy in each state.
+
+    Attributes:
+        n: number of draws.
+        temperature: sampling temperature; at 1 the shares estimate the policy's probabilities.
+        max_tokens: maximum number of completion tokens of one draw.
+        parallel: number of episodes whose states are drawn for at the same time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    n: int = Field(default=16, ge=1)
+    temperature: float = Field(default=1.0, gt=0)
+    max_tokens: int = Field(default=128, ge=1)
+    parallel: int = Field(default=64, ge=1)
+
+
+def drawn_shares(
+    row: DecisionGroupsRow, draws: PolicyDraws, *, seed: int
+) -> RolloutTask[list[list[float]]]:
+    """Share of the policy's draws with each candidate's action, for every decision of an episode.
+
+    All states are recorded, so all are drawn for at once. A state with one candidate costs nothing.
+    """
+    states = list(row.states())
+    choices = [step for step, (_, decision) in enumerate(states) if len(decision.candidates) > 1]
+    requests = [
+        SampleRequest(states[step][0], draws.n, _sampling(draws, seed, row.task_id, step))
+        for step in choices
+    ]
+    answers: list[list[Candidate]] = yield SampleRequests(tuple(requests))
+    shares = [[0.0] for _ in states]
+    for step, drawn in zip(choices, answers, strict=True):
+        counts = Counter(reply_key(candidate.message) for candidate in drawn)
+        candidates = states[step][1].candidates
+        shares[step] = [counts[reply_key(c.message)] / len(drawn) for c in candidates]
+    return shares
+
+
+def _sampling(draws: PolicyDraws, seed: int, task_id: str, step: int) -> Sampling:
+    return Sampling(draws.temperature, draws.max_tokens, seed=derived_seed(seed, task_id, step))

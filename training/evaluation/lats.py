@@ -17,10 +17,9 @@ from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.environment import Environment
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.search import Searched
-from qguide.training.evaluation.tried_replies import replay, try_reply
+from qguide.training.exploration.replays import replay, try_reply
 from qguide.training.rollouts.episode import AgentStep, Episode, seeded
-from qguide.training.rollouts.rollout import RolloutTask
-from qguide.training.rollouts.valuing import value_request
+from qguide.training.rollouts.rollout import RolloutTask, value_request
 from qguide.training.trajectory import ChatFormat, Step, reply_key
 
 EXPLORATION = 1.0

@@ -12,8 +12,7 @@ from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import ScoreResult
 from qguide.training.evaluation.methods import Play
 from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
-from qguide.training.rollouts.rollout import RolloutTask
-from qguide.training.rollouts.valuing import value_request
+from qguide.training.rollouts.rollout import RolloutTask, value_request
 
 TrajectoryValue = Literal["last", "mean", "min"]
 """Value of a trajectory: that of its last state, or the mean or minimum over all its states."""

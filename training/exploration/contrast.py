@@ -20,8 +20,7 @@ from qguide.training.environment import Environment
 from qguide.training.exploration.replays import new_steps
 from qguide.training.exploration.step_rewards import StepRewards, step_reward
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from qguide.training.rollouts.rollout import RolloutTask
-from qguide.training.rollouts.valuing import value_request
+from qguide.training.rollouts.rollout import RolloutTask, value_request
 from qguide.training.trajectory import REACT, ChatFormat, Step
 
 

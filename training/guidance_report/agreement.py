@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qguide.training.guidance_report.calibration import success_bound, weighted_auc
-from qguide.training.guidance_report.columns import Column, Columns
+from qguide.training.guidance_report.columns import ACTIONS, OUTCOMES, Column, Columns
 from qguide.training.guidance_report.comparison import spread_of
-from qguide.training.guidance_report.schema import Agreement, StepRange
+from qguide.training.guidance_report.schema import ActionFigures, Agreement, StepRange
 
 DEPTHS: Final = ((1, 1), (2, 2), (3, 3), (4, 5), (6, 10), (11, 20), (21, 40), (41, None))
 """Ranges of depths, first and last; the last one has no end."""
@@ -79,3 +79,33 @@ def _range(columns: Columns, chosen: NDArray[np.bool_], name: str) -> StepRange:
         tokens=spread_of(steps["tokens"]),
         ms=spread_of(steps["ms"]),
     )
+
+
+def actions_of(columns: Columns) -> tuple[ActionFigures, ...]:
+    """The figures of each Q model's actions; none where no threshold was set."""
+    actions = columns.actions
+    found = []
+    for number, q_model in enumerate(columns.q_models):
+        for code, action in enumerate(ACTIONS):
+            chosen = (actions["q_model"] == number) & (actions["action"] == code)
+            if not chosen.any():
+                continue
+            mine = {name: values[chosen] for name, values in actions.items()}
+            episodes = np.unique(mine["episode"].astype(np.int64))
+            ended = {name: mine["outcome"] == index for index, name in enumerate(OUTCOMES)}
+            found.append(
+                ActionFigures(
+                    q_model=q_model,
+                    action=action,
+                    steps=int(chosen.sum()),
+                    episodes=len(episodes),
+                    raised=float(ended["raised"].mean()),
+                    failed=float(ended["failed"].mean()),
+                    chosen=None if action == "stop" else mean_of(mine["chosen"]),
+                    q_before=float(mine["q_before"].mean()),
+                    q_after=float(mine["q_after"].mean()),
+                    tokens=float(mine["tokens"].mean()),
+                    mean_outcome=float(columns.episodes["outcome"][episodes].mean()),
+                )
+            )
+    return tuple(found)

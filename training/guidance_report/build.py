@@ -9,7 +9,7 @@ import numpy as np
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
-from qguide.training.guidance_report.agreement import agreement_of, step_ranges
+from qguide.training.guidance_report.agreement import actions_of, agreement_of, step_ranges
 from qguide.training.guidance_report.calibration import reliability_of, success_bound
 from qguide.training.guidance_report.columns import CONTROL, Columns, read_columns
 from qguide.training.guidance_report.comparison import (
@@ -27,7 +27,6 @@ from qguide.training.guidance_report.schema import (
     GuidanceReport,
     Reliability,
 )
-from qguide.training.guidance_report.threshold_actions import actions_of
 from qguide.training.guidance_report.trials import Trials
 from qguide.training.guidance_report.verdict import verdict_of
 

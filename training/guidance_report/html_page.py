@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from qguide.training.guidance_report.numbers import signed_text
 from qguide.training.guidance_report.plots import arms_plot, reliability_plot
 from qguide.training.guidance_report.schema import Arm, Comparison, GuidanceReport, Reliability
 from qguide.training.guidance_report.tables import (
@@ -12,6 +11,7 @@ from qguide.training.guidance_report.tables import (
     arms_table,
     detail_tables,
     reliability_table,
+    signed_text,
 )
 
 _STYLE: Final = """

@@ -2,19 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from qguide.training.guidance_report.numbers import (
-    count_text,
-    interval_text,
-    number_text,
-    share_text,
-    signed_text,
-)
 from qguide.training.guidance_report.schema import (
     ActionFigures,
     Agreement,
     Arm,
     GuidanceReport,
+    Interval,
     RareValue,
     Reliability,
     Shadowed,
@@ -22,6 +17,35 @@ from qguide.training.guidance_report.schema import (
     TauEstimate,
     TrialFigures,
 )
+
+NOTHING: Final = "–"
+
+
+def count_text(value: int) -> str:
+    """A number of things."""
+    return f"{value:,}"
+
+
+def number_text(value: float | None) -> str:
+    """Three digits, or all digits of what is large."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def signed_text(value: float | None) -> str:
+    """A difference, with its sign."""
+    return NOTHING if value is None else f"{value:+.3g}"
+
+
+def share_text(value: float | None) -> str:
+    """A share in per cent."""
+    return NOTHING if value is None else f"{100 * value:.1f} %"
+
+
+def interval_text(interval: Interval | None) -> str:
+    """Both bounds."""
+    return NOTHING if interval is None else f"{interval[0]:.3g} to {interval[1]:.3g}"
 
 
 @dataclass(frozen=True, slots=True)

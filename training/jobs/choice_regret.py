@@ -11,11 +11,12 @@ A hosted policy states no log-probabilities of replies that it has not drawn, so
 share of its draws that act as a candidate does. What was drawn before a kill is not drawn again.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,15 +32,17 @@ from qguide.training.data.runs import (
     rows_path,
 )
 from qguide.training.environment import ReadPair
-from qguide.training.environments.recorded_chats import chat_of_rows
-from qguide.training.environments.registry import find_environment
+from qguide.training.environments.registry import ENVIRONMENTS, environment_config, find_environment
 from qguide.training.evaluation.choice_regret import (
+    PolicyDraws,
     ScoredEpisodeRow,
+    ScoredReadPair,
     choice_figures,
+    drawn_shares,
+    read_pair_figures,
     scored_episode,
 )
-from qguide.training.evaluation.drawn_shares import PolicyDraws, drawn_shares
-from qguide.training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
+from qguide.training.rollouts.concurrent import HostedRun
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
@@ -49,7 +52,6 @@ from qguide.training.rollouts.hosted import (
     is_hosted,
     require_upstream,
 )
-from qguide.training.rollouts.hosted_run import HostedRun
 from qguide.training.rollouts.judges import usage_of
 from qguide.training.rollouts.models import (
     Inference,
@@ -62,6 +64,36 @@ from qguide.training.rollouts.prompting import prompted
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
+
+
+def chat_of_rows(path: Path, environment: str) -> ChatFormat:
+    """The chat format of the run that wrote some rows.
+
+    Args:
+        path: the run folder, or its file of rows.
+    """
+    if environment not in ENVIRONMENTS and ":" not in environment:
+        return ChatFormat()
+    bundle = find_environment(environment)
+    if bundle.configure is None:
+        return bundle.chat
+    table = _table_beside(path)
+    if table.get("name") != environment:
+        raise ConfigError(
+            f"{path}: nothing says which tools and few-shot turns the policy had in {environment}, "
+            "so its draws would be others; name the run folder of `groups`, with its config.json"
+        )
+    return bundle.configure(environment_config(table)).chat
+
+
+def _table_beside(rows: Path) -> Mapping[str, Any]:
+    """The `[environment]` table of the run that wrote the rows; empty if there is none."""
+    config = (rows if rows.is_dir() else rows.parent) / "config.json"
+    if not config.is_file():
+        return {}
+    table = json.loads(config.read_text(encoding="utf-8")).get("environment")
+    return table if isinstance(table, Mapping) else {}
+
 
 EPISODES_AT_ONCE = 32
 DRAWN = "drawn.jsonl"

@@ -17,28 +17,29 @@ With `player = "gold"` it plays the solutions that an environment has on record 
 expert's replies.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, Self
+from random import Random
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 from rich.console import Console
 
-from qguide.qnet.types import BatchPolicy, Sampling, Scorer
+from qguide.qnet.types import BatchPolicy, Candidate, History, SampleRequest, Sampling, Scorer
 from qguide.training.data.records import EXPERT, TrajectoryRow, drawn_of_steps, rows_of
 from qguide.training.data.runs import JsonlWriter, finished_task_ids
-from qguide.training.environment import ExpertBuilder, GoldSuite, Task
+from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.rollouts.episode import (
     Agent,
+    AgentStep,
     Episode,
     derived_seed,
     first_reply,
     play_episode,
     seeded,
 )
-from qguide.training.rollouts.expert_agents import corrected_agent, expert_agent, replaying_agent
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.models import (
@@ -47,7 +48,8 @@ from qguide.training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
+from qguide.training.trajectory import text_reply
 
 
 class CollectConfig(RolloutConfig):
@@ -283,3 +285,51 @@ def trajectory_row(
         mistakes=tuple(i for i, choice in enumerate(episode.choices) if choice.mistaken),
         drawn=drawn_of_steps(episode.steps),
     )
+
+
+def expert_agent(expert: Expert, *, mistakes: float = 0.0, seed: int = 0) -> Agent:
+    """An agent that plays the expert's replies and asks no model."""
+    rng = Random(seed)
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        yield from ()
+        reply = expert.reply(history[-1].content)
+        if rng.random() < mistakes:
+            return AgentStep(text_reply(expert.deviate(rng)), completion_tokens=0, mistaken=True)
+        return AgentStep(text_reply(reply), completion_tokens=0)
+
+    return choose
+
+
+def replaying_agent(replies: Sequence[str]) -> Agent:
+    """An agent that plays known replies and asks no model; it has none after the last."""
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        yield from ()
+        return AgentStep(text_reply(replies[step]), completion_tokens=0)
+
+    return choose
+
+
+def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, seed: int) -> Agent:
+    """An agent that plays the expert's replies at some steps and the policy's at the others.
+
+    Args:
+        policy_share: probability that the policy plays a step. Its reply counts as a mistake
+            unless it equals the expert's word for word.
+        sampling: sampling of the policy; its seed is replaced at every step.
+    """
+    rng = Random(seed)
+
+    def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
+        wanted = expert.reply(history[-1].content)
+        if rng.random() >= policy_share:
+            return AgentStep(text_reply(wanted), completion_tokens=0)
+        drawn = replace(sampling, seed=derived_seed(seed, step))
+        candidates: list[Candidate] = yield SampleRequest(history, 1, drawn)
+        reply = candidates[0].message
+        expert.follow(reply.text)
+        mistaken = reply.text != wanted
+        return AgentStep(reply, candidates[0].completion_tokens, mistaken=mistaken)
+
+    return choose

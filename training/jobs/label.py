@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import MAX_REWARD, TreeRow
+from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
 from qguide.qnet.support.operator_code import import_operator_module, raised_text
-from qguide.qnet.types import Message, Scorer
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ranks, reads_observation
 from qguide.training.algorithms.labelling import (
     Target,
     TreeTarget,
@@ -38,7 +38,7 @@ from qguide.training.rollouts.models import (
     build_scorer,
     sha256_of_q_model,
 )
-from qguide.training.rollouts.node_values import node_values
+from qguide.training.rollouts.rollout import value_request
 from qguide.training.trajectory import step_messages
 
 MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"}) | INFERENCE_MAY_CHANGE
@@ -244,3 +244,51 @@ def _histogram(labels: Sequence[float]) -> list[int]:
     for label in labels:
         counts[min(int((label - low) / width), HISTOGRAM_BINS - 1) if width else 0] += 1
     return counts
+
+
+_STATES_AT_ONCE = 32
+
+
+def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
+    """Q of every node of a tree, by its id.
+
+    Args:
+        task: the tree's row, with the system message of its states.
+    """
+    if ranks(scorer):
+        raise ConfigError(
+            f"{scorer.name} ranks the candidates of one state, and ranks are no values; name "
+            "another Q model as qnet"
+        )
+    observes = reads_observation(scorer)
+    if observes:
+        _require_observations(scorer.name, task, tree)
+    values: dict[int, float] = {}
+    asked = list(_states(task, tree, observes=observes))
+    for first in range(0, len(asked), _STATES_AT_ONCE):
+        some = asked[first : first + _STATES_AT_ONCE]
+        results = scorer.score([request for _, request in some])
+        for (children, _), result in zip(some, results, strict=True):
+            values |= dict(zip(children, result.q_values, strict=True))
+    return values
+
+
+def _states(
+    task: TreeRow, tree: Tree, *, observes: bool
+) -> Iterator[tuple[tuple[int, ...], ScoreRequest]]:
+    """The children of every state that has some, and the request for their values."""
+    before = () if task.system is None else (Message("system", task.system),)
+    for node_id in (ROOT_ID, *(node.id for node in tree.nodes)):
+        if children := tree.children[node_id]:
+            history = (*before, *tree.history(node_id))
+            steps = [tree.node(child).step for child in children]
+            yield children, value_request(history, steps, observes=observes)
+
+
+def _require_observations(scorer: str, task: TreeRow, tree: Tree) -> None:
+    for node in tree.nodes:
+        if node.step.unobserved:
+            raise ConfigError(
+                f"task {task.task_id}, node {node.id}: what the action was answered was not "
+                f"recorded, and {scorer} reads it; name a Q model that is read at the action"
+            )

@@ -13,17 +13,18 @@ What it learns from makes it one of the papers' baselines (training/configs/alfw
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from qguide.qnet.action_key import message_key
 from qguide.qnet.engine.uploads import upload
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import hub_name, model_folder
 from qguide.qnet.models.loading import load_renderer
@@ -32,8 +33,8 @@ from qguide.qnet.models.text_model import load_causal_lm
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
 from qguide.training.data.augmentation import Augmentation, build_augmenter
-from qguide.training.data.demonstrations import Demonstration, read_demonstrations
-from qguide.training.data.runs import RunFolder, open_run, sha256_of_rows
+from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.optimization.adapters import merged_lora
 from qguide.training.optimization.launch import in_processes
@@ -49,6 +50,60 @@ from qguide.training.optimization.trainer import Loop, Loss, Training
 from qguide.training.rollouts.models import weights_sha256
 from qguide.training.small_models.architecture import Architecture, build_llama
 from qguide.training.small_models.tokenizer import train_tokenizer
+
+
+class Demonstration(NamedTuple):
+    """An episode, and the indices of those of its actions that must not be imitated.
+
+    Attributes:
+        weight: of all its tokens in the loss; an episode of weight 2 counts as two.
+    """
+
+    messages: Sequence[Message]
+    mistakes: tuple[int, ...] = ()
+    weight: float = 1.0
+
+
+def read_demonstrations(
+    folders: Iterable[Path], *, distinct: bool = False, reward_weighted: bool = False
+) -> list[Demonstration]:
+    """The episodes of these run folders, in order.
+
+    Args:
+        folders: run folders of `collect`.
+        distinct: leave out an episode whose sequence of actions, whatever their thoughts, is that
+            of an earlier episode of the same task (RFT).
+        reward_weighted: the outcome reward is the episode's weight (AgentEvol); an episode of
+            reward 0 is left out.
+    """
+    rows: Iterable[TrajectoryRow] = (
+        row for folder in folders for row in read_rows(RunFolder(folder).rows, TrajectoryRow)
+    )
+    if distinct:
+        rows = _distinct(rows)
+    if not reward_weighted:
+        return [Demonstration(messages_of(row.messages), row.mistakes) for row in rows]
+    weighted = ((row, _weight(row)) for row in rows)
+    return [Demonstration(messages_of(r.messages), r.mistakes, w) for r, w in weighted if w]
+
+
+def _distinct(rows: Iterable[TrajectoryRow]) -> Iterable[TrajectoryRow]:
+    seen: set[tuple[str, str, tuple[str, ...]]] = set()
+    for row in rows:
+        replies = (m for m in messages_of(row.messages) if m.role == "assistant")
+        key = (row.environment, row.task_id, tuple(map(message_key, replies)))
+        if key not in seen:
+            seen.add(key)
+            yield row
+
+
+def _weight(row: TrajectoryRow) -> float:
+    if row.outcome_reward < 0:
+        raise RecordError(
+            f"the episode of {row.task_id} has the reward {row.outcome_reward}, which cannot be a "
+            "weight; set reward_weighted to false, or collect with rewards from 0 up"
+        )
+    return row.outcome_reward
 
 
 class SftConfig(BaseModel):

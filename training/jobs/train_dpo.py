@@ -28,9 +28,8 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.training.data.runs import RunFolder, open_run, sha256_of_rows
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.domain import fit_domain, salt_of
-from qguide.training.optimization.adapters import merged_lora
+from qguide.training.optimization.adapters import hold_frozen, merged_lora
 from qguide.training.optimization.best_weights import BestWeights, Criterion
-from qguide.training.optimization.frozen_weights import hold_frozen
 from qguide.training.optimization.launch import in_processes
 from qguide.training.optimization.options import DpoOptimization
 from qguide.training.optimization.trainer import Loop, Loss, Training

@@ -6,6 +6,7 @@ servers and exports know nothing of adapters.
 
 from typing import TypeVar
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -13,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.manifest import MergedLora
 from qguide.qnet.models.qnet import QNet
-from qguide.training.optimization.options import Lora
+from qguide.training.optimization.options import Lora, Optimization
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -92,3 +93,17 @@ def _linear_layers(trunk: nn.Module, options: Lora) -> dict[str, nn.Module]:
             )
         chosen |= found
     return chosen
+
+
+def hold_frozen(model: nn.Module, optimization: Optimization) -> None:
+    """Round a model's frozen weights to `optimization.frozen_dtype`, in place."""
+    if optimization.frozen_dtype == "float32":
+        return
+    frozen = [weight for weight in model.parameters() if not weight.requires_grad]
+    if not frozen:
+        raise ConfigError(
+            "optimization.frozen_dtype is 'bfloat16', but all weights are trained, and those stay "
+            "in float32; leave it out, or train adapters (optimization.lora)"
+        )
+    for weight in frozen:
+        weight.data = weight.data.to(torch.bfloat16)

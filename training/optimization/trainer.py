@@ -6,14 +6,16 @@ can be killed at any time: its state is saved every `save_every_s` seconds, and 
 resumes from there with the same order of batches.
 """
 
+import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
+from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from rich.progress import Progress
 from torch import Tensor, nn
@@ -29,20 +31,62 @@ from qguide.training.optimization.accelerator import (
     build_accelerator,
     enable_gradient_checkpointing,
 )
-from qguide.training.optimization.adapters import merged, with_adapters
-from qguide.training.optimization.all_reduce import (
+from qguide.training.optimization.adapters import hold_frozen, merged, with_adapters
+from qguide.training.optimization.best_weights import BestWeights
+from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
+from qguide.training.optimization.options import Optimization
+from qguide.training.optimization.partition import (
     all_reduce_sum,
+    assign,
     copy_weights_of_main,
     sum_gradients,
 )
-from qguide.training.optimization.best_weights import BestWeights
-from qguide.training.optimization.frozen_weights import hold_frozen
-from qguide.training.optimization.metrics import TrainingMetrics
-from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
-from qguide.training.optimization.options import Optimization
-from qguide.training.optimization.partition import assign
 from qguide.training.optimization.training_state import TrainingState
 from qguide.training.optimization.weight_average import WeightAverage
+
+METRICS: Final = "metrics.jsonl"
+
+
+class TrainingMetrics:
+    """Writer of a run's metrics; only the main process writes.
+
+    Args:
+        accelerator: its trackers get every figure as well.
+        folder: the run folder.
+        config: options of the run, for the trackers.
+    """
+
+    def __init__(
+        self, accelerator: Accelerator, folder: Path, config: Mapping[str, object]
+    ) -> None:
+        self._accelerator = accelerator
+        self._path = folder / METRICS
+        if accelerator.log_with:
+            plain = {k: v for k, v in config.items() if isinstance(v, int | float | str)}
+            accelerator.init_trackers("qguide", config=plain)
+
+    def start_after(self, step: int) -> None:
+        """Keep only the rows of saved steps; later steps are trained and logged again."""
+        if self._accelerator.is_main_process and self._path.is_file():
+            rows = self._path.read_text().splitlines()[:step]
+            unfinished = self._path.with_suffix(".partial")
+            unfinished.write_text("".join(f"{row}\n" for row in rows))
+            unfinished.replace(self._path)
+
+    def log(self, row: Mapping[str, float]) -> None:
+        """Write the figures of one step."""
+        if self._accelerator.is_main_process:
+            with self._path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        if self._accelerator.trackers:
+            figures = {name: value for name, value in row.items() if name != "step"}
+            self._accelerator.log(figures, step=int(row["step"]))
+
+    def close(self) -> None:
+        """Write out what trackers have buffered."""
+        for tracker in self._accelerator.trackers:
+            tracker.finish()
+
 
 Model = TypeVar("Model", bound=nn.Module)
 Result = TypeVar("Result")

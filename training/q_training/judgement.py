@@ -6,13 +6,72 @@ temperatures are cross-fitted over halves of the tasks, so that none is judged b
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from qguide.qnet.decision.prior import log_likelihoods, log_votes
 from qguide.qnet.models.licence import Licence
-from qguide.qnet.models.manifest import PriorSection
+from qguide.qnet.models.manifest import PriorSection, TauOutcome
 from qguide.training.algorithms.choice_quality import ScoredChoice
+from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
 from qguide.training.licence.evidence import HeldBackDecision, evidence_of
 from qguide.training.licence.verdict import licence_of
-from qguide.training.q_training.fitted_prior import fitted_prior, log_prior_of
+
+
+def fitted_prior(choices: Sequence[ScoredChoice]) -> PriorSection | None:
+    """The manifest's section; None where too few decisions inform, and argmax remains.
+
+    Votes are always tried, the policy's log-likelihood where every candidate has one. It is taken
+    only if its choices have a higher expected label, because hosted policies often state none.
+
+    Args:
+        choices: of tasks that were not trained on, with the labels of their candidates.
+    """
+    votes = fit_tau([_valued(choice, _votes(choice)) for choice in choices])
+    if votes is None:
+        return None
+    if all(known := [_known(choice.logprobs) for choice in choices]):
+        priors = zip(choices, known, strict=True)
+        likelihood = fit_tau([_valued(c, _likelihoods(logprobs)) for c, logprobs in priors])
+        if likelihood is not None and likelihood.point.outcome > votes.point.outcome:
+            return _section(likelihood, "likelihood")
+    return _section(votes, "votes")
+
+
+def log_prior_of(choice: ScoredChoice, by: Literal["votes", "likelihood"]) -> tuple[float, ...]:
+    """The log prior of a decision's candidates, as the server has it by that source."""
+    return _votes(choice) if by == "votes" else _likelihoods(_known(choice.logprobs))
+
+
+def _valued(choice: ScoredChoice, log_prior: Sequence[float]) -> ValuedDecision:
+    return ValuedDecision(choice.task, choice.q_values, log_prior, choice.values)
+
+
+def _votes(choice: ScoredChoice) -> tuple[float, ...]:
+    return log_votes(range(len(choice.draws)), choice.draws)
+
+
+def _likelihoods(logprobs: Sequence[float]) -> tuple[float, ...]:
+    distinct = range(len(logprobs))  # one reply stands for each action of a group
+    return log_likelihoods(distinct, distinct, logprobs)
+
+
+def _known(logprobs: Sequence[float | None]) -> list[float]:
+    """The log-likelihoods; none if one is missing."""
+    known = [logprob for logprob in logprobs if logprob is not None]
+    return known if len(known) == len(logprobs) else []
+
+
+def _section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
+    return PriorSection(
+        tau=fit.tau,
+        by=by,
+        curve=tuple(
+            TauOutcome(tau=p.tau, outcome=p.outcome, standard_error=p.standard_error)
+            for p in fit.curve
+        ),
+        decisions=fit.decisions,
+        tasks=fit.tasks,
+    )
 
 
 @dataclass(frozen=True, slots=True)

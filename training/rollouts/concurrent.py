@@ -17,6 +17,7 @@ from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError
 from qguide.qnet.policies.session import in_session
 from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
+from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.rollouts.hosted import Draw, HostedPolicy, Tally
 from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
 from qguide.training.rollouts.rollout import (
@@ -33,7 +34,7 @@ from qguide.training.rollouts.rollout import (
     gathered,
     resume,
 )
-from qguide.training.rollouts.usage import Usage
+from qguide.training.rollouts.usage import Usage, recorded_usage
 
 T = TypeVar("T")
 R = TypeVar("R", SampleRequest, ScoreRequest)
@@ -253,3 +254,33 @@ async def _answered(work: Awaitable[Any]) -> Answer:
         raise
     except QGuideError as error:
         return Answer(error=error)
+
+
+class HostedRun:
+    """The hosted part of a run.
+
+    Attributes:
+        usage: usage of all tasks that have ended, by all starts of the run.
+    """
+
+    def __init__(self, folder: RunFolder, metrics: JsonlWriter) -> None:
+        self.usage = recorded_usage(folder.metrics)
+        self._folder = folder
+        self._metrics = metrics
+
+    def play(self, tasks: Iterable[tuple[str, RolloutTask[T]]], **how: Any) -> None:
+        """Run every task to its end; see `run_concurrently`, which takes the same options."""
+        try:
+            run_concurrently(tasks, on_usage=self._add, **how)
+        except UpstreamLostError as error:
+            raise UpstreamLostError(
+                f"{error}. What is finished is kept in {self._folder.path}; once the upstream "
+                "answers again, run the same command again to resume"
+            ) from error
+        finally:
+            self._metrics.write({"usage": self.usage.model_dump()})
+
+    def _add(self, task_id: str, usage: Usage) -> None:
+        if usage.requests:
+            self.usage += usage
+            self._metrics.write({"task_id": task_id, "usage": usage.model_dump()})

@@ -20,7 +20,8 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.types import SampleRequest, ScoreRequest
+from qguide.qnet.types import History, SampleRequest, ScoreRequest
+from qguide.training.trajectory import Step, step_messages
 
 T = TypeVar("T")
 
@@ -154,3 +155,15 @@ def gathered(request: SampleRequest | SampleRequests, answers: Sequence[Answer])
         return answers[0]
     error = next((answer.error for answer in answers if answer.error is not None), None)
     return Answer(None if error else [answer.value for answer in answers], error)
+
+
+def value_request(history: History, steps: Sequence[Step], *, observes: bool) -> ScoreRequest:
+    """The request for the Q of actions that were tried in one state.
+
+    Args:
+        steps: the actions, with what each was answered.
+        observes: the Q model is read after the answers.
+    """
+    answers = tuple(step_messages(step)[1:] for step in steps)
+    replies = tuple(step.message for step in steps)
+    return ScoreRequest(history, replies, observations=answers if observes else ())

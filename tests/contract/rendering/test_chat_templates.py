@@ -12,9 +12,8 @@ from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import History, Message, ScoreRequest, ToolCall
-from qguide.training.data.demonstrations import Demonstration
 from qguide.training.data.records import LabelRow, rows_of
-from qguide.training.jobs.sft import sft_sequence
+from qguide.training.jobs.sft import Demonstration, sft_sequence
 from qguide.training.optimization.packed_trees import pack_tree
 from tests.support.chat_templates import (
     OWN_TEMPLATES,

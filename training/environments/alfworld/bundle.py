@@ -1,24 +1,128 @@
 """Environment bundle of ALFWorld, household tasks in text (Shridhar et al., 2021)."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Literal
 
 from pydantic import Field
+from rich.console import Console
 
-from qguide.qnet.types import TaskMarker
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
+from qguide.qnet.types import History, TaskMarker
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, ReadPair
 from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
-from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
-from qguide.training.environments.alfworld.generate import generate_games
-from qguide.training.environments.alfworld.read_pairs import read_pairs
+from qguide.training.environments.alfworld.game.game import Goal
+from qguide.training.environments.alfworld.game.game_files import write_game
+from qguide.training.environments.alfworld.game.generator import draw_game
+from qguide.training.environments.alfworld.game.observation import (
+    NOTHING_HAPPENS,
+    TASK_OPENING,
+    kind_of,
+    read_scene,
+)
+from qguide.training.environments.alfworld.game.statistics import load_statistics
 from qguide.training.environments.alfworld.suite import (
+    GAME_FILE,
     AlfWorldSuite,
     build_alfworld_suite,
     build_generated_suite,
 )
+from qguide.training.progress import ProgressBar
+from qguide.training.trajectory import parse_action
+
+_TRIAL = re.compile(r"trial_seed(\d+)")
+_FIRST_SCENES = {"kitchen": 1, "living room": 201, "bedroom": 301, "bathroom": 401}
+_SCENES = 30
+"""Number of ALFWorld's scenes for each kind of room; games of one scene differ in their seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Result of a run.
+
+    Attributes:
+        written: number of games that it wrote.
+        kept: number of games that were there before.
+    """
+
+    written: int
+    kept: int
+
+
+def generate_games(
+    output: Path, *, count: int, first_seed: int = 0, console: Console | None = None
+) -> Generated:
+    """Write those games of `count` seeds, from `first_seed` on, that `output` lacks."""
+    wanted = range(first_seed, first_seed + count)
+    there = set(_seeds_in(output)) & set(wanted)
+    with ProgressBar("generate", total=count, done=len(there), console=console) as bar:
+        for seed in wanted:
+            if seed not in there:
+                room, game = draw_game(seed)
+                write_game(game, output / _folder(seed, room, game.goal) / GAME_FILE)
+                bar.advance(game.goal.kind)
+    return Generated(written=count - len(there), kept=len(there))
+
+
+def _seeds_in(output: Path) -> Iterator[int]:
+    for path in output.glob(f"*/*/{GAME_FILE}"):
+        if match := _TRIAL.fullmatch(path.parent.name):
+            yield int(match[1])
+
+
+def _folder(seed: int, room: str, goal: Goal) -> str:
+    target = goal.receptacle_kind or goal.lamp_kind or ""
+    scene = _FIRST_SCENES[room] + seed % _SCENES
+    task = f"{goal.kind}-{goal.item_kind.capitalize()}-None-{target.capitalize()}-{scene}"
+    return f"{task}/trial_seed{seed:08d}"
+
+
+_TAKE = re.compile(r"take ([a-z]+ \d+) from ([a-z]+ \d+)")
+
+
+def read_pairs(history: History, replies: Sequence[str], rng: Random) -> list[ReadPair]:
+    """The pairs of every `take` that follows a list of the same receptacle."""
+    going = (reply for reply in replies if parse_action(reply).startswith("go to "))
+    rival = next(going, None)
+    pairs = []
+    for reply in replies:
+        if (exchanged := _exchange(history, parse_action(reply), rng)) is not None:
+            there, other = exchanged
+            pairs.append(
+                ReadPair(history, other, reply, "present", rival)
+                if there
+                else ReadPair(other, history, reply, "absent", rival)
+            )
+    return pairs
+
+
+def _exchange(history: History, action: str, rng: Random) -> tuple[bool, History] | None:
+    """Presence of the object in the last list, and the history with the opposite list."""
+    take = _TAKE.fullmatch(action)
+    scene = read_scene(history[-1].content)
+    if take is None or take[2] != scene.receptacle or not scene.contents:
+        return None
+    wanted = take[1]
+    there = wanted in scene.contents
+    said = " ".join(message.content for message in history)
+    strangers = [kind for kind in _kinds() if kind not in said and kind != kind_of(wanted)]
+    if there and not strangers:
+        return None
+    old = wanted if there else rng.choice(scene.contents)
+    new = f"{rng.choice(strangers)} {rng.randint(1, 3)}" if there else wanted
+    text = re.sub(rf"\b{old}\b", new, history[-1].content)
+    return there, (*history[:-1], replace(history[-1], content=text))
+
+
+@cache
+def _kinds() -> tuple[str, ...]:
+    """All kinds of objects in ALFWorld's houses."""
+    rooms = load_statistics().rooms.values()
+    return tuple(sorted({kind for room in rooms for kind in room.item_numbers}))
 
 
 class AlfWorldConfig(EnvironmentConfig):

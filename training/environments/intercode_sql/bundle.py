@@ -10,6 +10,7 @@ task_ids = "training/environments/intercode_sql/folds/1.txt"
 The name "intercode-sql-tools" has the same tasks with tool calls in the place of text.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -18,7 +19,6 @@ from pydantic import Field, model_validator
 
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
-from qguide.training.environments.intercode_sql.actions import parse_sql
 from qguide.training.environments.intercode_sql.episode import EXECUTE_SQL, SQL_TOOL, EpisodeOptions
 from qguide.training.environments.intercode_sql.suite import (
     SqlSuite,
@@ -27,6 +27,21 @@ from qguide.training.environments.intercode_sql.suite import (
     mariadb_suite,
 )
 from qguide.training.trajectory import ChatFormat
+
+_FENCE: Final = re.compile(r"```(?:sql)?[ \t]*\n?(.*?)```", re.I | re.S)
+_EXECUTE: Final = re.compile(r"execute\[(.*)\]", re.I | re.S)
+
+
+def parse_sql(reply: str) -> str:
+    """The statement that a reply acts by, over as many lines as it has.
+
+    The last fenced block counts, so that thoughts may come before it.
+    """
+    blocks = _FENCE.findall(reply)
+    text = (blocks[-1] if blocks else reply).strip()
+    wrapped = _EXECUTE.fullmatch(text)
+    return wrapped.group(1).strip() if wrapped else text
+
 
 SYSTEM: Final = (
     "Answer the question by SQL, one statement at a time, alone or in a ```sql block. "

@@ -8,24 +8,117 @@ instructions = "data/items_human_ins.json"
 slice = "0:500"                               # WebShop's test split
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from qguide.qnet.types import TaskMarker
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
-from qguide.training.environments.webshop.catalogue import Catalogue
-from qguide.training.environments.webshop.episode import INVALID
+from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
+from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
+from qguide.training.environments.webshop.episode import (
+    BUY,
+    INSTRUCTION_OPENING,
+    INVALID,
+    NEXT,
+    PER_PAGE,
+    PREVIOUS,
+    ShoppingEpisode,
+)
 from qguide.training.environments.webshop.files import read_goals, read_products
 from qguide.training.environments.webshop.generated import (
     CATALOGUES,
     generated_goal,
     generated_products,
 )
-from qguide.training.environments.webshop.pages import INSTRUCTION_OPENING
-from qguide.training.environments.webshop.suite import ShoppingSuite
-from qguide.training.trajectory import ChatFormat
+from qguide.training.environments.webshop.reward import purchase_reward
+from qguide.training.trajectory import ChatFormat, react_reply
+
+_MOST_PAGES: Final = 3
+
+
+class ShoppingSuite:
+    """See `qguide.training.environment.GoldSuite`."""
+
+    def __init__(
+        self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int
+    ) -> None:
+        """Prepare the tasks.
+
+        Args:
+            turns: actions after which an episode ends.
+        """
+        self.name = name
+        self.tasks: Sequence[Task] = [catalogue.task_of(goal) for goal in goals]
+        self._catalogue = catalogue
+        self._goals = {goal.id: goal for goal in goals}
+        self._turns = turns
+
+    def make(self, task: Task) -> ShoppingEpisode:
+        """A fresh, single-use episode of `task`."""
+        return ShoppingEpisode(self._catalogue, self._goals[task.id], self._turns)
+
+    def gold_replies(self, task: Task) -> list[str]:
+        """A search, a walk through its results to the first that earns the whole reward, and Buy.
+
+        The goal's own product may stand below others that fit as well, and nothing that an agent
+        sees tells it from them. On the way, products are opened that fit by what the results show,
+        as long as turns are left, and are left again for the options that they do not have.
+        A thought names the product that is opened: a small policy copies its id twice, not once.
+        """
+        goal = self._goals[task.id]
+        query, page, product, tried = self._find(goal)
+        spare = self._turns - 2 - page - len(goal.options)
+        steps = [("I search for it.", f"search[{query}]")]
+        steps += [("It is not on this page.", f"click[{NEXT}]")] * (page - 1)
+        for other in tried[: spare // 2]:
+            missing = next(option for option in goal.options if option not in _values(other))
+            steps.append((f"{other.id} could be it.", f"click[{other.id}]"))
+            steps.append((f"It has no {missing}.", f"click[{PREVIOUS}]"))
+        steps.append((f"{product.id} could be it.", f"click[{product.id}]"))
+        steps += [(f"It should be {option}.", f"click[{option}]") for option in goal.options]
+        steps.append(("This is what I need.", f"click[{BUY}]"))
+        return [react_reply(thought, action) for thought, action in steps]
+
+    def _find(self, goal: Goal) -> tuple[str, int, Product, list[Product]]:
+        """Words that find a product that fits on the first pages.
+
+        Returns:
+            the words, the product's page, the product, and those above it on that page that fit
+            but for an option that they do not have, as far as the results show.
+        """
+        wanted = self._catalogue.by_id[goal.product_id]
+        for query in (" ".join((*goal.attributes, wanted.query)), wanted.name):
+            shown = self._catalogue.search(query)[: _MOST_PAGES * PER_PAGE]
+            for place, product in enumerate(shown):
+                if self._fits(product, goal, wanted):
+                    above = shown[place // PER_PAGE * PER_PAGE : place]
+                    tried = [other for other in above if _seems_to_fit(other, goal)]
+                    return query, place // PER_PAGE + 1, product, tried
+        return wanted.id, 1, wanted, []
+
+    def _fits(self, product: Product, goal: Goal, wanted: Product) -> bool:
+        """True if the goal's options can be chosen, and the purchase earns the whole reward."""
+        chosen = [*goal.options]
+        whole = purchase_reward(product, goal, wanted, chosen) == 1.0
+        return whole and _values(product).issuperset(chosen)
+
+    def close(self) -> None:
+        """Do nothing: there are no processes to stop."""
+
+
+def _values(product: Product) -> set[str]:
+    """All values that can be chosen of a product."""
+    return {value for values in product.options.values() for value in values}
+
+
+def _seems_to_fit(product: Product, goal: Goal) -> bool:
+    """True if the name and the price fit, but an option of the goal is missing."""
+    named = all(wish in product.name.lower() for wish in goal.attributes)
+    affordable = product.price <= goal.price_limit
+    return named and affordable and not _values(product).issuperset(goal.options)
+
 
 SYSTEM: Final = (
     "Buy what the instruction asks for. Each reply is a thought and an action, "

@@ -9,8 +9,7 @@ from pydantic import BaseModel
 
 from qguide.jobs.table import JOBS
 from qguide.pipelines.config import load_pipeline
-from qguide.pipelines.job_paths import MODEL_FIELDS
-from qguide.pipelines.plan import Plan, build_plan
+from qguide.pipelines.plan import MODEL_FIELDS, Plan, build_plan
 from qguide.qnet.errors import ConfigError
 from tests.support.serving import ROOT
 

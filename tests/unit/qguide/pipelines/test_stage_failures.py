@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from qguide.pipelines.stage_failures import end_of_metrics, failures_since
+from qguide.pipelines.runner import end_of_metrics, failures_since
 
 FIRST = '{"task_id": "a", "nodes": 3}\n{"task_id": "b", "error": "gone"}\n'
 SECOND = '{"task_id": "b", "error": "gone"}\n{"summary": {"failures": 1}}\n[1]\n'

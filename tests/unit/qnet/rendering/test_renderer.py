@@ -10,9 +10,8 @@ from transformers import PreTrainedTokenizerFast
 from qguide.qnet.errors import MalformedHistoryError, RenderingError
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message, ToolCall
-from qguide.training.data.demonstrations import Demonstration
 from qguide.training.data.records import LabelRow, rows_of
-from qguide.training.jobs.sft import sft_sequence
+from qguide.training.jobs.sft import Demonstration, sft_sequence
 from qguide.training.optimization.packed_trees import pack_tree
 from qguide.training.small_models.tokenizer import train_tokenizer
 

@@ -17,13 +17,12 @@ from benchmarks.recorded.rerank import RerankConfig
 from qguide.jobs.table import JOBS as INSTALLED
 from qguide.jobs.table import find_job
 from qguide.pipelines.config import load_pipeline
-from qguide.pipelines.job_paths import output_of, reads_of
+from qguide.pipelines.plan import output_of, reads_of
 from qguide.training.configs.job_files import load_config
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.intercode_sql.bundle import SqlConfig
-from qguide.training.environments.sciworld.bundle import SciWorldConfig
-from qguide.training.environments.sciworld.suite import split_tasks
+from qguide.training.environments.sciworld.bundle import SciWorldConfig, split_tasks
 from qguide.training.environments.task_selection import build_selected_suite
 from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig

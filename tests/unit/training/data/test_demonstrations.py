@@ -6,9 +6,9 @@ import pytest
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import Message
-from qguide.training.data.demonstrations import read_demonstrations
 from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder
+from qguide.training.jobs.sft import read_demonstrations
 from qguide.training.trajectory import react_reply
 
 

@@ -8,8 +8,8 @@ import pytest
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
 from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL_TOOLS
-from qguide.training.environments.recorded_chats import chat_of_rows
 from qguide.training.environments.registry import environment_config
+from qguide.training.jobs.choice_regret import chat_of_rows
 
 LAMP = "tests.support.own_environments:GymLamp"
 

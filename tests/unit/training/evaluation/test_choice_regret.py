@@ -12,11 +12,12 @@ from qguide.training.data.decision_groups import (
 )
 from qguide.training.evaluation.choice_regret import (
     ScoredEpisodeRow,
+    ScoredReadPair,
     candidate_steps,
     choice_figures,
+    read_pair_figures,
     scored_episode,
 )
-from qguide.training.evaluation.read_pairs import ScoredReadPair, read_pair_figures
 
 
 def candidate(action: str, *ends: tuple[float, int], **changes: Any) -> CandidateRow:

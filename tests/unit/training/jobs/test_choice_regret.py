@@ -24,8 +24,7 @@ from qguide.training.data.decision_groups import (
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
-from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
-from qguide.training.evaluation.drawn_shares import PolicyDraws
+from qguide.training.evaluation.choice_regret import PolicyDraws, ScoredEpisodeRow
 from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from qguide.training.jobs.groups import GroupsConfig, run_groups

@@ -13,12 +13,11 @@ from transformers import PreTrainedModel
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
-from qguide.training.data.demonstrations import Demonstration
 from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.jobs.collect import CollectConfig, Collected, run_collect
-from qguide.training.jobs.sft import sft_loss, sft_sequence
+from qguide.training.jobs.sft import Demonstration, sft_loss, sft_sequence
 from tests.support.tiny_models import save_policy
 from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, evaluate, rows_of
 

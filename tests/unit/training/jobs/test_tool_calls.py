@@ -22,8 +22,7 @@ from qguide.training.environments.intercode_sql.bundle import (
     InterCodeSqlToolsConfig,
 )
 from qguide.training.environments.intercode_sql.episode import SQL_TOOL
-from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
-from qguide.training.evaluation.drawn_shares import PolicyDraws
+from qguide.training.evaluation.choice_regret import PolicyDraws, ScoredEpisodeRow
 from qguide.training.evaluation.records import EpisodeRow
 from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.exploration.tree_expansion import Exploration

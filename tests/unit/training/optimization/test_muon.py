@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qguide.training.optimization.launch import in_processes
-from qguide.training.optimization.muon import Muon, orthogonalise, shared_map
+from qguide.training.optimization.optimizers import Muon, orthogonalise, shared_map
 from qguide.training.optimization.options import Optimization
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import ConfigError
+from qguide.training.jobs.import_episodes import read_outcomes
 from qguide.training.recordings.episode import BadRecord, RecordedEpisode
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
-from qguide.training.recordings.outcomes import read_outcomes
 
 CHAT = [{"role": "user", "content": "Find the mug."}, {"role": "assistant", "content": "Here."}]
 

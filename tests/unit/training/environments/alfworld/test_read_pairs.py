@@ -4,7 +4,7 @@ from random import Random
 
 from qguide.qnet.types import Message
 from qguide.training.environment import ReadPair
-from qguide.training.environments.alfworld.read_pairs import read_pairs
+from qguide.training.environments.alfworld.bundle import read_pairs
 
 FIRST = "You see a bed 1, and a desk 1.\n\nYour task is to: put a book in desk."
 LIST = "You arrive at loc 3. On the bed 1, you see a book 2, and a pen 1."

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qguide.training.environments.intercode_sql.reward import execution_reward, record_overlap
+from qguide.training.environments.intercode_sql.episode import execution_reward, record_overlap
 
 Rule = Callable[[Sequence[object], Sequence[object]], float]
 

@@ -7,11 +7,11 @@ import pytest
 from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.environments.intercode_sql.actions import parse_sql
 from qguide.training.environments.intercode_sql.bundle import (
     INTERCODE_SQL,
     InterCodeSqlConfig,
     build_suite,
+    parse_sql,
 )
 from qguide.training.environments.intercode_sql.generated import generated_task
 from qguide.training.environments.task_selection import read_task_ids

@@ -11,19 +11,21 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.training.environment import Task
-from qguide.training.environments.sciworld.bundle import SCIWORLD, SciWorldConfig, build_suite
+from qguide.training.environments.sciworld.bundle import (
+    SCIWORLD,
+    SciWorldConfig,
+    SciWorldSuite,
+    Split,
+    build_suite,
+    split_tasks,
+    step_limits,
+)
 from qguide.training.environments.sciworld.episode import NOT_UNDERSTOOD, SciWorldEpisode
 from qguide.training.environments.sciworld.simulator import (
     EPISODE_MB,
     SimulatorPool,
     find_java,
     find_simulator,
-)
-from qguide.training.environments.sciworld.suite import (
-    SciWorldSuite,
-    Split,
-    split_tasks,
-    step_limits,
 )
 
 PAPERS: tuple[Split, ...] = ("train", "validation", "test")

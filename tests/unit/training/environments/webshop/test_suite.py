@@ -10,7 +10,12 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import StepResult
-from qguide.training.environments.webshop.bundle import WEBSHOP, WebShopConfig, build_suite
+from qguide.training.environments.webshop.bundle import (
+    WEBSHOP,
+    ShoppingSuite,
+    WebShopConfig,
+    build_suite,
+)
 from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
 from qguide.training.environments.webshop.episode import INVALID, ShoppingEpisode
 from qguide.training.environments.webshop.files import read_goals, read_products
@@ -20,7 +25,6 @@ from qguide.training.environments.webshop.generated import (
     generated_goal,
     generated_products,
 )
-from qguide.training.environments.webshop.suite import ShoppingSuite
 
 PRODUCTS = generated_products()
 GOAL = generated_goal(0, PRODUCTS)

@@ -8,9 +8,8 @@ import pytest
 from qguide.qnet.types import Message, SampleRequest, Sampling
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
+from qguide.training.environments.alfworld.expert.expert import Expert, misreading
 from qguide.training.environments.alfworld.expert.memory import HouseMemory
-from qguide.training.environments.alfworld.expert.mistakes import misreading
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.generator import generate_game
 from qguide.training.rollouts.models import Inference, build_policy
