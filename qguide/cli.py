@@ -12,8 +12,8 @@ from qguide.commands.configs import app as configs
 from qguide.commands.demo import demo
 from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
+from qguide.commands.environment import generate, play
 from qguide.commands.errors import exit_with, shown_errors
-from qguide.commands.games import generate, play
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
 from qguide.commands.report import compare, report

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qguide.training.evaluation.records import EpisodeRow
-from qguide.training.evaluation.results import Key, latest
-from qguide.training.evaluation.run_files import read_episodes
+from qguide.training.evaluation.results import Key, latest, read_episodes
 
 
 def write_episodes(runs: Sequence[Path], output: Path) -> None:

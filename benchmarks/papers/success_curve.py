@@ -15,7 +15,7 @@ from rich.table import Table
 
 from qguide.training.evaluation.records import METHODS, MethodName, MethodSummary, Results
 from qguide.training.evaluation.report import colour_of
-from qguide.training.evaluation.run_files import read_results, require_comparable
+from qguide.training.evaluation.results import read_results, require_comparable
 
 MAY_DIFFER = frozenset({"output", "candidates", "methods", "inference", "parallel", "workers"})
 

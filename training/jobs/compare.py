@@ -23,8 +23,10 @@ from qguide.training.evaluation.records import (
     MethodSummary,
     Results,
 )
-from qguide.training.evaluation.results import Key, Played, compare_pair
-from qguide.training.evaluation.run_files import (
+from qguide.training.evaluation.results import (
+    Key,
+    Played,
+    compare_pair,
     condition,
     read_episodes,
     read_results,

@@ -39,8 +39,16 @@ from qguide.training.evaluation.records import (
 )
 from qguide.training.evaluation.reflexion import Reflexion
 from qguide.training.evaluation.report import plot_success, print_results
-from qguide.training.evaluation.results import NOTES, compare, kinds_of, method_rows, summarise
-from qguide.training.evaluation.run_files import EPISODES, read_episodes, write_results
+from qguide.training.evaluation.results import (
+    EPISODES,
+    NOTES,
+    compare,
+    kinds_of,
+    method_rows,
+    read_episodes,
+    summarise,
+    write_results,
+)
 from qguide.training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
 from qguide.training.evaluation.search import TrajectoryValue, Verification
 from qguide.training.evaluation.value_models import ValueModels

@@ -39,9 +39,13 @@ from qguide.training.policy_training.examples import (
     read_pair_examples,
     states_of_pairs,
 )
-from qguide.training.policy_training.logprobs import kept_logprobs, reply_logprobs
+from qguide.training.policy_training.logprobs import (
+    kept_logprobs,
+    plan_epochs,
+    prepare_for_packing,
+    reply_logprobs,
+)
 from qguide.training.policy_training.objective import DpoObjective, PairWeights, pairs_loss
-from qguide.training.policy_training.packed_steps import plan_epochs, prepare_for_packing
 from qguide.training.policy_training.validation import Referenced, scored_choices, validate
 from qguide.training.q_training.judgement import Judgement, judge
 from qguide.training.rollouts.models import weights_sha256

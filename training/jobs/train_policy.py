@@ -32,7 +32,7 @@ from qguide.training.optimization.launch import in_processes
 from qguide.training.optimization.options import PolicyOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.trainer import Loop, Loss, Training
-from qguide.training.policy_training.group_examples import (
+from qguide.training.policy_training.examples import (
     GroupExamples,
     PackedGroups,
     read_group_examples,
@@ -42,8 +42,12 @@ from qguide.training.policy_training.group_objective import (
     groups_loss,
     validate_choices,
 )
-from qguide.training.policy_training.logprobs import kept_logprobs, reply_logprobs
-from qguide.training.policy_training.packed_steps import plan_epochs, prepare_for_packing
+from qguide.training.policy_training.logprobs import (
+    kept_logprobs,
+    plan_epochs,
+    prepare_for_packing,
+    reply_logprobs,
+)
 from qguide.training.rollouts.models import weights_sha256
 
 

@@ -1,19 +1,23 @@
 """Log-probabilities of packed replies, under the policy in training and before it."""
 
+import random
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import torch
 from rich.progress import track
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.full_sequences import in_float32
+from qguide.qnet.engine.tree_attention import use_block_masks
 from qguide.qnet.engine.tree_masks import tree_inputs
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
+from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
+from qguide.training.optimization.padded_batches import plan_steps
 from qguide.training.q_training.validation import require_same, two_branches
 
 
@@ -90,3 +94,38 @@ def _replies_sha256(trees: Sequence[PackedReplies]) -> str:
     for tree in trees:
         digest.update(repr((tree.token_ids, tree.before, tree.replies)).encode())
     return digest.hexdigest()
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout probability of a model to 0; its configuration stays as it is."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        # Attention layers have a number instead of a module.
+        for name, value in list(vars(module).items()):
+            if "dropout" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
+
+
+def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
+    """Let a policy run on packed rows, where it is now and on the device that trains it."""
+    use_block_masks(policy, policy.device)
+    require_packable(policy)
+    use_block_masks(policy, device)  # where FSDP moves it later
+    disable_dropout(policy)  # noise in it alone would move its ratio to the reference
+
+
+def plan_epochs(
+    trees: Sequence[PackedReplies], optimization: Optimization, *, seed: int
+) -> list[list[list[list[int]]]]:
+    """Epoch by epoch, the steps over the packed rows."""
+    rng = random.Random(seed)
+    return [
+        plan_steps(
+            [len(tree) for tree in trees],
+            batch_tokens=optimization.batch_tokens,
+            micro_batch_tokens=optimization.micro_batch_tokens,
+            rng=rng,
+        )
+        for _ in range(optimization.epochs)
+    ]

@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, Final, cast
 from qguide.qnet.errors import RecordError
 from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from qguide.training.recordings import json_window
+from qguide.training.recordings.fields import FIRST
 from qguide.training.recordings.json_window import JsonWindow, OnBytes, refuse_constant
-from qguide.training.recordings.places import FIRST
 
 _SPACE: Final = b" \t\r\n"
 _OPENERS: Final[Mapping[str, Callable[[Path], Any]]] = {

@@ -7,8 +7,7 @@ from typing import Final
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import MAX_REWARD
-from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.places import value_at
+from qguide.training.recordings.fields import Fields, value_at
 
 _MOST_ID_CHARACTERS: Final = 1024
 _JOIN: Final = "+"

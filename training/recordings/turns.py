@@ -17,7 +17,7 @@ from qguide.qnet import anthropic_blocks, responses_items
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
 from qguide.qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.types import Message, Role
-from qguide.training.recordings.flaws import flaw_of
+from qguide.training.recordings.fields import flaw_of
 from qguide.training.recordings.json_stream import parse_text
 
 THOUGHTS: Final = "thoughts, which a chat's next request does not repeat"

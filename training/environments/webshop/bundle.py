@@ -25,6 +25,7 @@ from qguide.training.environments.webshop.episode import (
     PER_PAGE,
     PREVIOUS,
     ShoppingEpisode,
+    purchase_reward,
 )
 from qguide.training.environments.webshop.files import read_goals, read_products
 from qguide.training.environments.webshop.generated import (
@@ -32,7 +33,6 @@ from qguide.training.environments.webshop.generated import (
     generated_goal,
     generated_products,
 )
-from qguide.training.environments.webshop.reward import purchase_reward
 from qguide.training.trajectory import ChatFormat, react_reply
 
 _MOST_PAGES: Final = 3

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, Final
 
+from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.places import first_at, value_at
 
 GREETINGS: Final = "greetings of the agent before the user's first message"
 USERS_CALLS: Final = "calls of the simulated user's own tools, and their results"

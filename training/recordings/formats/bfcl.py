@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
+from qguide.training.recordings.fields import first_at
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.json_stream import Value, read_values
 from qguide.training.recordings.json_window import OnBytes
-from qguide.training.recordings.places import first_at
 
 SEVERAL_TURNS: Final = "it has several turns, whose states BFCL's results do not tell"
 _QUESTION: Final = ("prompt.question", "question")

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
 from qguide.training.exports.atif import RAW
+from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.places import first_at, value_at
 
 SUBAGENTS: Final = "trajectories of subagents, which are episodes of their own"
 OTHER_STEPS: Final = "steps without words or calls"

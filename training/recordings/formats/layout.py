@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from qguide.training.recordings.episode import RecordedEpisode
-from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.flaws import OTHER_SHAPE, other_shape
+from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape
 from qguide.training.recordings.json_stream import Value
 from qguide.training.recordings.json_window import OnBytes
 from qguide.training.recordings.message_records import MESSAGES, PLAIN, Places, read_message_record

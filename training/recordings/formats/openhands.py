@@ -5,8 +5,8 @@ from itertools import chain
 from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
+from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.places import first_at, value_at
 
 EVENTS: Final = "events that the agent's model does not read"
 REWARDS: Final = (

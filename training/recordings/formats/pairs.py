@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from qguide.training.recordings.fields import first_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.places import first_at
 
 _REWARDS = ("reward", "score", "label")
 

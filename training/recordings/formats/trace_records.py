@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
+from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.otel_spans import CONVERSATION, Fragment
-from qguide.training.recordings.otel_values import structured
-from qguide.training.recordings.places import first_at, value_at
+from qguide.training.recordings.otel_spans import CONVERSATION, Fragment, structured
 from qguide.training.recordings.turns import read_turns
 
 _ASKED: Final = ("messages", "input.messages", "input", "contents", "prompt")

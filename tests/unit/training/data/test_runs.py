@@ -22,7 +22,7 @@ from qguide.training.data.runs import (
     rows_path,
     sha256_of_rows,
 )
-from qguide.training.evaluation.run_files import read_results
+from qguide.training.evaluation.results import read_results
 from qguide.training.rollouts.usage import recorded_usage
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks.papers.success_curve import run_success_curve
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.evaluation.records import EpisodeRow
-from qguide.training.evaluation.run_files import EPISODES, RESULTS
+from qguide.training.evaluation.results import EPISODES, RESULTS
 from qguide.training.jobs.compare import ComparedEvaluations, run_compare
 from tests.unit.training.jobs.test_evaluate import evaluate
 

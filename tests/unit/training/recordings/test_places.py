@@ -2,7 +2,7 @@
 
 import pytest
 
-from qguide.training.recordings.places import first_at, value_at
+from qguide.training.recordings.fields import first_at, value_at
 
 RECORD = {
     "info": {"reward": 0.5, "runs": [{"ok": True}, {"ok": False}]},

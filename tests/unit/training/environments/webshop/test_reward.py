@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qguide.training.environments.webshop.catalogue import Goal, Product
+from qguide.training.environments.webshop.episode import purchase_reward, type_match
 from qguide.training.environments.webshop.files import parse_prices
-from qguide.training.environments.webshop.reward import purchase_reward, type_match
 
 MUG = Product(
     id="B000000001",

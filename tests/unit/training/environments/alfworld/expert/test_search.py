@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from qguide.training.environments.alfworld.expert.search import next_receptacle, search_plan
+from qguide.training.environments.alfworld.expert.expert import next_receptacle, search_plan
 from qguide.training.environments.alfworld.game.statistics import Statistics, load_statistics
 
 
