@@ -11,8 +11,8 @@ from qguide.cli import app
 from qguide.training.environments.alfworld.bundle import Generated, generate_games
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS
 from qguide.training.environments.alfworld.game.generator import draw_game
-from qguide.training.environments.alfworld.game.statistics import room_kind
 from qguide.training.environments.alfworld.suite import GAME_FILE, build_alfworld_suite
+from tools.alfworld_statistics import room_kind
 
 
 @pytest.fixture

@@ -9,12 +9,9 @@ from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Go
 from qguide.training.environments.alfworld.game.statistics import (
     STATISTICS_FILE,
     RoomStatistics,
-    count_statistics,
     load_statistics,
-    room_kind,
-    tally,
-    write_statistics,
 )
+from tools.alfworld_statistics import count_statistics, room_kind, tally, write_statistics
 
 
 def bathroom() -> Game:
