@@ -15,6 +15,7 @@ oracle      peeks: tries each candidate in a copy, and goes on from there severa
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from statistics import fmean
 from typing import Any, Final, Literal
@@ -22,18 +23,17 @@ from typing import Any, Final, Literal
 from qguide.qnet.decision.prior import prior_of
 from qguide.qnet.decision.selection import select
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
-from qguide.training.environment import Environment, Task
+from qguide.training.environment import Task
 from qguide.training.environments.task_selection import SelectedSuite
-from qguide.training.exploration.replays import replay
 from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,
     Episode,
     derived_seed,
     first_reply,
-    play_episode,
     seeded,
 )
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask
 from qguide.training.trajectory import drawn_of, reply_key
 
@@ -62,19 +62,14 @@ class Seat:
     max_steps: int
     candidates: int
 
-    def make(self) -> Environment:
-        """A fresh episode of the task."""
-        return self.suite.make(self.task)
+    @property
+    def game(self) -> Game:
+        """The task, to be played any number of times."""
+        return Game(partial(self.suite.make, self.task), chat=self.suite.environment.chat)
 
     def play(self, choose: Agent, prefix: Sequence[Message] = ()) -> RolloutTask[Episode]:
         """Play to the end, from the state after the replies of `prefix`."""
-        return play_episode(
-            self.make,
-            choose,
-            max_steps=self.max_steps,
-            prefix=prefix,
-            chat=self.suite.environment.chat,
-        )
+        return self.game.play(choose, max_steps=self.max_steps, prefix=prefix)
 
     def sampling(self, *more: object) -> Callable[[int], Sampling]:
         """The sampling of each step, by its seed."""
@@ -152,8 +147,8 @@ def distinct(drawn: Sequence[Candidate]) -> tuple[list[Message], list[int]]:
 
 def _oracle(seat: Seat, continuations: int) -> RolloutTask[Episode]:
     """The episode of the oracle; between candidates of equal outcome votes decide."""
-    chat, taken = seat.suite.environment.chat, list[Message]()
-    episode: Episode = yield from replay(seat.make, taken, chat=chat)
+    taken: list[Message] = []
+    episode = yield from seat.game.replay(taken)
     while len(taken) < seat.max_steps and not (episode.steps and episode.steps[-1].ended):
         step = len(taken)
         request = SampleRequest(episode.messages, seat.candidates, seat.choice(step))
@@ -166,7 +161,7 @@ def _oracle(seat: Seat, continuations: int) -> RolloutTask[Episode]:
                 values.append(value)
         best = max(range(len(messages)), key=lambda i: (values[i], counts[i]))
         taken.append(messages[best])
-        episode = yield from replay(seat.make, taken, chat=chat)
+        episode = yield from seat.game.replay(taken)
     return episode
 
 

@@ -3,18 +3,17 @@
 The Q model sees the chat alone: neither a reward nor that an episode has ended reaches it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, ScoreResult
-from qguide.training.environment import Environment
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.search import Searched, Verification
-from qguide.training.exploration.replays import replay, try_reply
 from qguide.training.rollouts.episode import AgentStep, Episode, derived_seed
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, SampleRequests, value_request
-from qguide.training.trajectory import ChatFormat, Step, reply_key, text_reply
+from qguide.training.trajectory import Step, reply_key, text_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,33 +42,19 @@ class BeamSearch:
     """Beam search over one task's trajectories.
 
     Args:
-        make: a fresh, single-use episode; the same one every time.
         options: M candidates are drawn for each beam.
-        chat: the environment's.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Environment],
-        options: Play,
-        verification: Verification,
-        *,
-        seed: int,
-        task_id: str,
-        chat: ChatFormat,
-    ) -> None:
-        self._make = make
+    def __init__(self, game: Game, options: Play, verification: Verification) -> None:
+        self._game = game
         self._options = options
         self._verification = verification
-        self._seed_parts = (seed, task_id)
-        self._chat = chat
         self._first_observation = ""
         self._choices: list[AgentStep] = []
 
     def search(self) -> RolloutTask[Searched]:
         """Extend the beams until the best of them has ended, or all have."""
-        start: Episode = yield from replay(self._make, (), chat=self._chat)
-        self._first_observation = start.first_observation
+        self._first_observation = yield from self._game.first()
         beams, too_long = [_Beam()], False
         while not beams[0].ended and any(self._is_open(beam) for beam in beams):
             try:
@@ -82,7 +67,7 @@ class BeamSearch:
         best = beams[0].steps
         invalid = sum(not step.valid for step in best)
         episode = Episode(
-            self._first_observation, best, tuple(self._choices), invalid, too_long, self._chat
+            self._first_observation, best, tuple(self._choices), invalid, too_long, self._game.chat
         )
         return Searched([episode], chosen=0)
 
@@ -91,7 +76,7 @@ class BeamSearch:
 
     def _branches(self, beams: Sequence[_Beam]) -> RolloutTask[list[_Branch]]:
         """Every distinct candidate after each beam, with its value."""
-        histories = [self._chat.history(self._first_observation, beam.steps) for beam in beams]
+        histories = [self._game.chat.history(self._first_observation, beam.steps) for beam in beams]
         requests = [self._draws(*numbered) for numbered in enumerate(histories)]
         several: list[list[Candidate]] = yield SampleRequests(tuple(requests))
         branches: list[_Branch] = []
@@ -114,7 +99,7 @@ class BeamSearch:
     def _draws(self, number: int, history: History) -> SampleRequest:
         """The draws of one beam; the first beam's are those of the other methods."""
         step = sum(message.role == "assistant" for message in history)
-        parts = (*self._seed_parts, step, *([number] if number else []))
+        parts = (*self._game.seeds, step, *([number] if number else []))
         sampling = replace(self._options.drawing, seed=derived_seed(*parts))
         return SampleRequest(history, self._options.candidates, sampling)
 
@@ -127,7 +112,7 @@ class BeamSearch:
         if self._verification.observes:
             tried = []
             for reply in replies:
-                tried.append((yield from try_reply(self._make, beam.steps, reply, chat=self._chat)))
+                tried.append((yield from self._try(beam, reply)))
         observes = self._verification.observes
         result: ScoreResult = yield value_request(history, tried, observes=observes)
         branches = [
@@ -135,6 +120,9 @@ class BeamSearch:
             for reply, q, step in zip(replies, result.q_values, tried, strict=True)
         ]
         return branches, result.computed_tokens
+
+    def _try(self, beam: _Beam, reply: Message) -> RolloutTask[Step]:
+        return self._game.try_reply(self._first_observation, beam.steps, reply)
 
     def _best(self, ended: list[_Beam], branches: list[_Branch]) -> RolloutTask[list[_Beam]]:
         """The beams to go on with, the best first; of equal ones the earlier."""
@@ -145,8 +133,6 @@ class BeamSearch:
             if isinstance(one, _Beam):
                 beams.append(one)
                 continue
-            step = one.step or (
-                yield from try_reply(self._make, one.beam.steps, one.reply, chat=self._chat)
-            )
+            step = one.step or (yield from self._try(one.beam, one.reply))
             beams.append(_Beam((*one.beam.steps, step), one.value))
         return beams

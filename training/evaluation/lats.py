@@ -14,13 +14,12 @@ from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, SampleRequest, ScoreResult
 from qguide.training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
 from qguide.training.algorithms.tree import Tree, merge_branch
-from qguide.training.environment import Environment
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.search import Searched
-from qguide.training.exploration.replays import replay, try_reply
 from qguide.training.rollouts.episode import AgentStep, Episode, seeded
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, value_request
-from qguide.training.trajectory import ChatFormat, Step, reply_key
+from qguide.training.trajectory import Step, reply_key
 
 EXPLORATION = 1.0
 """The weight of exploration in UCT, which is the paper's."""
@@ -30,29 +29,23 @@ class TreeSearch:
     """Tree search of one task.
 
     Args:
-        make: a fresh, single-use episode; the same one every time.
         options: M candidates are drawn at each expansion.
         observes: the Q model is read after the observation.
-        chat: the environment's.
         is_success: the environment's criterion, from (outcome reward, terminated).
     """
 
     def __init__(
         self,
-        make: Callable[[], Environment],
+        game: Game,
         options: Play,
         *,
         observes: bool,
-        seed: int,
-        task_id: str,
-        chat: ChatFormat,
         is_success: Callable[[float, bool], bool],
     ) -> None:
-        self._make = make
+        self._game = game
         self._options = options
         self._observes = observes
-        self._sampling_at = seeded(options.drawing, seed, task_id)
-        self._chat = chat
+        self._sampling_at = seeded(options.drawing, *game.seeds)
         self._is_success = is_success
         self._tree = Tree("")
         self._statistics = SearchStatistics()
@@ -64,8 +57,7 @@ class TreeSearch:
 
         The first trajectory is that of q-guided where the Q model is read at the action.
         """
-        start: Episode = yield from replay(self._make, (), chat=self._chat)
-        self._tree = Tree(start.first_observation)
+        self._tree = Tree((yield from self._game.first()))
         episodes: list[Episode] = []
         while len(episodes) < iterations:
             episode = yield from self._iterate()
@@ -97,7 +89,7 @@ class TreeSearch:
             tuple(self._choices),
             invalid,
             too_long,
-            self._chat,
+            self._game.chat,
         )
 
     def _is_open(self, node_id: int) -> bool:
@@ -110,14 +102,15 @@ class TreeSearch:
         """Draw candidates in a node's state, step each, and add them, the highest Q first."""
         before = [node.step for node in self._tree.path(node_id)]
         self._expanded.add(node_id)
-        history = self._chat.history(self._tree.first_observation, before)
+        history = self._game.chat.history(self._tree.first_observation, before)
         candidates: list[Candidate] = yield SampleRequest(
             history, self._options.candidates, self._sampling_at(len(before))
         )
         distinct = {reply_key(c.message): c.message for c in reversed(candidates)}
         tried: list[Step] = []
         for reply in reversed(distinct.values()):
-            tried.append((yield from try_reply(self._make, before, reply, chat=self._chat)))
+            first = self._tree.first_observation
+            tried.append((yield from self._game.try_reply(first, before, reply)))
         result: ScoreResult = yield value_request(history, tried, observes=self._observes)
         # UCT takes the oldest of the children that were never visited.
         order = sorted(range(len(tried)), key=lambda i: -result.q_values[i])

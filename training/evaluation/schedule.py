@@ -45,7 +45,8 @@ from qguide.training.evaluation.search import (
     trajectory_seed,
     verifier_best_of_n,
 )
-from qguide.training.rollouts.episode import Agent, Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
 
 
@@ -99,6 +100,10 @@ class TaskTrials:
     on_row: Callable[[EpisodeRow], None]
     on_failure: Callable[[Failure], None]
 
+    def game(self, seed: int) -> Game:
+        """The task as a game whose draws derive from a seed."""
+        return Game(self.make, (seed, self.task.id), self.environment.chat)
+
 
 def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None]:
     """Play the trials in order; a trial that fails does not stop the others."""
@@ -148,26 +153,14 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
                 )
             )
         case "q-beam":
-            chat = shared.environment.chat
-            beams = BeamSearch(
-                shared.make,
-                shared.play,
-                shared.verification,
-                seed=seed,
-                task_id=task_id,
-                chat=chat,
-            )
+            beams = BeamSearch(shared.game(seed), shared.play, shared.verification)
             return (yield from beams.search())
         case "lats":
-            environment = shared.environment
             tree = TreeSearch(
-                shared.make,
+                shared.game(seed),
                 shared.play,
                 observes=shared.verification.observes,
-                seed=seed,
-                task_id=task_id,
-                chat=environment.chat,
-                is_success=environment.is_success,
+                is_success=shared.environment.is_success,
             )
             return (yield from tree.search(iterations=shared.verification.iterations))
         case "reflexion":
@@ -183,9 +176,7 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
 
 
 def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
-    return play_episode(
-        shared.make, agent, max_steps=shared.play.max_steps, chat=shared.environment.chat
-    )
+    return shared.game(0).play(agent, max_steps=shared.play.max_steps)
 
 
 def _agent(shared: TaskTrials, trial: Trial) -> Agent:

@@ -9,19 +9,18 @@ is compared (ours): its action is no example.
 A step-reward model, regressed on Monte Carlo step rewards, can replace the roll-outs (table 5).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.types import Sampling, ScoreResult
 from qguide.training.algorithms.contrast import Comparison
-from qguide.training.environment import Environment
-from qguide.training.exploration.replays import new_steps
 from qguide.training.exploration.step_rewards import StepRewards, step_reward
-from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.episode import first_reply, seeded
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, value_request
-from qguide.training.trajectory import REACT, ChatFormat, Step
+from qguide.training.trajectory import Step
 
 
 class Contrast(BaseModel):
@@ -87,18 +86,15 @@ class Contrasted:
 
 
 def contrast_task(
-    make: Callable[[], Environment],
+    game: Game,
     *,
-    task_id: str,
     first_observation: str,
     expert: Sequence[Step],
     mistakes: Collection[int] = (),
     options: Contrast,
     rewards: StepRewards,
     known: Mapping[int, float],
-    seed: int,
     reward_model: RewardModel | None = None,
-    chat: ChatFormat = REACT,
 ) -> RolloutTask[Contrasted]:
     """Let the agent explore along one trajectory; a rollout task.
 
@@ -109,7 +105,7 @@ def contrast_task(
         known: rewards of the expert's steps that were computed before.
         reward_model: gives step rewards in place of roll-outs.
     """
-    explorer = _Explorer(make, first_observation, options, rewards, (seed, task_id), chat)
+    explorer = _Explorer(game, first_observation, options, rewards)
     rewarder = _StepRewarder(explorer, expert, dict(known), reward_model)
     own: tuple[Step, ...] = ()
     suffix: tuple[Step, ...] = ()
@@ -139,28 +135,23 @@ def contrast_task(
 class _Explorer:
     """The agent, and the task that it plays."""
 
-    make: Callable[[], Environment]
+    game: Game
     first: str
     options: Contrast
     rewards: StepRewards
-    seed_parts: tuple[object, ...]
-    chat: ChatFormat
     episodes: int = 0
     completion_tokens: int = 0
 
     def play(self, before: Sequence[Step]) -> RolloutTask[tuple[Step, ...]]:
         """The agent's own steps from the state after some steps of the expert."""
         sampling = Sampling(self.options.temperature, self.rewards.max_tokens)
-        episode: Episode = yield from play_episode(
-            self.make,
-            first_reply(seeded(sampling, *self.seed_parts, len(before))),
-            max_steps=self.rewards.max_steps,
-            prefix=[step.message for step in before],
-            chat=self.chat,
+        agent = first_reply(seeded(sampling, *self.game.seeds, len(before)))
+        steps, episode = yield from self.game.play_on(
+            self.first, before, agent, max_steps=self.rewards.max_steps
         )
         self.episodes += 1
         self.completion_tokens += episode.completion_tokens
-        return new_steps(episode, self.first, before)
+        return steps
 
 
 @dataclass(slots=True)
@@ -190,18 +181,17 @@ class _StepRewarder:
     def _reward(self, steps: Sequence[Step], whose: str) -> RolloutTask[float]:
         explorer = self.explorer
         if self.model is not None and not explorer.rewards.is_over(steps):
-            history = explorer.chat.history(explorer.first, steps[:-1])
+            history = explorer.game.chat.history(explorer.first, steps[:-1])
             result: ScoreResult = yield value_request(
                 history, steps[-1:], observes=self.model.observes
             )
             return result.q_values[0]
         found = yield from step_reward(
-            explorer.make,
+            explorer.game,
             explorer.first,
             steps,
             options=explorer.rewards,
-            seed_parts=(*explorer.seed_parts, len(steps), whose),
-            chat=explorer.chat,
+            parts=(len(steps), whose),
         )
         self.rollouts += len(found.rollouts)
         self.completion_tokens += found.completion_tokens

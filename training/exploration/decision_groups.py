@@ -26,11 +26,11 @@ from qguide.qnet.types import (
     ScoreResult,
 )
 from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from qguide.training.environment import Environment, Expert
-from qguide.training.exploration.replays import new_steps
-from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, play_episode
+from qguide.training.environment import Expert
+from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
-from qguide.training.trajectory import REACT, ChatFormat, Step, reply_key, text_reply
+from qguide.training.trajectory import Step, reply_key, text_reply
 
 GoOn = Literal["random", "first", "guided"]
 
@@ -154,15 +154,12 @@ Continuing = Callable[[int, int, int], Agent]
 
 
 def play_decisions(
-    make: Callable[[], Environment],
-    *,
-    task_id: str,
+    game: Game,
     settings: Decisions,
-    seed: int,
     continuing: Continuing,
+    *,
     repetitions: int = 1,
     valued: bool = True,
-    chat: ChatFormat = REACT,
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
@@ -172,14 +169,16 @@ def play_decisions(
         valued: False plays whole episodes only, because the environment allows no branches.
     """
     made: list[_Drawn] = []
-    agent = _noting(settings, seed, task_id, made)
-    episode: Episode = yield from play_episode(make, agent, max_steps=settings.max_steps, chat=chat)
+    agent = _noting(settings, game, made)
+    episode = yield from game.play(agent, max_steps=settings.max_steps)
     if not made:
-        raise HistoryTooLongError(f"{task_id} leaves no room for a reply; use a longer context")
-    valuation = _Valuation(make, continuing, repetitions, settings)
+        raise HistoryTooLongError(
+            f"{game.seeds[-1]} leaves no room for a reply; use a longer context"
+        )
+    valuation = _Valuation(game, continuing, repetitions, settings)
     decisions: list[DecisionRow] = []
     for step, drawn in enumerate(made):
-        if valued and _is_valued(drawn, settings, (seed, task_id, step)):
+        if valued and _is_valued(drawn, settings, (*game.seeds, step)):
             decisions.append((yield from valuation.decision(episode, step, drawn)))
         else:
             decisions.append(_taken_alone(drawn, step, episode))
@@ -207,7 +206,7 @@ def _taken_alone(drawn: _Drawn, step: int, episode: Episode) -> DecisionRow:
 class _Valuation:
     """Continuations of every candidate of a state, played in replayed environments."""
 
-    make: Callable[[], Environment]
+    game: Game
     continuing: Continuing
     repetitions: int
     settings: Decisions
@@ -228,16 +227,18 @@ class _Valuation:
     ) -> RolloutTask[list[Episode]]:
         """The continuations of one candidate; just one if the candidate ends the episode."""
         before = episode.steps[:step]
-        prefix = [*(s.message for s in before), candidate.message]
         max_steps = self.settings.last_step(step)
         episodes: list[Episode] = []
         for agent in agents:
-            played = yield from play_episode(
-                self.make, agent, max_steps=max_steps, prefix=prefix, chat=episode.chat
+            new, played = yield from self.game.play_on(
+                episode.first_observation,
+                before,
+                agent,
+                max_steps=max_steps,
+                replies=[candidate.message],
             )
-            new_steps(played, episode.first_observation, before)
             episodes.append(played)
-            if played.steps[-1].ended and len(played.steps) == len(prefix):
+            if new[-1].ended and len(new) == 1:
                 break
         return episodes
 
@@ -261,16 +262,14 @@ def _candidate_row(
     )
 
 
-def _noting(settings: Decisions, seed: int, task_id: str, made: list[_Drawn]) -> Agent:
+def _noting(settings: Decisions, game: Game, made: list[_Drawn]) -> Agent:
     """The agent that plays the episode and appends its decisions to `made`."""
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        several: list[list[Candidate]] = yield settings.sample_requests(
-            history, seed, task_id, step
-        )
+        several: list[list[Candidate]] = yield settings.sample_requests(history, *game.seeds, step)
         drawn = _distinct(several, greedy=settings.draws[0].greedy)
         if drawn.eligible > 1:
-            drawn.chosen = yield from _chosen(settings, history, drawn, (seed, task_id, step))
+            drawn.chosen = yield from _chosen(settings, history, drawn, (*game.seeds, step))
         made.append(drawn)
         reply = drawn.candidates[drawn.chosen].message
         return AgentStep(reply, drawn.completion_tokens, len(drawn.candidates))

@@ -6,9 +6,8 @@ node already has is not added again, and it is not evaluated again. A third is a
 `evaluate = "one"` a single child of an expanded node is rolled out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,11 +17,10 @@ from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
 from qguide.training.algorithms.tree import Tree, find_child, merge_branch
-from qguide.training.environment import Environment
-from qguide.training.exploration.replays import first_observation, new_steps
-from qguide.training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
-from qguide.training.trajectory import REACT, ChatFormat, Step
+from qguide.training.rollouts.episode import derived_seed, first_reply, seeded
+from qguide.training.rollouts.game import Game
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.trajectory import Step
 
 ROLLOUT = "rollout"
 """The `source` of nodes that a roll-out added."""
@@ -85,62 +83,51 @@ class SearchedTree:
 
 
 @dataclass(frozen=True, slots=True)
-class _Game:
-    """The task that is searched, and with what."""
+class _Player:
+    """The game that is searched, and with what."""
 
-    make: Callable[[], Environment]
+    game: Game
     mcts: Mcts
     source: str
-    seed_parts: tuple[int | str, ...]
-    chat: ChatFormat
 
     def seeds(self, search: SearchedTree) -> tuple[int | str, ...]:
         """Parts from which the seeds of the next draws derive."""
-        return (*self.seed_parts, len(search.outcomes))
+        return (*self.game.seeds, len(search.outcomes))
 
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.mcts.temperature, self.mcts.max_tokens)
 
 
-def search_task(
-    make: Callable[[], Environment],
-    *,
-    task_id: str,
-    mcts: Mcts,
-    source: str,
-    seed: int,
-    chat: ChatFormat = REACT,
-) -> RolloutTask[SearchedTree]:
+def search_task(game: Game, mcts: Mcts, *, source: str) -> RolloutTask[SearchedTree]:
     """Search one task; a rollout task.
 
     Args:
         source: the policy's name, for the candidates that it brings.
     """
-    game = _Game(make, mcts, source, (seed, task_id), chat)
-    start: str = yield EnvironmentCall(partial(first_observation, make))
-    search = SearchedTree(Tree(start))
+    player = _Player(game, mcts, source)
+    search = SearchedTree(Tree((yield from game.first())))
     while search.iterations < mcts.iterations and not search.has_found(mcts.stop_at):
         search.iterations += 1
         path = select_path(search.tree, search.statistics, search.expanded, eta=mcts.eta)
-        for evaluated in (yield from _grow(game, search, path)):
+        for evaluated in (yield from _grow(player, search, path)):
             if _is_open(search.tree, evaluated[-1], mcts) and search.has_found(mcts.stop_at):
                 break
-            below, outcome = yield from _evaluate(game, search, evaluated[-1])
+            below, outcome = yield from _evaluate(player, search, evaluated[-1])
             search.statistics = back_up(search.statistics, (*evaluated, *below), outcome)
             search.outcomes.append(outcome)
     return search
 
 
 def _grow(
-    game: _Game, search: SearchedTree, path: tuple[int, ...]
+    player: _Player, search: SearchedTree, path: tuple[int, ...]
 ) -> RolloutTask[list[tuple[int, ...]]]:
     """Expand the last node of a path; the paths to evaluate, those that need no roll-out first."""
-    mcts, node_id = game.mcts, path[-1]
+    mcts, node_id = player.mcts, path[-1]
     if not _is_open(search.tree, node_id, mcts):
         return [path]
     known = len(search.tree.nodes)
-    yield from _expand(game, search, node_id)
+    yield from _expand(player, search, node_id)
     tree = search.tree
     new = [node.id for node in tree.nodes[known:]]
     ended = [i for i in new if tree.node(i).step.ended]
@@ -153,15 +140,15 @@ def _grow(
     return [(*path, select_child(tree, search.statistics, node_id, eta=mcts.eta))]
 
 
-def _expand(game: _Game, search: SearchedTree, node_id: int) -> RolloutTask[None]:
+def _expand(player: _Player, search: SearchedTree, node_id: int) -> RolloutTask[None]:
     """Draw actions in a node's state, and step the environment with each new one."""
     search.expanded.add(node_id)
     before = _steps_to(search.tree, node_id)
-    sampling = replace(game.sampling, seed=derived_seed(*game.seeds(search), "expand"))
-    history = game.chat.history(search.tree.first_observation, before)
+    sampling = replace(player.sampling, seed=derived_seed(*player.seeds(search), "expand"))
+    history = player.game.chat.history(search.tree.first_observation, before)
     try:
         candidates: list[Candidate] = yield SampleRequest(
-            history, game.mcts.width, sampling, "branch"
+            history, player.mcts.width, sampling, "branch"
         )
     except HistoryTooLongError:
         return
@@ -169,28 +156,28 @@ def _expand(game: _Game, search: SearchedTree, node_id: int) -> RolloutTask[None
     known = len(search.tree.nodes)
     for reply in [c.message for c in candidates if c.finished]:
         if find_child(search.tree, node_id, reply) is None:
-            [step] = yield from _play(game, search, before, [reply], max_steps=len(before) + 1)
+            [step] = yield from _play(player, search, before, [reply], max_steps=len(before) + 1)
             # A cut-off that is only ours is no outcome.
             step = step if step.ended else replace(step, reward=0.0)
-            search.tree, _ = merge_branch(search.tree, [step], at=node_id, source=game.source)
+            search.tree, _ = merge_branch(search.tree, [step], at=node_id, source=player.source)
     search.misses += len(search.tree.nodes) == known
 
 
 def _evaluate(
-    game: _Game, search: SearchedTree, node_id: int
+    player: _Player, search: SearchedTree, node_id: int
 ) -> RolloutTask[tuple[tuple[int, ...], float]]:
     """Outcome below a node, by its reward or a roll-out, and the ids of the roll-out's nodes."""
-    if not _is_open(search.tree, node_id, game.mcts):
-        return (), _outcome(_steps_to(search.tree, node_id), game.mcts)
+    if not _is_open(search.tree, node_id, player.mcts):
+        return (), _outcome(_steps_to(search.tree, node_id), player.mcts)
     before = _steps_to(search.tree, node_id)
-    steps = yield from _play(game, search, before, [], max_steps=game.mcts.max_steps)
+    steps = yield from _play(player, search, before, [], max_steps=player.mcts.max_steps)
     search.draws += 1
     search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=ROLLOUT)
-    return branch, _outcome([*before, *steps], game.mcts)
+    return branch, _outcome([*before, *steps], player.mcts)
 
 
 def _play(
-    game: _Game,
+    player: _Player,
     search: SearchedTree,
     before: Sequence[Step],
     replies: Sequence[Message],
@@ -198,15 +185,12 @@ def _play(
     max_steps: int,
 ) -> RolloutTask[tuple[Step, ...]]:
     """New steps of an episode that repeats `before`, takes `replies`, and is then rolled out."""
-    episode = yield from play_episode(
-        game.make,
-        first_reply(seeded(game.sampling, *game.seeds(search), "rollout"), role="rollout"),
-        max_steps=max_steps,
-        prefix=[*(step.message for step in before), *replies],
-        chat=game.chat,
+    agent = first_reply(seeded(player.sampling, *player.seeds(search), "rollout"), role="rollout")
+    steps, episode = yield from player.game.play_on(
+        search.tree.first_observation, before, agent, max_steps=max_steps, replies=replies
     )
     search.completion_tokens += episode.completion_tokens
-    return new_steps(episode, search.tree.first_observation, before)
+    return steps
 
 
 def _is_open(tree: Tree, node_id: int, mcts: Mcts) -> bool:

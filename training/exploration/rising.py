@@ -6,7 +6,6 @@ at the same step has that action's reward, and counts as a draw.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,12 +15,11 @@ from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.rising import StopRule, draws_another, extreme_pair
 from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from qguide.training.environment import Environment
-from qguide.training.exploration.replays import first_observation, next_step
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
 from qguide.training.rollouts.episode import derived_seed
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
-from qguide.training.trajectory import REACT, ChatFormat, Step, reply_key
+from qguide.training.rollouts.game import Game
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.trajectory import Step, reply_key
 
 
 class Rising(BaseModel):
@@ -77,52 +75,37 @@ class _Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Game:
-    """The task that is explored, and with what."""
+class _Explorer:
+    """The game that is explored, and with what."""
 
-    make: Callable[[], Environment]
+    game: Game
     options: Rising
     rewards: StepRewards
-    seed_parts: tuple[object, ...]
-    chat: ChatFormat
     first: str
 
     def reward(self, steps: list[Step], *parts: object) -> RolloutTask[StepReward]:
         """Reward of the last of some steps."""
-        return step_reward(
-            self.make,
-            self.first,
-            steps,
-            options=self.rewards,
-            seed_parts=(*self.seed_parts, *parts),
-            chat=self.chat,
-        )
+        return step_reward(self.game, self.first, steps, options=self.rewards, parts=parts)
 
 
 def explore_rising(
-    make: Callable[[], Environment],
-    *,
-    task_id: str,
-    options: Rising,
-    rewards: StepRewards,
-    seed: int,
-    chat: ChatFormat = REACT,
+    game: Game, options: Rising, rewards: StepRewards
 ) -> RolloutTask[RisingTrajectory]:
     """Play one trajectory, and draw at each step until the reward rises; a rollout task.
 
     Args:
         rewards: of the roll-outs; its limits are those of the trajectory, too.
     """
-    first: str = yield EnvironmentCall(lambda: first_observation(make))
-    game = _Game(make, options, rewards, (seed, task_id), chat, first)
-    start = yield from game.reward([])
+    first = yield from game.first()
+    explorer = _Explorer(game, options, rewards, first)
+    start = yield from explorer.reward([])
     before = start.mean
     steps: list[Step] = []
     decisions: list[DecisionRow] = []
     tokens, rollout_tokens = 0, start.completion_tokens
     while len(steps) < rewards.max_steps and not (steps and steps[-1].ended):
         try:
-            drawn = yield from _draw(game, steps, before=before)
+            drawn = yield from _draw(explorer, steps, before=before)
         except HistoryTooLongError:
             if not steps:
                 raise
@@ -137,23 +120,23 @@ def explore_rising(
     return RisingTrajectory(first, start, tuple(decisions), tokens, rollout_tokens)
 
 
-def _draw(game: _Game, steps: list[Step], *, before: float) -> RolloutTask[_Drawn]:
+def _draw(explorer: _Explorer, steps: list[Step], *, before: float) -> RolloutTask[_Drawn]:
     """Draws of one step, until the rule stops them."""
-    options, drawn = game.options, _Drawn()
-    history = game.chat.history(game.first, steps)
+    game, options, drawn = explorer.game, explorer.options, _Drawn()
+    history = game.chat.history(explorer.first, steps)
     while draws_another(
         drawn.rewards, before=before, max_draws=options.max_draws, stop=options.stop
     ):
         place = (len(steps) + 1, len(drawn.keys))
-        seed = derived_seed(*game.seed_parts, *place, "draw")
-        sampling = Sampling(options.temperature, game.rewards.max_tokens, seed=seed)
+        seed = derived_seed(*game.seeds, *place, "draw")
+        sampling = Sampling(options.temperature, explorer.rewards.max_tokens, seed=seed)
         [candidate] = yield SampleRequest(history, 1, sampling)
         drawn.completion_tokens += candidate.completion_tokens
         key = reply_key(candidate.message)
         if key not in drawn.found:
             reply = candidate.message
-            step = yield from next_step(game.make, game.first, steps, reply, chat=game.chat)
-            reward = yield from game.reward([*steps, step], *place)
+            step = yield from game.try_reply(explorer.first, steps, reply)
+            reward = yield from explorer.reward([*steps, step], *place)
             drawn.found[key] = (candidate, step, reward)
         drawn.keys.append(key)
         drawn.rewards.append(drawn.found[key][2].mean)

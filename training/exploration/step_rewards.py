@@ -6,19 +6,18 @@
 The roll-outs of a state are played in step (`rollouts.together`), so that its tokens are read once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.types import Sampling
-from qguide.training.environment import Environment
-from qguide.training.exploration.replays import new_steps
-from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
+from qguide.training.rollouts.episode import Episode, first_reply, seeded
+from qguide.training.rollouts.game import Game, new_steps
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.rollouts.together import play_together
-from qguide.training.trajectory import REACT, ChatFormat, Step
+from qguide.training.trajectory import Step
 
 
 class StepRewards(BaseModel):
@@ -76,13 +75,12 @@ class StepReward:
 
 
 def step_reward(
-    make: Callable[[], Environment],
+    game: Game,
     first_observation: str,
     steps: Sequence[Step],
     *,
     options: StepRewards,
-    seed_parts: Sequence[object],
-    chat: ChatFormat = REACT,
+    parts: Sequence[object] = (),
 ) -> RolloutTask[StepReward]:
     """Roll out a policy from the state after some steps; a rollout task.
 
@@ -90,19 +88,17 @@ def step_reward(
 
     Args:
         steps: as they were played; none for the reward of the task itself.
-        seed_parts: the job's seed, the task and the step, from which the draws' seeds derive.
+        parts: of the draws' seeds, beside the game's.
     """
     if options.is_over(steps):
         return StepReward((RolloutEnd(steps[-1].reward, 0, steps[-1].terminated),))
     sampling = Sampling(options.temperature, options.max_tokens)
     episodes: list[Episode] = yield from play_together(
         [
-            play_episode(
-                make,
-                first_reply(seeded(sampling, *seed_parts, number), role="rollout"),
+            game.play(
+                first_reply(seeded(sampling, *game.seeds, *parts, number), role="rollout"),
                 max_steps=options.max_steps,
                 prefix=[step.message for step in steps],
-                chat=chat,
             )
             for number in range(options.rollouts)
         ]

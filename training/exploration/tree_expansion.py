@@ -7,9 +7,8 @@ an expert, half of them are reserved for its branch, because nodes on a successf
 most.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from random import Random
 from typing import Literal
 
@@ -19,11 +18,10 @@ from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from qguide.training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
-from qguide.training.environment import Environment
-from qguide.training.exploration.replays import first_observation, new_steps
-from qguide.training.rollouts.episode import derived_seed, first_reply, play_episode, seeded
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
-from qguide.training.trajectory import REACT, ChatFormat, Drawn, Step, drawn_of
+from qguide.training.rollouts.episode import derived_seed, first_reply, seeded
+from qguide.training.rollouts.game import Game
+from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.trajectory import Drawn, Step, drawn_of
 
 
 class Exploration(BaseModel):
@@ -97,14 +95,7 @@ class ExploredTree:
 
 
 def explore_task(
-    make: Callable[[], Environment],
-    *,
-    task_id: str,
-    exploration: Exploration,
-    source: str,
-    seed: int,
-    expert: Sequence[Step] = (),
-    chat: ChatFormat = REACT,
+    game: Game, exploration: Exploration, *, source: str, expert: Sequence[Step] = ()
 ) -> RolloutTask[ExploredTree]:
     """Explore one task, as a rollout task.
 
@@ -112,15 +103,14 @@ def explore_task(
         source: the policy's name, for the nodes that it adds.
         expert: the expert's trajectory, merged and expanded after the policy's own.
     """
-    start: str = yield EnvironmentCall(partial(first_observation, make))
-    search = _Search(Tree(start), exploration, seed, task_id, chat)
+    search = _Search(game, Tree((yield from game.first())), exploration)
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
-    yield from _expand(search, make, source, most_draws=own_draws)
+    yield from _expand(search, source, most_draws=own_draws)
     if expert:
         search.tree, branch = merge_branch(search.tree, expert, source=EXPERT)
         search.push(branch, first=True)
-        yield from _expand(search, make, source, most_draws=exploration.max_draws)
+        yield from _expand(search, source, most_draws=exploration.max_draws)
     return ExploredTree(search.tree, search.draws, search.misses, search.completion_tokens)
 
 
@@ -128,11 +118,9 @@ def explore_task(
 class _Search:
     """State of one exploration: the tree, the queue E and the counts."""
 
+    game: Game
     tree: Tree
     exploration: Exploration
-    seed: int
-    task_id: str
-    chat: ChatFormat
     waiting: list[int] = field(default_factory=list)
     misses_in_a_row: dict[int, int] = field(default_factory=dict)
     draws: int = 0
@@ -142,7 +130,7 @@ class _Search:
     def history(self, node_id: int) -> History:
         """The state after a node, as the policy sees it before its next action."""
         steps = [node.step for node in self.tree.path(node_id)]
-        return self.chat.history(self.tree.first_observation, steps)
+        return self.game.chat.history(self.tree.first_observation, steps)
 
     def push(self, node_ids: Sequence[int], *, first: bool = False) -> None:
         new = [node_id for node_id in node_ids if self._is_open(node_id)]
@@ -162,14 +150,14 @@ class _Search:
     @property
     def seed_parts(self) -> tuple[int | str, ...]:
         """Parts from which the seed of the next draw is derived."""
-        return self.seed, self.task_id, self.draws + self.misses
+        return (*self.game.seeds, self.draws + self.misses)
 
     @property
     def policy_prefix_steps(self) -> int:
         """Number of actions at the start of the next trajectory that are drawn like branches."""
         if self.draws or not self.exploration.policy_prefix_steps:
             return 0
-        rng = Random(derived_seed(self.seed, self.task_id, "own"))
+        rng = Random(derived_seed(*self.game.seeds, "own"))
         return rng.randint(0, self.exploration.policy_prefix_steps)
 
     def count_miss(self, node_id: int) -> None:
@@ -191,16 +179,14 @@ class _Search:
         )
 
 
-def _expand(
-    search: _Search, make: Callable[[], Environment], source: str, *, most_draws: int
-) -> RolloutTask[None]:
+def _expand(search: _Search, source: str, *, most_draws: int) -> RolloutTask[None]:
     """Expand waiting nodes until none is left (QLASS algorithm 2, the loop over E)."""
     while search.draws < most_draws and (node_id := search.pop()) is not None:
         reply, drawn = yield from _draw_first_action(search, node_id)
         if reply is None:
             search.count_miss(node_id)
         else:
-            first, *onward = yield from _roll_out(search, node_id, reply, make)
+            first, *onward = yield from _roll_out(search, node_id, reply)
             steps = [replace(first, drawn=drawn), *onward]
             search.count_draw(node_id)
             search.tree, branch = merge_branch(search.tree, steps, at=node_id, source=source)
@@ -232,9 +218,7 @@ def _draw_first_action(
     return next(new, None), drawn_of(replies, first_greedy=sampling.first_is_greedy and whole)
 
 
-def _roll_out(
-    search: _Search, node_id: int, reply: Message, make: Callable[[], Environment]
-) -> RolloutTask[tuple[Step, ...]]:
+def _roll_out(search: _Search, node_id: int, reply: Message) -> RolloutTask[tuple[Step, ...]]:
     """Take `reply` in the node's state and let the policy play on to the end.
 
     The trajectory is cut off when its history outgrows the policy's context.
@@ -246,12 +230,12 @@ def _roll_out(
     )
     policy_prefix_steps = search.policy_prefix_steps
     before = tuple(node.step for node in search.tree.path(node_id))
-    episode = yield from play_episode(
-        make,
+    steps, episode = yield from search.game.play_on(
+        search.tree.first_observation,
+        before,
         lambda history, step: (own if step < policy_prefix_steps else other)(history, step),
         max_steps=settings.max_steps,
-        prefix=[*(step.message for step in before), reply],
-        chat=search.chat,
+        replies=[reply],
     )
     search.completion_tokens += episode.completion_tokens
-    return new_steps(episode, search.tree.first_observation, before)
+    return steps

@@ -192,28 +192,12 @@ class _Explorer:
         self._rollouts.metrics.write({"task_id": task.id, **figures})
 
     def _grow(self, playable: PlayableTask) -> RolloutTask[ExploredTree | SearchedTree]:
-        config, task_id, chat = self._config, playable.task.id, playable.environment.chat
+        config, game = self._config, playable.game(self._config.seed)
         if config.strategy == "mcts":
-            return (
-                yield from search_task(
-                    playable.make,
-                    task_id=task_id,
-                    mcts=config.mcts,
-                    source=self._source,
-                    seed=config.seed,
-                    chat=chat,
-                )
-            )
+            return (yield from search_task(game, config.mcts, source=self._source))
+        expert = self._expert.get(playable.task.id, ())
         return (
-            yield from explore_task(
-                playable.make,
-                task_id=task_id,
-                exploration=config.exploration,
-                source=self._source,
-                seed=config.seed,
-                expert=self._expert.get(task_id, ()),
-                chat=chat,
-            )
+            yield from explore_task(game, config.exploration, source=self._source, expert=expert)
         )
 
 

@@ -168,14 +168,11 @@ class _Player:
         """Play and write the decisions of one task."""
         task, config = playable.task, self._config
         played = yield from play_decisions(
-            playable.make,
-            task_id=task.id,
-            settings=config.decisions,
-            seed=config.seed,
-            continuing=_continuing(config, task, self._build_expert),
+            playable.game(config.seed),
+            config.decisions,
+            _continuing(config, task, self._build_expert),
             repetitions=config.continuation.repetitions,
             valued=self._valued,
-            chat=playable.environment.chat,
         )
         spent: Timings = yield TimingsRequest()
         row = groups_row(playable, config, played, source=self._source)

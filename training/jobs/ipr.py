@@ -202,17 +202,14 @@ class _Explorer:
         trajectory = self._experts[task_id]
         expert = trajectory.to_steps()
         contrasted = yield from contrast_task(
-            playable.make,
-            task_id=task_id,
+            playable.game(config.seed),
             first_observation=_first_observation(trajectory),
             expert=expert,
             mistakes=trajectory.mistakes,
             options=config.contrast,
             rewards=config.rewards,
             known=self._known.get((task_id, sha256_of_steps(expert)), {}),
-            seed=config.seed,
             reward_model=self._reward_model,
-            chat=playable.environment.chat,
         )
         spent: Timings = yield TimingsRequest()
         row = contrast_row(trajectory, contrasted, config, source=self._source)

@@ -16,12 +16,11 @@ from qguide.qnet.decision.perturbation import MAX_TASK_CHARACTERS, PROMPT, find_
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Candidate, Message, SampleRequest, Sampling
 from qguide.training.data.paraphrases import ParaphraseRow
-from qguide.training.exploration.replays import first_observation
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.models import sha256_of_policy
-from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask
+from qguide.training.rollouts.rollout import RolloutTask
 
 
 class ParaphraseConfig(RolloutConfig):
@@ -85,7 +84,7 @@ def _paraphrase(
     playable: PlayableTask,
 ) -> RolloutTask[None]:
     """Write one task's row."""
-    first: str = yield EnvironmentCall(partial(first_observation, playable.make))
+    first = yield from playable.game(config.seed).first()
     environment = playable.environment
     history = environment.chat.history(first, ())
     task = find_task(history, markers=environment.task_markers).text(history).strip()

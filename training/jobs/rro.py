@@ -99,15 +99,9 @@ class _Explorer:
 
     def explore(self, playable: PlayableTask) -> RolloutTask[None]:
         """Explore and write one task."""
-        task, config = playable.task, self._config
-        explored = yield from explore_rising(
-            playable.make,
-            task_id=task.id,
-            options=config.rising,
-            rewards=config.rewards,
-            seed=config.seed,
-            chat=playable.environment.chat,
-        )
+        config = self._config
+        game = playable.game(config.seed)
+        explored = yield from explore_rising(game, config.rising, config.rewards)
         spent: Timings = yield TimingsRequest()
         row = explored_row(playable, config, explored, source=self._source)
         summary = self.figures.add(

@@ -31,6 +31,7 @@ from qguide.training.environments.replay_check import BranchingChoice, choose_br
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 from qguide.training.progress import ProgressBar
 from qguide.training.rollouts.concurrent import HostedRun
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
     HostedPolicy,
@@ -101,6 +102,10 @@ class PlayableTask:
     task: Task
     make: Callable[[], Environment]
     environment: EnvironmentBundle[Any]
+
+    def game(self, seed: int) -> Game:
+        """The task as a game whose draws derive from a seed."""
+        return Game(self.make, (seed, self.task.id), self.environment.chat)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from qguide.training.exploration.decision_groups import (
     play_decisions,
 )
 from qguide.training.rollouts.episode import first_reply
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.lockstep import run_together
 
 _worlds = count()
@@ -58,11 +59,9 @@ class Turner:
 
 def played(make: Callable[[], Corners]) -> PlayedDecisions:
     task = play_decisions(
-        make,
-        task_id="corners",
-        settings=Decisions(draws=(Draws(n=3, temperature=1.0),)),
-        seed=0,
-        continuing=lambda step, candidate, repetition: first_reply(lambda _: Sampling()),
+        Game(make, (0, "corners")),
+        Decisions(draws=(Draws(n=3, temperature=1.0),)),
+        lambda step, candidate, repetition: first_reply(lambda _: Sampling()),
     )
     [result] = run_together([task], policy=Turner())
     return result

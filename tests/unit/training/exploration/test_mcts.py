@@ -18,6 +18,7 @@ from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.environment import StepResult
 from qguide.training.exploration.mcts import ROLLOUT, Mcts, SearchedTree, search_task
 from qguide.training.rollouts.episode import derived_seed
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import Step, action_key
 
@@ -74,11 +75,9 @@ def search(
     **options: Any,
 ) -> SearchedTree:
     task = search_task(
-        lambda: LetterWorld(reward_of, length, ends),
-        task_id="spell",
-        mcts=Mcts(**options),
+        Game(lambda: LetterWorld(reward_of, length, ends), (0, "spell")),
+        Mcts(**options),
         source="letters",
-        seed=0,
     )
     [searched] = run_together([task], policy=policy or InOrder())
     return searched

@@ -15,6 +15,7 @@ from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environment import StepResult
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import Step, path_history
 from tests.support.tiny_models import policy_model, renderer
@@ -86,11 +87,10 @@ def reward_after(
         for number, letter in enumerate(word, start=1)
     ]
     task = step_reward(
-        Coin,
+        Game(Coin, (seed, "task", len(word))),
         "Toss.",
         steps,
         options=StepRewards(rollouts=rollouts, max_steps=max_steps),
-        seed_parts=(seed, "task", len(word)),
     )
     [found] = run_together([task], policy=policy)
     return found
@@ -144,7 +144,7 @@ def test_any_other_failure_of_a_draw_is_the_tasks() -> None:
 
 def test_steps_that_replay_differently_are_refused() -> None:
     before = [Step("Action: a", "?")]
-    task = step_reward(Coin, "Toss.", before, options=StepRewards(), seed_parts=(0,))
+    task = step_reward(Game(Coin, (0,)), "Toss.", before, options=StepRewards())
     with pytest.raises(EnvironmentFailureError, match="differs after 1 actions"):
         run_together([task], policy=Tosser())
 
@@ -156,11 +156,10 @@ def test_five_roll_outs_from_a_state_read_its_tokens_once(cache_bytes: int) -> N
     for rollouts in (1, 5):
         policy = LocalPolicy(policy_model(), cache_bytes=cache_bytes)
         task = step_reward(
-            lambda: Replay(before),
+            Game(lambda: Replay(before), (0, rollouts)),
             "Toss.",
             before,
             options=StepRewards(rollouts=rollouts, max_steps=3, max_tokens=6),
-            seed_parts=(0, rollouts),
         )
         [found] = run_together([task], policy=policy)
         assert len(found.rollouts) == rollouts

@@ -11,6 +11,7 @@ from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environment import Environment, StepResult
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.lockstep import run_rollouts
 from qguide.training.rollouts.rollout import Timings
 from qguide.training.trajectory import Step, action_key
@@ -89,11 +90,9 @@ def explore(
         done.append(explored)
 
     process = explore_task(
-        make or (lambda: LetterWorld(reward_of)),
-        task_id="spell",
-        exploration=exploration,
+        Game(make or (lambda: LetterWorld(reward_of)), (seed, "spell")),
+        exploration,
         source="letters",
-        seed=seed,
         expert=expert,
     )
     run_rollouts(

@@ -20,6 +20,7 @@ from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewards
+from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import action_key
 from tests.support.wanderer import Wanderer
@@ -76,11 +77,9 @@ WINS = {"a": 2, "b": 6, "c": 5, "d": 4, "w": 10, "l": 0}
 def bet(letters: str, **options: object) -> RisingTrajectory:
     """A trajectory that begins with these draws; a roll-out from the start wins in 5 of 10."""
     task = explore_rising(
-        lambda: Wheel(WINS),
-        task_id="wheel",
-        options=Rising.model_validate(options),
-        rewards=StepRewards(rollouts=10, max_steps=2),
-        seed=0,
+        Game(lambda: Wheel(WINS), (0, "wheel")),
+        Rising.model_validate(options),
+        StepRewards(rollouts=10, max_steps=2),
     )
     [explored] = run_together([task], policy=Bettor(letters))
     return explored
