@@ -1,13 +1,14 @@
 """Tables of the report, for the terminal and for HTML."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from qguide.training.guidance_report.schema import (
     ActionFigures,
     Agreement,
     Arm,
+    Bin,
     GuidanceReport,
     Interval,
     RareValue,
@@ -19,6 +20,9 @@ from qguide.training.guidance_report.schema import (
 )
 
 NOTHING: Final = "–"
+T = TypeVar("T")
+Columns = Mapping[str, Callable[[T], str]]
+"""The text of each column, by its name."""
 
 
 def count_text(value: int) -> str:
@@ -71,39 +75,37 @@ def detail_tables(report: GuidanceReport) -> list[ReportTable]:
     return [table for table in tables if table.rows]
 
 
+def _table(title: str, found: Sequence[T], columns: Columns[T]) -> ReportTable:
+    """One row for each thing that was found."""
+    rows = tuple(tuple(text(one) for text in columns.values()) for one in found)
+    return ReportTable(title, tuple(columns), rows)
+
+
 def arms_table(title: str, arms: Sequence[Arm]) -> ReportTable:
     """One row for each arm."""
-    names = ("arm", "episodes", "tasks", "outcome", "95 %", "steps", "tokens", "ms", "ms, 95th")
-    rows = tuple(
-        (
-            arm.name,
-            count_text(arm.episodes),
-            count_text(arm.tasks),
-            number_text(arm.mean_outcome),
-            interval_text(arm.ci95),
-            number_text(arm.mean_steps),
-            number_text(arm.tokens.mean),
-            number_text(arm.ms.mean),
-            number_text(arm.ms.p95),
-        )
-        for arm in arms
-    )
-    return ReportTable(title, names, rows)
+    columns: Columns[Arm] = {
+        "arm": lambda arm: arm.name,
+        "episodes": lambda arm: count_text(arm.episodes),
+        "tasks": lambda arm: count_text(arm.tasks),
+        "outcome": lambda arm: number_text(arm.mean_outcome),
+        "95 %": lambda arm: interval_text(arm.ci95),
+        "steps": lambda arm: number_text(arm.mean_steps),
+        "tokens": lambda arm: number_text(arm.tokens.mean),
+        "ms": lambda arm: number_text(arm.ms.mean),
+        "ms, 95th": lambda arm: number_text(arm.ms.p95),
+    }
+    return _table(title, arms, columns)
 
 
 def reliability_table(found: Reliability) -> ReportTable:
     """One row for each bin of Q."""
-    rows = tuple(
-        (
-            number_text(part.mean_q),
-            number_text(part.mean_outcome),
-            interval_text(part.ci95),
-            count_text(part.steps),
-        )
-        for part in found.bins
-    )
-    names = ("mean Q", "mean outcome", "95 %", "steps")
-    return ReportTable(f"Q of {found.q_model} against outcomes", names, rows)
+    columns: Columns[Bin] = {
+        "mean Q": lambda part: number_text(part.mean_q),
+        "mean outcome": lambda part: number_text(part.mean_outcome),
+        "95 %": lambda part: interval_text(part.ci95),
+        "steps": lambda part: count_text(part.steps),
+    }
+    return _table(f"Q of {found.q_model} against outcomes", found.bins, columns)
 
 
 def agreement_table(found: Agreement) -> ReportTable:
@@ -131,32 +133,18 @@ def agreement_table(found: Agreement) -> ReportTable:
 
 def actions_table(found: Sequence[ActionFigures]) -> ReportTable:
     """One row for each Q model's action below its threshold."""
-    names = (
-        "action",
-        "steps",
-        "raised",
-        "failed",
-        "chosen",
-        "Q before",
-        "after",
-        "tokens",
-        "outcome",
-    )
-    rows = tuple(
-        (
-            f"{one.q_model}: {one.action}",
-            count_text(one.steps),
-            share_text(one.raised),
-            share_text(one.failed),
-            share_text(one.chosen),
-            number_text(one.q_before),
-            number_text(one.q_after),
-            number_text(one.tokens),
-            number_text(one.mean_outcome),
-        )
-        for one in found
-    )
-    return ReportTable("below the threshold", names, rows)
+    columns: Columns[ActionFigures] = {
+        "action": lambda one: f"{one.q_model}: {one.action}",
+        "steps": lambda one: count_text(one.steps),
+        "raised": lambda one: share_text(one.raised),
+        "failed": lambda one: share_text(one.failed),
+        "chosen": lambda one: share_text(one.chosen),
+        "Q before": lambda one: number_text(one.q_before),
+        "after": lambda one: number_text(one.q_after),
+        "tokens": lambda one: number_text(one.tokens),
+        "outcome": lambda one: number_text(one.mean_outcome),
+    }
+    return _table("below the threshold", found, columns)
 
 
 def trials_table(found: Sequence[TrialFigures]) -> ReportTable:
@@ -189,65 +177,56 @@ def trials_table(found: Sequence[TrialFigures]) -> ReportTable:
 
 def shadows_table(found: Sequence[Shadowed]) -> ReportTable:
     """One row for each arm and shadow."""
-    rows = tuple(
-        (
-            f"{one.arm}, shadow {one.shadow}",
-            count_text(one.episodes),
-            count_text(one.tasks),
-            number_text(one.mean_outcome),
-            number_text(one.ms.mean),
-            number_text(one.ms.p95),
-        )
-        for one in found
-    )
-    names = ("arm", "episodes", "tasks", "outcome", "ms", "ms, 95th")
-    return ReportTable("under a shadow (counted in their arms, too)", names, rows)
+    columns: Columns[Shadowed] = {
+        "arm": lambda one: f"{one.arm}, shadow {one.shadow}",
+        "episodes": lambda one: count_text(one.episodes),
+        "tasks": lambda one: count_text(one.tasks),
+        "outcome": lambda one: number_text(one.mean_outcome),
+        "ms": lambda one: number_text(one.ms.mean),
+        "ms, 95th": lambda one: number_text(one.ms.p95),
+    }
+    return _table("under a shadow (counted in their arms, too)", found, columns)
 
 
 def other_taus_table(found: Sequence[TauEstimate]) -> ReportTable:
     """One row for each Q model and temperature."""
-    rows = tuple(
-        (
-            f"{one.q_model}: {'votes alone' if one.tau is None else f'tau {one.tau:g}'}",
-            count_text(one.decisions),
-            count_text(one.changed),
-            count_text(one.known),
-            signed_text(one.difference),
-            interval_text(one.ci95),
-        )
-        for one in found
-    )
-    names = ("choice by", "decisions", "other choice", "its outcome known", "difference", "95 %")
-    return ReportTable("estimate: other temperatures on recorded candidates", names, rows)
+    columns: Columns[TauEstimate] = {
+        "choice by": lambda one: (
+            f"{one.q_model}: {'votes alone' if one.tau is None else f'tau {one.tau:g}'}"
+        ),
+        "decisions": lambda one: count_text(one.decisions),
+        "other choice": lambda one: count_text(one.changed),
+        "its outcome known": lambda one: count_text(one.known),
+        "difference": lambda one: signed_text(one.difference),
+        "95 %": lambda one: interval_text(one.ci95),
+    }
+    return _table("estimate: other temperatures on recorded candidates", found, columns)
 
 
 def rare_values_table(found: Sequence[RareValue]) -> ReportTable:
     """One row for each rarely tried value."""
-    rows = tuple(
-        (
-            f"{one.tool}{f' ({one.argument})' if one.argument else ''}: {one.value}",
-            f"{one.successes:,} successes of {one.episodes:,}" if one.episodes else "never tried",
-            count_text(one.offered),
-        )
-        for one in found
-    )
-    return ReportTable("rarely tried", ("value", "episodes", "offered, steps"), rows)
+    columns: Columns[RareValue] = {
+        "value": lambda one: (
+            f"{one.tool}{f' ({one.argument})' if one.argument else ''}: {one.value}"
+        ),
+        "episodes": lambda one: (
+            f"{one.successes:,} successes of {one.episodes:,}" if one.episodes else "never tried"
+        ),
+        "offered, steps": lambda one: count_text(one.offered),
+    }
+    return _table("rarely tried", found, columns)
 
 
 def steps_table(parts: Sequence[StepRange]) -> ReportTable:
     """One row for each range of depths."""
-    names = ("step", "steps", "with choice", "first chosen", "Q gain", "AUC", "tokens", "ms")
-    rows = tuple(
-        (
-            part.depths,
-            count_text(part.steps),
-            share_text(part.with_choice),
-            share_text(part.argmax_is_first),
-            signed_text(part.q_gain),
-            number_text(part.auc),
-            number_text(part.tokens.mean),
-            number_text(part.ms.mean),
-        )
-        for part in parts
-    )
-    return ReportTable("by step", names, rows)
+    columns: Columns[StepRange] = {
+        "step": lambda part: part.depths,
+        "steps": lambda part: count_text(part.steps),
+        "with choice": lambda part: share_text(part.with_choice),
+        "first chosen": lambda part: share_text(part.argmax_is_first),
+        "Q gain": lambda part: signed_text(part.q_gain),
+        "AUC": lambda part: number_text(part.auc),
+        "tokens": lambda part: number_text(part.tokens.mean),
+        "ms": lambda part: number_text(part.ms.mean),
+    }
+    return _table("by step", parts, columns)
