@@ -52,7 +52,7 @@ class Game:
         max_steps: int,
         replies: Sequence[Message] = (),
     ) -> RolloutTask[tuple[tuple[Step, ...], Episode]]:
-        """What an agent does from the state after some steps, and the whole episode.
+        """The new steps of an agent from the state after some steps, and the whole episode.
 
         Args:
             first: the first observation when the task was first played.
