@@ -1,6 +1,7 @@
 """Success over episodes, guided and unguided, in blocks of which there are never many."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,6 +9,7 @@ from qguide.server.learning.lines import EpisodeLine, PhaseLine
 
 _BLOCK: Final = 25
 _MOST_BLOCKS: Final = 80
+_FEWEST: Final = 15
 _MOST_CHANGES: Final = 100
 _Z: Final = 1.96
 
@@ -26,12 +28,10 @@ class Mean:
 
     @property
     def interval(self) -> tuple[float, float, float]:
-        """Low end, mean and high end of the 95 % interval of Wilson (1927).
+        """Low end, mean and high end of the 95 % interval of Wilson (1927), of some outcomes.
 
         No outcomes from 0 to 1 of this mean vary more than 0 and 1 do, for which it is.
         """
-        if not self.count:
-            return 0.0, 0.0, 1.0
         mean, spread = self.total / self.count, _Z**2 / self.count
         centre = mean + spread / 2
         half = _Z * math.sqrt(mean * (1 - mean) / self.count + spread / (4 * self.count))
@@ -72,6 +72,20 @@ class Curve:
     def change(self, number: int, line: PhaseLine) -> None:
         """Note a change."""
         self.changes = [*self.changes, (number, line)][-_MOST_CHANGES:]
+
+    def points(self, *, guided: bool) -> Iterator[tuple[int, int, Mean]]:
+        """Number of the first and after the last episode, and the mean, of one way of playing.
+
+        Blocks are put together until there are enough episodes to say something.
+        """
+        first, mean = 0, Mean()
+        for number, block in enumerate(self.blocks):
+            mean.add(block.guided if guided else block.unguided)
+            if mean.count >= _FEWEST or (mean.count and number == len(self.blocks) - 1):
+                yield first * self.size, (number + 1) * self.size, mean
+                first, mean = number + 1, Mean()
+            elif not mean.count:
+                first = number + 1
 
     def _halve(self) -> None:
         self.size *= 2

@@ -1,13 +1,13 @@
 """State of learning as it is told: GET /v1/learning."""
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from pydantic import Field
 
 from qguide.qnet.trials.difference import Interval
 from qguide.server.learning.cost import Spent
-from qguide.server.learning.curve import Mean
 from qguide.server.learning.lines import Event, Mode, Phase
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Budget, Period, Rules
@@ -96,21 +96,14 @@ class CostState(Body):
 
 
 class CurvePoint(Body):
-    """Mean outcome of some episodes, and its 95 % interval; null without one."""
+    """Mean outcome of episodes that were played in one way, and its 95 % interval."""
 
+    first: int = Field(description="number of the first episode of this part, from 1")
+    last: int
     episodes: int
     low: float
-    mean: float | None
+    mean: float
     high: float
-
-
-class CurveBlock(Body):
-    """Episodes one after the other."""
-
-    first: int = Field(description="number of its first episode, from 1")
-    last: int
-    guided: CurvePoint
-    unguided: CurvePoint
 
 
 class CurveChange(Body):
@@ -125,10 +118,11 @@ class CurveChange(Body):
 
 
 class CurveState(Body):
-    """Success over episodes; blocks grow, so that there are never more than 80."""
+    """Success over episodes; parts grow, so that there are never more than 80."""
 
     group: str
-    blocks: tuple[CurveBlock, ...]
+    guided: tuple[CurvePoint, ...]
+    unguided: tuple[CurvePoint, ...]
     changes: tuple[CurveChange, ...] = Field(description="the latest 100")
 
 
@@ -209,36 +203,25 @@ def state_of(
 
 def curve_of(group: str, progress: Progress) -> CurveState:
     """Success over the episodes of a group, and its changes."""
-    curve, count = progress.curve, progress.episodes.count
+    fields = set(CurveChange.model_fields)
     return CurveState(
         group=group,
-        blocks=tuple(
-            CurveBlock(
-                first=number * curve.size + 1,
-                last=min((number + 1) * curve.size, count),
-                guided=_point(block.guided),
-                unguided=_point(block.unguided),
-            )
-            for number, block in enumerate(curve.blocks)
-        ),
+        guided=tuple(_points_of(progress, guided=True)),
+        unguided=tuple(_points_of(progress, guided=False)),
         changes=tuple(
-            CurveChange(
-                episode=number,
-                event=line.event,
-                phase=line.phase,
-                version=line.version,
-                reason=line.reason,
-                at=line.at,
-            )
-            for number, line in curve.changes
+            CurveChange(episode=number, **line.model_dump(include=fields))
+            for number, line in progress.curve.changes
         ),
     )
 
 
-def _point(mean: Mean) -> CurvePoint:
-    low, middle, high = mean.interval
-    count = mean.count
-    return CurvePoint(episodes=count, low=low, mean=middle if count else None, high=high)
+def _points_of(progress: Progress, *, guided: bool) -> Iterator[CurvePoint]:
+    for begin, end, found in progress.curve.points(guided=guided):
+        low, mean, high = found.interval
+        last = min(end, progress.episodes.count)
+        yield CurvePoint(
+            first=begin + 1, last=last, episodes=found.count, low=low, mean=mean, high=high
+        )
 
 
 def extra_figures(progress: Progress) -> dict[str, float]:

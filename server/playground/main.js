@@ -6,6 +6,7 @@ import { byId, offer } from "./dom.js";
 import { newEpisode } from "./episode.js";
 import { EXAMPLE, EXAMPLE_CANDIDATES } from "./example.js";
 import { knowsOf } from "./knows.js";
+import { Learning } from "./learning.js";
 import { kept } from "./link.js";
 import { Live } from "./live.js";
 import { plainTurn } from "./messages.js";
@@ -115,10 +116,12 @@ async function main() {
   const withGames = [act.game, new Play(), new Race()];
   const recorded = new Recorded();
   const live = new Live((file) => recorded.openRows(file));
+  const learning = new Learning();
   const parts = new Parts((part) => {
     byId("act-form").hidden = part !== "act";
     byId("state").hidden = !WITH_STATE.includes(part);
     live.askIn(0);
+    learning.askIn(0);
   });
   for (const button of document.querySelectorAll("[data-closes]")) {
     button.addEventListener("click", () => (byId(button.dataset.closes).hidden = true));
@@ -134,8 +137,9 @@ async function main() {
   await act.tree.openLink();
   parts.open();
   try {
-    const { needs_key: needsKey, recorded: lists, games } = await showAbilities();
+    const { needs_key: needsKey, recorded: lists, learns, games } = await showAbilities();
     if (lists) live.start();
+    if (learns) learning.start();
     if (games) for (const part of withGames) part.offer(games);
     byId("about-play").hidden = !games;
     if (needsKey && !key.get()) byId("served").textContent = "This server wants a key.";

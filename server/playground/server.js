@@ -83,6 +83,28 @@ export const getRecorded = (query) => ask("GET", `v1/episodes?${query}`);
 export const getRecordedRows = (id) => ask("GET", `v1/episodes/${encodeURIComponent(id)}`);
 
 /**
+ * Where learning stands.
+ * @param {string} group "" is the key's own
+ */
+export const getLearning = (group) => ask("GET", `v1/learning${groupQuery(group)}`);
+
+/** @param {string} group */
+export const getCurve = (group) => ask("GET", `v1/learning/curve${groupQuery(group)}`);
+
+/** All groups that learn here; needs an admin key. */
+export const getGroups = async () => (await ask("GET", "v1/learning/groups")).groups;
+
+/**
+ * An operator's order; needs an admin key.
+ * @param {string} order
+ * @param {string} group
+ */
+export const postOrder = (order, group) => ask("POST", "v1/learning", { order, ...(group && { group }) });
+
+/** @param {string} group */
+const groupQuery = (group) => (group ? `?${new URLSearchParams({ group })}` : "");
+
+/**
  * A game with all replies so far.
  * @param {{ game: number, replies: string[] }} body
  * @param {AbortSignal} [signal]

@@ -67,6 +67,7 @@ class PageFeatures(Body):
     num_candidates: int = Field(description="default M of a chat completion")
     max_candidates: int
     recorded: bool = Field(description="true if an admin key may list recorded episodes")
+    learns: bool = Field(description="true if it learns while it serves")
     games: OfferedGames | None = Field(description="null if this server has no games")
 
 
@@ -98,6 +99,7 @@ async def abilities(settings: SettingsDep, models: ModelsDep, request: Request) 
         num_candidates=settings.num_candidates,
         max_candidates=settings.max_candidates,
         recorded=settings.admin and settings.episodes_folder is not None,
+        learns=settings.learn and settings.episodes_folder is not None,
         games=OfferedGames(name=games.name, count=games.count, most_replies=MOST_REPLIES)
         if games
         else None,

@@ -151,10 +151,8 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     assert state(again) | {"cost": 0, "sentence": ""} == tried | {"cost": 0, "sentence": ""}
     curve = client.get("/v1/learning/curve").json()
     assert curve == again.get("/v1/learning/curve").json()
-    assert sum(block["guided"]["episodes"] for block in curve["blocks"]) == by_arm["guided"]
-    assert (
-        sum(block["unguided"]["episodes"] for block in curve["blocks"]) == 140 + by_arm["unguided"]
-    )
+    assert sum(point["episodes"] for point in curve["guided"]) == by_arm["guided"]
+    assert sum(point["episodes"] for point in curve["unguided"]) == 140 + by_arm["unguided"]
     first = curve["changes"][0]
     assert (first["episode"], first["event"]) == (140, "trial_begun")
     play(again, next(numbers), chance)
@@ -236,7 +234,7 @@ def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> N
     assert client.get("/v1/learning/groups", headers=headers).status_code == 403
     mine = {"Authorization": f"Bearer {root}"}
     curve = client.get("/v1/learning/curve?group=ada", headers=mine).json()
-    assert sum(block["unguided"]["episodes"] for block in curve["blocks"]) == 60
+    assert sum(point["episodes"] for point in curve["unguided"]) == 60
     groups = client.get("/v1/learning/groups", headers=mine).json()["groups"]
     assert {one["group"]: one["episodes"] for one in groups} == {"ada": 60, "bob": 30}
 
