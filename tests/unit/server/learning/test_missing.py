@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.models.licence import Licence, LicenceFigures
-from qguide.server.learning.fitting import missing_of
+from qguide.server.learning.fitting import may_be_tried, missing_of
 
 
 def licence(*, best: float = 0.9, **more: Any) -> Licence:
@@ -33,6 +33,18 @@ def licence(*, best: float = 0.9, **more: Any) -> Licence:
 )
 def test_each_lack_has_its_words(refused: Licence, said: str) -> None:
     assert said in missing_of(refused)
+
+
+@pytest.mark.parametrize(
+    ("interval", "tasks", "tried"),
+    [((0.01, 0.2), 20, True), ((0.01, 0.2), 19, False), ((-0.01, 0.2), 90, False)],
+)
+def test_a_trial_takes_credit_above_chance_and_no_lead_over_votes(
+    interval: tuple[float, float], tasks: int, tried: bool
+) -> None:
+    found = licence(credit=0.1, credit_interval=interval, credit_tasks=tasks)
+    assert may_be_tried(found) is tried
+    assert (missing_of(found) == "") is tried
 
 
 def test_a_granted_licence_lacks_nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.qnet.records import OfferRow
+from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.access.keys import create_key
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.learning.service import KEYLESS, LEARNING
@@ -92,9 +92,13 @@ def play_to_trial(client: TestClient, numbers: Iterator[int], chance: Random) ->
 
 def offers(folder: Path) -> list[OfferRow]:
     """Rows of all steps that were recorded."""
-    texts = [path.read_text() for path in sorted(folder.glob("offers-*"))]
-    lines = [line for text in texts for line in text.splitlines()]
-    return [OfferRow.model_validate_json(line) for line in lines]
+    return [OfferRow.model_validate_json(line) for line in lines_of(folder, "offers-*")]
+
+
+def lines_of(folder: Path, pattern: str) -> list[str]:
+    """Lines of recorded files."""
+    texts = [path.read_text() for path in sorted(folder.glob(pattern))]
+    return [line for text in texts for line in text.splitlines()]
 
 
 def test_a_server_learns_tries_and_goes_on_after_a_restart(
@@ -115,6 +119,10 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     explored = [offer for offer in collected if offer.reason == "explored"]
     assert 0.02 < len(explored) / len(collected) < 0.25
     assert {offer.propensity for offer in explored} == {1 / 3}
+    trees = [TreeRow.model_validate_json(line) for line in lines_of(tmp_path, "trees-*")]
+    drawn = [one for tree in trees for node in tree.nodes for one in node.drawn]
+    assert len(drawn) == 3 * len(explored)
+    assert {one.propensity for one in drawn} == {1 / 3}
     assert {offer.arm for offer in collected} == {"unguided"}
     assert all(len(offer.candidates) == 1 for offer in collected if offer not in explored)
 

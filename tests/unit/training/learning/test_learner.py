@@ -6,7 +6,7 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
-from qguide.training.learning.advantage import PENALTIES, Options, trace_returns
+from qguide.training.learning.advantage import PENALTIES, Options, steps_of, trace_returns
 from qguide.training.learning.episodes import Episode, folds_of
 from qguide.training.learning.learner import learn
 from qguide.training.licence.verdict import licence_of
@@ -144,6 +144,21 @@ def test_an_action_is_judged_beside_what_else_was_drawn() -> None:
 
     assert gain(alike) == 0
     assert gain(other) > 0.1
+
+
+def test_draws_weigh_by_the_propensity_of_a_random_choice() -> None:
+    task = (Message("user", "Open it."),)
+    told = (Drawn(opened("red"), count=3), Drawn(opened("blue")))
+    random = tuple(replace(one, propensity=0.5) for one in told)
+    episode = Episode("t", (task,), (opened("red"),), 1.0, (told,))
+    hasher = Hasher(b"", bits=10)
+    by_count = steps_of([episode], hasher).others.rows.toarray()
+    by_chance = steps_of([replace(episode, drawn=(random,))], hasher).others.rows.toarray()
+    even = tuple(replace(one, count=1) for one in told)
+    assert not np.array_equal(by_count, by_chance)
+    assert np.array_equal(
+        by_chance, steps_of([replace(episode, drawn=(even,))], hasher).others.rows.toarray()
+    )
 
 
 def test_the_penalty_is_chosen_by_what_held_back_tasks_earned() -> None:

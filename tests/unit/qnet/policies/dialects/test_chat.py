@@ -187,6 +187,16 @@ def test_cached_tokens_are_read_as_a_part_of_the_prompt(stated: int | None, read
 
 
 @pytest.mark.parametrize(
+    ("stated", "read"),
+    [(0.25, 0.25), (0, 0.0), (None, None), (-1, None), ("dear", None), (True, None)],
+)
+def test_the_cost_is_read_where_the_upstream_tells_it(stated: object, read: float | None) -> None:
+    usage = {"prompt_tokens": 10, "cost": stated}
+    completion = read_completion(json.dumps({"choices": [], "usage": usage}).encode())
+    assert completion.usage.cost == read
+
+
+@pytest.mark.parametrize(
     ("message", "logprobs", "logprob"),
     [
         ({"content": "I go."}, [-0.5, -1.25], -1.75),
