@@ -43,7 +43,7 @@ class Spending:
         self.minutes = {m: one for m, one in self.minutes.items() if m >= oldest}
 
     def since(self, at: float) -> Spent:
-        """What was spent since a moment, to the minute."""
+        """Tokens and cost since a moment, to the minute."""
         found = Spent()
         for minute, spent in self.minutes.items():
             if minute >= at // _MINUTE_S:
@@ -66,7 +66,7 @@ def step_cost(decision: Decision, prices: Prices | None) -> float | None:
 
 
 def extra_of(decision: Decision, prices: Prices | None) -> Spent:
-    """What a step's candidates cost beside one of them.
+    """Extra cost of a step's candidates, beside one of them.
 
     Where only the upstream says what the step cost, it is (M - 1) / M of that, the most that it
     can be.

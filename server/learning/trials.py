@@ -1,4 +1,4 @@
-"""What a new version has to pass: its shadow, a trial, and a challenge of the one that guides."""
+"""Tests of a new version: its shadow, a trial, and a challenge of the one that guides."""
 
 from dataclasses import dataclass, field
 from typing import Final

@@ -141,7 +141,7 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
 
 
 def _weights(drawn: Sequence[Drawn]) -> list[float]:
-    """How likely each draw was to be taken: by its propensity, else as often as it was drawn."""
+    """Likelihood that each draw is taken: its propensity, else as often as it was drawn."""
     return [one.count if one.propensity is None else one.propensity for one in drawn]
 
 

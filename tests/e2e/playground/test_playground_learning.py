@@ -1,4 +1,4 @@
-"""Where learning stands, in the playground: the sentence, the curve, and an operator's orders."""
+"""The part of the playground on learning: the sentence, the curve, and an operator's orders."""
 
 from collections.abc import Iterator
 from pathlib import Path
