@@ -45,7 +45,7 @@ def test_the_curve_and_the_sentence_are_shown_and_orders_obeyed(learning: Page) 
     page = learning.open("#learning")
     page.until(lambda: "guiding since" in page.text("learning-sentence"))
     assert page.text("learning-facts") == "guiding"
-    spoken = page.all("#learning-chart svg")[0].get_attribute("aria-label")
+    spoken = page.all("#learning-chart svg")[0].get_attribute("aria-label") or ""
     assert spoken.startswith("Mean outcome, unguided: episodes 1 to 25 ")
     assert "; guided: episodes " in spoken
     assert len(page.all("#learning-chart .turn.guiding")) == 1
