@@ -16,6 +16,7 @@ from qguide.commands.environment import generate, play
 from qguide.commands.errors import exit_with, shown_errors
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
+from qguide.commands.plan import plan
 from qguide.commands.report import compare, report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
@@ -96,7 +97,7 @@ def _add(group: str, *commands: Callable[..., None]) -> None:
         app.command(rich_help_panel=group)(command)
 
 
-_add("Server", serve, doctor, demo, report, fake_upstream)
+_add("Server", serve, doctor, plan, demo, report, fake_upstream)
 _add("Pipelines", run)
 app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)

@@ -29,6 +29,25 @@ _FLOAT32: Any = {
 }
 
 
+def read_text_config(model: str) -> PretrainedConfig:
+    """The configuration of a model's text, by its folder or its name on the hub, without weights.
+
+    Raises:
+        CheckpointError: there is no such model, or the hub cannot be reached.
+    """
+    name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(
+            name, revision=revision or None, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{model} has no configuration here ({error}); name a folder with config.json, or a "
+            "model of the hub where that can be reached"
+        ) from error
+    return _text_config(config) or config
+
+
 def load_causal_lm(folder: Path) -> PreTrainedModel:
     """The causal LM of a folder, in float32."""
     model: PreTrainedModel = CausalLM.from_pretrained(model_folder(folder), **_FLOAT32)

@@ -89,7 +89,12 @@ class TrainingMemory:
 
 
 def estimate_memory(
-    config: PretrainedConfig, *, tokens: int, adapter_rank: int | None, head_width: int = 1024
+    config: PretrainedConfig,
+    *,
+    tokens: int,
+    adapter_rank: int | None,
+    head_width: int = 1024,
+    parameters: int | None = None,
 ) -> TrainingMemory:
     """Reckon the memory of one training step of a QNet.
 
@@ -98,12 +103,14 @@ def estimate_memory(
         adapter_rank: rank of LoRA adapters on frozen bfloat16 weights; None trains all weights in
             float32, computing in bfloat16.
         head_width: width of the value head.
+        parameters: of the trunk, where they are known; None counts those of a Llama.
     """
     trunk = Dimensions.of(config)
+    parameters = parameters or trunk.parameters
     if adapter_rank is None:
-        frozen, trained, stream = trunk.parameters * _BF16, trunk.parameters, _FP32
+        frozen, trained, stream = parameters * _BF16, parameters, _FP32
     else:
-        frozen = trunk.parameters * _BF16
+        frozen = parameters * _BF16
         trained, stream = trunk.adapter_parameters(adapter_rank), _BF16
     head = head_width * (trunk.hidden + head_width + 1)
     return TrainingMemory(

@@ -1,0 +1,127 @@
+"""`qguide plan`: the memory of a GPU that a trunk takes, scoring and training, before it is had."""
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from qguide.commands.errors import shown_errors
+from qguide.qnet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from qguide.qnet.engine.model_memory import ScoringMemory
+
+GPUS: Final = {
+    "a100": 80,
+    "a100-40": 40,
+    "b200": 180,
+    "h100": 80,
+    "h200": 141,
+    "l4": 24,
+    "l40s": 48,
+    "rtx4090": 24,
+    "rtx5090": 32,
+    "t4": 16,
+}
+"""Gigabytes (10^9 bytes) of memory."""
+
+USED: Final = 0.9
+"""Share that is planned: the rest is the driver's, the libraries' and lost between allocations."""
+
+_TREE_TOKENS: Final = 8192
+_RANK: Final = 16
+
+
+def plan(
+    model: Annotated[str, typer.Option(help="A folder with config.json, or a name on the hub.")],
+    gpu: Annotated[str, typer.Option(help=f"{', '.join(GPUS)}, or gigabytes.")] = "h200",
+    history: Annotated[int, typer.Option(min=1, help="Tokens of a history.")] = 8192,
+    sessions: Annotated[int, typer.Option(min=1, help="Histories kept at once.")] = 64,
+    tokens_per_forward: Annotated[
+        int, typer.Option(min=1, help="Longest packed row of a forward pass.")
+    ] = 2048,
+) -> None:
+    """Plan a GPU's memory: weights, cache per token, sessions that fit, and a training step.
+
+    Only the model's configuration is read.
+    """
+    with shown_errors():
+        import torch
+
+        from qguide.qnet.engine.model_memory import scoring_memory
+        from qguide.qnet.models.text_model import read_text_config
+
+        available = int(_gigabytes(gpu) * 1e9 * USED)
+        config = read_text_config(model)
+        memory = scoring_memory(
+            config,
+            history=history,
+            tokens_per_forward=tokens_per_forward,
+            dtype=torch.bfloat16,
+        )
+        typer.echo(f"{model} on {gpu}: {available / 2**30:.1f} GiB are planned ({USED:.0%})\n")
+        for line in (
+            *_scoring(memory, available, history, sessions),
+            "",
+            *_training(config, memory, available),
+        ):
+            typer.echo(line)
+
+
+def _gigabytes(gpu: str) -> float:
+    known = GPUS.get(gpu.lower())
+    if known is None and not re.fullmatch(r"\d+(\.\d+)?", gpu):
+        raise ConfigError(
+            f"gpu is {gpu!r}; take one of {', '.join(GPUS)}, or a number of gigabytes"
+        )
+    return known or float(gpu)
+
+
+def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: int) -> list[str]:
+    lines = [
+        "Scoring in bfloat16",
+        f"  weights            {_gib(memory.weights)}   {memory.parameters:,} parameters",
+    ]
+    if not memory.token:
+        return [
+            *lines,
+            "  a layer keeps a state beside keys and values: nothing is kept between steps, and a",
+            "  step computes its history again (QGUIDE_FULL_SEQUENCES); its memory is not planned",
+        ]
+    most = memory.sessions(available)
+    fit = "fit" if most >= sessions else "do not fit"
+    return [
+        *lines,
+        f"  a forward pass     {_gib(memory.forward)}",
+        f"  cache per token    {memory.token / 2**10:8.1f} KiB",
+        f"  a history          {_gib(memory.session)}   of {history:,} tokens",
+        f"  {sessions:,} sessions".ljust(20)
+        + f" {_gib(sessions * memory.session)}   {fit}; {most:,} is the most",
+        f"  QGUIDE_CACHE_BYTES={sessions * memory.session}",
+    ]
+
+
+def _training(config: "PretrainedConfig", memory: "ScoringMemory", available: int) -> list[str]:
+    from qguide.training.optimization.training_memory import estimate_memory
+
+    title = "Training a QNet in bfloat16, with gradient checkpointing"
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    if not memory.token or experts:
+        return [title, "  not planned for this architecture"]
+    lines = [title]
+    for name, rank in ((f"adapters of rank {_RANK}", _RANK), ("all weights", None)):
+        step, longer = (
+            estimate_memory(config, tokens=n, adapter_rank=rank, parameters=memory.parameters).total
+            for n in (_TREE_TOKENS, 2 * _TREE_TOKENS)
+        )
+        per_token = (longer - step) // _TREE_TOKENS
+        room = max(0, available - step + _TREE_TOKENS * per_token) // per_token
+        found = f"trees of up to {room:,} tokens fit" if room else "no tree fits: use several GPUs"
+        lines.append(f"  {name:<20} {_gib(step)}   a tree of {_TREE_TOKENS:,} tokens; {found}")
+    return lines
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:8.2f} GiB"

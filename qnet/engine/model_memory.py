@@ -1,0 +1,123 @@
+"""Memory of a trunk that scores, from its configuration alone.
+
+The trunk is built on torch's meta device, where tensors have shapes and no bytes, and runs one
+forward pass there as `PackedModel` runs it. So any architecture is measured, not reckoned.
+"""
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+
+from qguide.qnet.engine.attention import (
+    PACKED_ATTENTION,
+    AttentionMetadata,
+    PackedSegment,
+    joined,
+    register,
+)
+from qguide.qnet.engine.kv_buffer import KVBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringMemory:
+    """Bytes that scoring takes.
+
+    Attributes:
+        parameters: number of the trunk's parameters.
+        weights: bytes of the trunk's weights.
+        token: keys and values of one token; 0 where a layer has a memory beside attention's, so
+            that nothing is kept between steps.
+        session: keys and values of one history, with the room that a buffer keeps.
+        forward: most that one forward pass takes beside weights, keys and values; 0 if unknown.
+    """
+
+    parameters: int
+    weights: int
+    token: int
+    session: int
+    forward: int
+
+    def sessions(self, available: int) -> int:
+        """Number of histories that fit beside the weights and a forward pass."""
+        return max(0, (available - self.weights - self.forward) // self.session)
+
+
+def scoring_memory(
+    config: PretrainedConfig, *, history: int, tokens_per_forward: int, dtype: torch.dtype
+) -> ScoringMemory:
+    """Measure scoring.
+
+    Args:
+        history: tokens of a history.
+        tokens_per_forward: longest packed row of a forward pass, at the end of a history.
+    """
+    register()
+    with torch.device("meta"):
+        trunk: PreTrainedModel = AutoModel.from_config(config, dtype=dtype).eval()
+    parameters = sum(weight.numel() for weight in trunk.parameters())
+    weights = sum(weight.nbytes for weight in (*trunk.parameters(), *trunk.buffers()))
+    buffer, one = KVBuffer(), KVBuffer()
+    fresh = min(history, tokens_per_forward)
+    try:
+        trunk.set_attn_implementation(PACKED_ATTENTION)
+        forward = _forward(trunk, buffer, history - fresh, fresh)
+        _forward(trunk, one, 0, 1)
+    except Exception:  # a foreign architecture can fail in any way
+        return ScoringMemory(parameters, weights, 0, 0, 0)
+    # Some layers have attention and a state side by side, which the buffers do not show.
+    if len(buffer.keys) != config.num_hidden_layers or trunk._is_stateful:
+        return ScoringMemory(parameters, weights, 0, 0, 0)
+    token = sum(tensor[:, :1].nbytes for tensor in (*one.keys, *one.values))
+    return ScoringMemory(parameters, weights, token, buffer.nbytes, forward - buffer.nbytes)
+
+
+@torch.inference_mode()
+def _forward(trunk: PreTrainedModel, buffer: KVBuffer, known: int, fresh: int) -> int:
+    """Run so many tokens behind known ones; the most bytes that were in use at once."""
+    positions = list(range(known, known + fresh))
+    segment = PackedSegment(
+        buffer, [0] * fresh, positions, known, joined((), range(known)), read=(fresh - 1,)
+    )
+    peak = _Peak(trunk)
+    with peak:
+        trunk(
+            input_ids=torch.zeros((1, fresh), dtype=torch.long, device="meta"),
+            position_ids=torch.tensor([positions], device="meta"),
+            attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device="meta"),
+            use_cache=False,
+            metadata=AttentionMetadata([segment]),
+        )
+    return peak.most
+
+
+class _Peak(TorchDispatchMode):
+    """Most bytes of the tensors that live at once, a model's own left out."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        own = (*model.parameters(), *model.buffers())
+        self._seen = weakref.WeakSet(tensor.untyped_storage() for tensor in own)
+        self._now = self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return out
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._seen:
+            return
+        self._seen.add(storage)
+        self._now += storage.nbytes()
+        self.most = max(self.most, self._now)
+        weakref.finalize(storage, self._free, storage.nbytes())
+
+    def _free(self, size: int) -> None:
+        self._now -= size

@@ -1,0 +1,59 @@
+"""`qguide plan`: what fits a GPU, from a configuration alone."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PretrainedConfig, Qwen3Config, Qwen3MoeConfig
+from typer.testing import CliRunner, Result
+
+from qguide.cli import app
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 2560,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 9728,
+    "vocab_size": 151_936,
+}
+"""Qwen3-4B's."""
+
+
+def planned(folder: Path, *options: str, config: PretrainedConfig | None = None) -> Result:
+    (config or Qwen3Config(**SHAPE)).save_pretrained(folder)
+    return CliRunner().invoke(app, ["plan", "--model", str(folder), *options])
+
+
+def test_a_model_of_four_billion_on_one_gpu(tmp_path: Path) -> None:
+    done = planned(tmp_path, "--gpu", "h200", "--history", "8192", "--sessions", "64")
+    assert done.exit_code == 0, done.output
+    assert "7.49 GiB   4,022,468,096 parameters" in done.stdout
+    assert f"cache per token       {2 * 36 * 8 * 128 * 2 / 2**10} KiB" in done.stdout
+    assert "72.00 GiB   fit; 97 is the most" in done.stdout
+    assert "QGUIDE_CACHE_BYTES=77309411328" in done.stdout
+    assert len(re.findall(r"trees of up to [\d,]+ tokens fit", done.stdout)) == 2
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
+    done = planned(tmp_path, "--gpu", "24", "--sessions", "64")
+    assert "do not fit; 10 is the most" in done.stdout
+    assert "no tree fits: use several GPUs" in done.stdout
+
+
+def test_a_mixture_of_experts_is_not_planned_for_training(tmp_path: Path) -> None:
+    config = Qwen3MoeConfig(num_hidden_layers=2, vocab_size=300)
+    done = planned(tmp_path, config=config)
+    assert done.exit_code == 0, done.output
+    assert "not planned for this architecture" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "said"), [(".", "h300", "gigabytes"), ("nowhere/", "h100", "config.json")]
+)
+def test_a_wrong_name_is_refused(model: str, gpu: str, said: str) -> None:
+    done = CliRunner().invoke(app, ["plan", "--model", model, "--gpu", gpu])
+    assert done.exit_code in (1, 2)
+    assert said in done.output

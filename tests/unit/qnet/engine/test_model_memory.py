@@ -1,0 +1,73 @@
+"""Memory planned on the meta device is what models take."""
+
+import pytest
+import torch
+from transformers import AutoModel, LlamaConfig
+
+from qguide.qnet.engine.model_memory import ScoringMemory, scoring_memory
+from qguide.qnet.engine.windows import window_of
+from qguide.qnet.scoring.value_head import SharedPrefixScorer
+from qguide.qnet.types import Message, ScoreRequest
+from tests.support.architectures import tiny_config
+from tests.support.tiny_models import ARCHITECTURES, config_of, q_model
+
+WIDE = LlamaConfig(
+    vocab_size=300,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+)
+
+
+def planned(history: int, *, tokens_per_forward: int = 512) -> ScoringMemory:
+    return scoring_memory(
+        WIDE, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16
+    )
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_weights_and_a_kept_history_are_those_of_a_scorer(architecture: str) -> None:
+    loaded = q_model(architecture)
+    history = (Message("user", "go to desk take mug"),)
+    scorer = SharedPrefixScorer(loaded)
+    [scored] = scorer.score([ScoreRequest(history, (Message("assistant", "see"),))])
+    memory = scoring_memory(
+        config_of(architecture),
+        history=scored.computed_tokens,
+        tokens_per_forward=16,
+        dtype=torch.float32,
+    )
+    assert memory.parameters == loaded.model.trunk.num_parameters()
+    own = (*loaded.model.trunk.parameters(), *loaded.model.trunk.buffers())
+    assert memory.weights == sum(tensor.nbytes for tensor in own)
+    # Where windows need positions, those lie on the CPU.
+    positions = 256 * 8 if window_of(loaded.model.trunk.config) else 0
+    assert memory.session == scorer.cache.nbytes - positions
+
+
+def test_keys_values_and_scores_grow_as_by_arithmetic() -> None:
+    head_size, layers, kv_heads, heads, rows = 16, 2, 2, 4, 256
+    short, long = planned(4096), planned(8192)
+    assert short.token == 2 * layers * kv_heads * head_size * 2
+    assert long.session == 8192 * long.token == 2 * short.session
+    # Scores in bfloat16, a softmax in float32 and weights in bfloat16, of 256 rows at once.
+    assert long.forward - short.forward == pytest.approx(
+        heads * rows * 4096 * (2 + 4 + 2), rel=0.02
+    )
+    assert planned(8192, tokens_per_forward=1024).forward > long.forward
+
+
+def test_sessions_fit_beside_the_weights_and_a_forward_pass() -> None:
+    memory = planned(4096)
+    needed = memory.weights + memory.forward + 3 * memory.session
+    assert (memory.sessions(needed), memory.sessions(needed - 1), memory.sessions(0)) == (3, 2, 0)
+
+
+@pytest.mark.parametrize("model_type", ["falcon_h1", "lfm2"])
+def test_of_a_hybrid_nothing_is_kept(model_type: str) -> None:
+    config = tiny_config(model_type)
+    memory = scoring_memory(config, history=32, tokens_per_forward=32, dtype=torch.float32)
+    assert (memory.token, memory.session, memory.forward) == (0, 0, 0)
+    assert memory.parameters == AutoModel.from_config(config).num_parameters()
