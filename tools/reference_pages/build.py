@@ -6,7 +6,7 @@ from typing import Final
 
 from tools.reference_pages.api import api_document, api_page
 from tools.reference_pages.errors import errors_page
-from tools.reference_pages.jobs import jobs_page
+from tools.reference_pages.jobs import job_pages, jobs_page
 from tools.reference_pages.metrics import metrics_page
 from tools.reference_pages.models import models_page
 from tools.reference_pages.settings import settings_page
@@ -25,6 +25,7 @@ def build_files() -> dict[str, str]:
     return {
         f"{REFERENCE}/settings.md": settings_page(),
         f"{REFERENCE}/jobs.md": jobs_page(),
+        **{f"{REFERENCE}/jobs/{name}.md": text for name, text in job_pages().items()},
         f"{REFERENCE}/errors.md": errors_page(),
         f"{REFERENCE}/metrics.md": metrics_page(),
         f"{REFERENCE}/models.md": models_page(),
