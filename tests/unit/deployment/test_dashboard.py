@@ -134,9 +134,9 @@ def test_prometheus_asks_the_server_by_the_name_and_port_that_it_has() -> None:
     assert "vllm" in SERVICES
     assert scrape["static_configs"] == [{"targets": ["server:8000"]}]
     assert scrape.get("metrics_path", "/metrics") == "/metrics"
-    aliases = SERVICES["server-gpu"]["networks"]["default"]["aliases"]
-    assert aliases == ["server"]
-    for name in ("server", "server-gpu"):
+    for name in ("server-judge", "server-gpu"):
+        assert SERVICES[name]["networks"]["default"]["aliases"] == ["server"]
+    for name in ("server-judge", "server", "server-gpu"):
         assert SERVICES[name]["ports"][0].endswith(":8000")
 
 
