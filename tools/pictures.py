@@ -26,7 +26,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 RESULTS: Final = Path(__file__).parents[1] / "results"
 _PORT: Final = 8791
 _URL: Final = f"http://127.0.0.1:{_PORT}"
-_WAIT_S: Final = 600
+_WAIT_S: Final = 1800
 _FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 _RACE_GAMES: Final = 20
 _GAME: Final = 37
