@@ -120,11 +120,11 @@ def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
             "is no custom tool with an input_schema",
         ),
         (
-            {"messages": [USER] * 2000},
+            {"messages": [USER] * 17_000},
             400,
             "invalid_request_error",
             "history_too_long",
-            "prompt is too long: messages has 2,000 entries",
+            "prompt is too long: messages has 17,000 entries",
         ),
     ],
 )
