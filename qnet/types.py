@@ -338,9 +338,16 @@ and is sent the indices of the requests that have been given up."""
 
 
 class Scorer(Protocol):
-    """Q-values for the candidates of each request. Synchronous; owns the device."""
+    """Q-values for the candidates of each request. Synchronous; owns the device.
+
+    Attributes:
+        reads_observation: it needs each candidate's observation.
+        ranks: its values order the candidates of one request and mean no more.
+    """
 
     name: str
+    reads_observation: bool = False
+    ranks: bool = False
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q(s, a) of each candidate, in the requests' order.
@@ -351,16 +358,6 @@ class Scorer(Protocol):
                 action, or none to one that reads after the observation.
         """
         ...
-
-
-def reads_observation(scorer: object) -> bool:
-    """True for a scorer that needs each candidate's observation; one that says nothing does not."""
-    return bool(getattr(scorer, "reads_observation", False))
-
-
-def ranks(scorer: object) -> bool:
-    """True for a scorer whose values order the candidates of one request and mean no more."""
-    return bool(getattr(scorer, "ranks", False))
 
 
 def _canonical(arguments: str) -> str:

@@ -12,7 +12,7 @@ from itertools import accumulate
 from benchmarks.scale.config import StepCosts
 from qguide.qnet.decision.decide import Guidance
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.types import Candidate, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.types import Candidate, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.training.environment import Suite
 from qguide.training.environments.registry import build_suite, environment_config
 from qguide.training.rollouts.episode import Agent, Episode, guided_agent, play_episode, seeded
@@ -62,7 +62,7 @@ def measure_costs(*, episodes: int, threads: int) -> StepCosts:
     )
 
 
-class _Played:
+class _Played(Scorer):
     """Guided episodes and what they took. CPU time is fair on a busy machine.
 
     Attributes:

@@ -18,7 +18,7 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
 from qguide.qnet.action_key import message_key
-from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.records import TrajectoryRow, messages_of
 
 Keys = NDArray[np.uint64]
@@ -27,7 +27,7 @@ _PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
 _WORD = re.compile(r"\w+")
 
 
-class RidgeScorer:
+class RidgeScorer(Scorer):
     """See `qguide.qnet.types.Scorer`."""
 
     name = "ridge"

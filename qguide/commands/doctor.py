@@ -180,7 +180,7 @@ async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[Find
 async def _step(models: "Models", settings: "Settings") -> AsyncIterator[Finding]:
     """Draw one reply, and score it."""
     from qguide.qnet.types import Message, Sampling, ScoreRequest
-    from qguide.server.q_models.no_q_model import NoQModel, unguided_policies
+    from qguide.server.q_models.without_model import NoQModel, unguided_policies
 
     history = (Message("user", _TASK),)
     reply = Message("assistant", "Action: go to desk 1")
@@ -197,7 +197,7 @@ async def _step(models: "Models", settings: "Settings") -> AsyncIterator[Finding
         named = f"Q model {q_model.name}"
         try:
             async with asyncio.timeout(settings.timeout_s):
-                result = await q_model.scorer.score(ScoreRequest(history, (reply,)))
+                result = await q_model.score(ScoreRequest(history, (reply,)))
         except (QGuideError, TimeoutError) as error:
             yield Finding("fault", named, _reason(error))
         else:

@@ -97,7 +97,7 @@ def models_given(
     """The settings that the options about models stand for."""
     given: dict[str, Any] = {}
     if upstream is not None:
-        from qguide.server.settings.named_upstream import named_upstream
+        from qguide.server.settings.remote_models import named_upstream
 
         with shown_errors(config_status=2):
             name, fields = named_upstream(upstream)
@@ -139,8 +139,13 @@ def _run(settings: "Settings", console: Console) -> None:
     """Serve until a signal arrives."""
     from qguide.server.access.keys import KeyFile
     from qguide.server.app import create_app
-    from qguide.server.connections.config import raise_descriptor_limit, server_config
-    from qguide.server.connections.listening import bind, close, port_of
+    from qguide.server.connections.config import (
+        bind,
+        close,
+        port_of,
+        raise_descriptor_limit,
+        server_config,
+    )
     from qguide.server.learning.service import check_learning
     from qguide.server.middleware.drain import DrainingServer
     from qguide.server.observability.logs import configure_logging

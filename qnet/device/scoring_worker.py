@@ -1,20 +1,94 @@
-"""A synchronous scorer behind the asynchronous interface of the server."""
+"""A synchronous scorer behind the asynchronous interface of the server, and its reading ahead.
+
+While a hosted model draws, the device may have nothing to do. The history is then read pass by
+pass, each only when no request waits for the device, and the candidates find what has been read.
+"""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
-from qguide.qnet.device.history_reader import HistoryReader
-from qguide.qnet.device.read_ahead import ReadAhead
 from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
-from qguide.qnet.sliced_scorer import SlicedScorer
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
+
+
+class ReadAhead:
+    """One history that is being read ahead, until it is stopped.
+
+    Args:
+        characters: of the history, about as many as are new to the scorer.
+        when_read: called once all of the history has been read, on the device thread.
+    """
+
+    def __init__(
+        self,
+        scorer: CachingScorer,
+        thread: DeviceThread,
+        request: ScoreRequest,
+        *,
+        characters: int,
+        when_read: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._scorer = scorer
+        self._thread = thread
+        self._when_read = when_read
+        self._lock = Lock()
+        self._stopped = False
+        self._tokens = 0
+        self._reading: Future[None] | None = None
+        self._preparing = thread.tokenizing(
+            partial(scorer.prepare_history, request), characters=characters
+        )
+        self._preparing.add_done_callback(self._begin)
+
+    def stop(self) -> int:
+        """Stop before the next pass; returns the number of tokens that were computed.
+
+        What was read stays in the cache.
+        """
+        with self._lock:
+            self._stopped = True
+        self._preparing.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+        return self._tokens
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the whole history has been read, at most so long; for tests and benchmarks."""
+        self._preparing.result(timeout_s)
+        if self._reading is not None:
+            self._reading.result(timeout_s)
+
+    def _begin(self, preparing: "Future[Any]") -> None:
+        """Start to read; on the thread that prepared the tokens."""
+        try:
+            prepared = preparing.result()
+        except (QGuideError, CancelledError):  # the request that scores is told the same
+            return
+        with self._lock:
+            if self._stopped or prepared is None:
+                return
+            self._reading = self._thread.when_idle(
+                self._scorer.read_ahead(prepared, begin=self._count)
+            )
+        self._reading.add_done_callback(self._end)
+
+    def _end(self, reading: "Future[None]") -> None:
+        if not reading.cancelled() and reading.exception() is None:
+            self._when_read()
+
+    def _count(self, tokens: int) -> None:
+        self._tokens += tokens
+
 
 DEFAULT_MAX_BATCH_TOKENS = 2048
 """As many as one forward pass takes: a larger batch would be split into several passes anyway."""
@@ -40,7 +114,7 @@ class ScoringWorker:
 
     def __init__(
         self,
-        scorer: SlicedScorer,
+        scorer: CachingScorer,
         thread: DeviceThread,
         *,
         max_batch: int = DEFAULT_MAX_BATCH,
@@ -91,7 +165,7 @@ class ScoringWorker:
         Returns:
             The reading, to be stopped; None if the scorer cannot read ahead.
         """
-        if not isinstance(self._scorer, HistoryReader):
+        if not self._scorer.reads_ahead:
             return None
         salted = replace(request, cache_salt=current_tenant().cache_salt)
         characters = self._uncached.new_tokens(salted) * CHARACTERS_PER_TOKEN

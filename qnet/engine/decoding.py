@@ -17,7 +17,7 @@ from qguide.qnet.engine.forward_passes import Passes
 from qguide.qnet.engine.packed_model import PackedModel, history_segment
 from qguide.qnet.engine.prefix_cache import Branch, Entry
 from qguide.qnet.engine.uploads import upload
-from qguide.qnet.support.slices import finish
+from qguide.qnet.sliced_scorer import finish
 
 
 @dataclass(slots=True)

@@ -28,10 +28,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from qguide.qnet.engine.context_length import context_length
-from qguide.qnet.engine.shifting_positions import shifting_rope
+from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.uploads import upload
-from qguide.qnet.support.slices import finish
+from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
 

@@ -23,17 +23,15 @@ from qguide.qnet.engine.attention import (
     joined,
     register,
 )
-from qguide.qnet.engine.context_length import context_length
+from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import Passes, pack
 from qguide.qnet.engine.last_layer_pruning import LastLayerPruning
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
 from qguide.qnet.engine.radix_tree import common_prefix
-from qguide.qnet.engine.shifting_positions import shifting_rope
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import finish
+from qguide.qnet.sliced_scorer import CacheUse, finish
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""

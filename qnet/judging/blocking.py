@@ -7,13 +7,13 @@ from typing import Final
 
 from qguide.qnet.judging.judge import CallOutcome, Judge
 from qguide.qnet.support.concurrency import all_of
-from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.qnet.usage import JudgeUsage, TokenUsage
 
 _HISTORIES_AT_ONCE: Final = 16
 
 
-class BlockingJudge:
+class BlockingJudge(Scorer):
     """Judges the requests of a batch at the same time, on an event loop of their own.
 
     Args:

@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from transformers import PretrainedConfig
+from transformers import AutoConfig, PretrainedConfig
 
+from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.hub import short_name
+from qguide.qnet.models.hub import model_folder, short_name
+from qguide.qnet.models.loading import broken_refused, load_fitting_renderer
 from qguide.qnet.models.manifest import (
+    MANIFEST,
     Manifest,
     loadable_files,
+    read_manifest,
     require_read_at,
     require_renderer,
     sha256_of,
 )
+from qguide.qnet.rendering.renderer import Renderer
 
 CLASSIFIER: Final = "ForSequenceClassification"
 """End of the names of transformers' classes."""
@@ -93,3 +98,61 @@ def conversations_of(config: PretrainedConfig) -> WholeConversations | None:
     if getattr(config, EXPORTED, None):
         return None
     return WholeConversations(config.get_text_config().pad_token_id)
+
+
+WEIGHTS = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteClassifier:
+    """A classifier without its weights.
+
+    Attributes:
+        name: what the server calls it.
+        vocab_size: number of tokens that the model knows.
+        context: most tokens that the model takes.
+        manifest: with the hashes of the tokenizer's files and of the configuration.
+        conversations: see `LoadedQNet`.
+        is_regression: the configuration says that the label is no class, so a server gives logits
+            with and without activation.
+    """
+
+    name: str
+    vocab_size: int
+    context: int
+    renderer: Renderer
+    manifest: Manifest
+    conversations: WholeConversations | None
+    is_regression: bool
+
+
+def load_remote_classifier(directory: Path, *, name: str) -> RemoteClassifier:
+    """The tokenizer and configuration of a classifier's folder, which need not hold its weights.
+
+    Args:
+        name: what the server calls the classifier.
+    """
+    directory = model_folder(directory)
+    if read_manifest(directory) is not None:
+        raise CheckpointError(
+            f"{directory} has a {MANIFEST}, so it is a checkpoint of QGuide, which no other server "
+            "runs; name the folder that qguide export-model wrote of it"
+        )
+    with broken_refused(str(directory)):
+        config = AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    if is_classifier(directory):  # a server may make one of another model
+        require_one_label(directory, config)
+    text = config.get_text_config()
+    found = classifier_manifest(directory, config, name=name, omit=WEIGHTS)
+    renderer = load_fitting_renderer(directory, int(text.vocab_size), found)
+    return RemoteClassifier(
+        name,
+        int(text.vocab_size),
+        context_length(text),
+        renderer,
+        found,
+        conversations_of(config),
+        is_regression=config.problem_type == "regression",
+    )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
-from qguide.qnet.engine.tree_masks import TreeMask, TrunkMask
+from qguide.qnet.engine.tree_attention import TreeMask, TrunkMask
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures

@@ -1,18 +1,166 @@
 """Circuit breakers of one upstream: one for each caller, and one for all.
 
+A breaker stops requests to an upstream that keeps failing, then tries it with one.
+
+closed ── N failures in a row ──▶ open ── open_s later ──▶ half-open: one probe
+▲                                ▲                          │
+└──────────── success ───────────┴───────── failure ────────┘
+
 A caller's failures in a row open its own circuit, because they may be its requests' fault. However
 many callers fail, they may be one person with several keys. So the circuit of all is open only
 while the upstream's health check fails as well, and a caller's circuit has opened since anybody was
 answered: a failing check alone may be about nothing but the list of models.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from qguide.qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qguide.qnet.support.concurrency import work_group
 from qguide.qnet.tenant import NOBODY, current_tenant
+
+
+class CircuitOpenError(Exception):
+    """The circuit is open, or half-open with a probe of another caller.
+
+    Args:
+        wait_s: seconds until a call may be admitted.
+        caller: whose circuit it is; None is that of all.
+    """
+
+    def __init__(self, wait_s: float, *, caller: str | None = None) -> None:
+        super().__init__(f"the circuit is open for {wait_s:.1f} s")
+        self.wait_s = wait_s
+        self.caller = caller
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Admission:
+    """Permission for one call, handed back with its outcome.
+
+    Attributes:
+        opening: how often the circuit had opened when the call began.
+        answers: how many calls had succeeded when it began.
+        group: the work that the call is part of, such as a step of an agent, if any.
+    """
+
+    opening: int
+    answers: int
+    group: object | None
+
+
+class CircuitBreaker:
+    """Counts consecutive failures of one upstream, one for each group. For one event loop.
+
+    A step that the upstream cannot answer fails with each of its draws and with their retries. If
+    all of them counted, one bad request would shut out every caller.
+
+    Every call that `admit` lets through ends with one of `succeed`, `fail` and `abandon`. Outcomes
+    of calls that began before the last opening do not count: they are not about the upstream as it
+    is now.
+
+    Args:
+        failures: in a row, after which the circuit opens.
+        open_s: time without any call after an opening; also how long a probe keeps other callers
+            from probing, so that a slow completion does not shut them out.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._max_failures = failures
+        self._open_s = open_s
+        self._clock = clock
+        self._failures: set[object] = set()
+        self._answers = 0
+        self._openings = 0
+        self._opened_at: float | None = None
+        self._probes: list[Admission] = []
+        self._probed_at = 0.0
+        self._changed = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        """True while open or half-open: at most a probe is let through."""
+        return self._opened_at is not None
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until a call may begin; 0 if one may begin now."""
+        if self._opened_at is None:
+            return 0.0
+        since = self._probed_at if self._probes else self._opened_at
+        return max(0.0, since + self._open_s - self._clock())
+
+    async def admit(self) -> Admission:
+        """Let a call begin.
+
+        A call that is drawn together with the probe waits for the probe's outcome. To refuse it
+        would fail the draw and so cancel the probe: for a caller who draws candidates in parallel
+        the circuit would never close.
+
+        Raises:
+            CircuitOpenError: no call may begin now.
+        """
+        group = work_group()
+        while self._is_probing(group):
+            await self._changed.wait()
+        if wait_s := self.wait_s:
+            raise CircuitOpenError(wait_s)
+        admission = Admission(self._openings, self._answers, group)
+        if self.is_open:
+            self._probes.append(admission)
+            self._probed_at = self._clock()
+        return admission
+
+    def succeed(self, admission: Admission) -> None:
+        """Record that the upstream answered."""
+        self._answers += 1
+        if admission.opening == self._openings:
+            self.close()
+
+    def fail(self, admission: Admission) -> bool:
+        """Record that the upstream failed; returns True if this opens the circuit."""
+        if admission.opening != self._openings:
+            return False
+        self._failures.add(admission.group or admission)
+        opens = self.is_open or len(self._failures) >= self._max_failures
+        if opens:
+            self.open()
+        return opens
+
+    def open(self) -> None:
+        """Let nothing through from now on, but a probe after `open_s`."""
+        self._opened_at = self._clock()
+        self._openings += 1
+        self._failures.clear()  # while open, each failure of a probe opens it again
+        self._end(self._probes)
+
+    def close(self) -> None:
+        """Let everything through from now on."""
+        self._failures.clear()
+        self._opened_at = None
+        self._end(self._probes)
+
+    def has_answered_since(self, admission: Admission) -> bool:
+        """True if another call has succeeded since this one began."""
+        return admission.answers != self._answers
+
+    def abandon(self, admission: Admission) -> None:
+        """Record that a call ended without showing whether the upstream is well."""
+        self._end([admission])
+
+    def _is_probing(self, group: object | None) -> bool:
+        return group is not None and any(probe.group is group for probe in self._probes)
+
+    def _end(self, probes: list[Admission]) -> None:
+        """Forget these probes and wake the calls that wait for one."""
+        self._probes = [probe for probe in self._probes if probe not in probes]
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.policies.usage_ledger import record_usage
-from qguide.qnet.support.slices import finish
+from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import (
     DEFAULT_TEMPERATURE,

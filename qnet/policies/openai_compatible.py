@@ -2,7 +2,7 @@
 
 M candidates are one request with `n`, so that the upstream reads the history once. An upstream
 that keeps refusing `n` or returning fewer choices gets parallel requests for some minutes; one
-whose dialect (`qguide.qnet.policies.dialects`) has no `n` always gets them.
+whose dialect (`qguide.qnet.policies.dialect`) has no `n` always gets them.
 """
 
 import asyncio
@@ -24,18 +24,18 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.policies.answer_parsing import parse
-from qguide.qnet.policies.cache_salt import cache_salt_of
-from qguide.qnet.policies.circuit_breaker import CircuitOpenError
-from qguide.qnet.policies.circuits import UpstreamCall, UpstreamCircuits, refusal
-from qguide.qnet.policies.dialects.base import Completion, Dialect, Refusal
-from qguide.qnet.policies.dialects.chat import ChatDialect
-from qguide.qnet.policies.failures import failure_of, refuses_streams, stream_failure
-from qguide.qnet.policies.health_check import health_problem
+from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
+from qguide.qnet.policies.answers import Completion, Refusal
+from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
+from qguide.qnet.policies.dialect import CHAT, Dialect
+from qguide.qnet.policies.failures import (
+    failure_of,
+    health_problem,
+    refuses_streams,
+    stream_failure,
+)
 from qguide.qnet.policies.n_support import NSupport
-from qguide.qnet.policies.session import session_headers
-from qguide.qnet.policies.streamed_answer import is_stream, read_stream
-from qguide.qnet.policies.trace_context import trace_headers
+from qguide.qnet.policies.upstream_context import cache_salt_of, session_headers, trace_headers
 from qguide.qnet.policies.usage_ledger import record_usage
 from qguide.qnet.support.bounded_body import (
     ACCEPT_ENCODING,
@@ -132,7 +132,7 @@ class OpenAICompatiblePolicy:
     ) -> None:
         self.name = name
         self.model = model
-        self._dialect = dialect = dialect or ChatDialect()
+        self._dialect = dialect = dialect or CHAT
         self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
         self._streams = streams
@@ -187,7 +187,7 @@ class OpenAICompatiblePolicy:
         return self._circuits.are_open
 
     async def health_problem(self) -> str | None:
-        """Reason why the upstream cannot be used; see `qguide.qnet.policies.health_check`."""
+        """Reason why the upstream cannot be used; see `qguide.qnet.policies.failures`."""
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
         problem = await health_problem(

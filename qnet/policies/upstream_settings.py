@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr
 
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialects.chat import MaxTokensName
+from qguide.qnet.policies.dialect import MaxTokensName
 from qguide.qnet.policies.openai_compatible import UpstreamLimits
 from qguide.qnet.usage import Prices
 

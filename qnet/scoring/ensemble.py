@@ -10,22 +10,20 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
-from qguide.qnet.device.history_reader import HistoryReader
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.support.slices import finish
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices, Spending, reads_observation
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices, Spending
 from qguide.qnet.usage import NOTHING, total_of
 
 
-class NaiveEnsembleScorer:
+class NaiveEnsembleScorer(Scorer):
     """The reference: the mean of the members' own references."""
 
     def __init__(self, name: str, members: Sequence[NaiveScorer | NaiveImplicitScorer]) -> None:
         self.name = name
         self.context = min(member.context for member in members)
-        self.reads_observation = reads_observation(members[0])
+        self.reads_observation = members[0].reads_observation
         self._members = members
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
@@ -33,7 +31,7 @@ class NaiveEnsembleScorer:
         return _means(member.score(requests) for member in self._members)
 
 
-class EnsembleScorer:
+class EnsembleScorer(CachingScorer):
     """Scores with one member after the other, each with the histories that it keeps.
 
     Args:
@@ -43,12 +41,10 @@ class EnsembleScorer:
 
     def __init__(self, name: str, members: Sequence[CachingScorer]) -> None:
         self.name = name
-        self.reads_observation = reads_observation(members[0])
+        self.reads_observation = members[0].reads_observation
+        self.reads_ahead = any(member.reads_ahead for member in members)
+        self.context = min((m.context for m in members if m.context is not None), default=None)
         self._members = tuple(members)
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; tokens are counted once for each member."""
-        return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> tuple[Any, ...]:
         """The request's tokens for each member; raises what `score` does."""
@@ -64,24 +60,18 @@ class EnsembleScorer:
             results.append(found)
         return _means(results)
 
-    def prepare_history(self, request: ScoreRequest) -> list[tuple[HistoryReader, Any]]:
+    def prepare_history(self, request: ScoreRequest) -> list[tuple[CachingScorer, Any]]:
         """The tokens of a history for each member that can read ahead."""
-        able = [member for member in self._members if isinstance(member, HistoryReader)]
-        prepared = [(member, member.prepare_history(request)) for member in able]
+        prepared = [(member, member.prepare_history(request)) for member in self._members]
         return [(member, tokens) for member, tokens in prepared if tokens is not None]
 
     def read_ahead(
-        self, prepared: Sequence[tuple[HistoryReader, Any]], *, begin: Callable[[int], None]
+        self, prepared: Sequence[tuple[CachingScorer, Any]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
-        """Read a history into the members' caches; see `qguide.qnet.device.read_ahead`."""
+        """Read a history into the members' caches, one after the other."""
         return chain.from_iterable(
             member.read_ahead(tokens, begin=begin) for member, tokens in prepared
         )
-
-    @property
-    def context(self) -> int | None:
-        """Most tokens of history and candidate: the smallest of the members' limits."""
-        return min((m.context for m in self._members if m.context is not None), default=None)
 
     @property
     def cache(self) -> CacheUse:

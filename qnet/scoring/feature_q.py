@@ -4,19 +4,15 @@ from collections.abc import Sequence
 
 from qguide.qnet.models.feature_q import FeatureQ
 from qguide.qnet.scoring.rendered_requests import require_candidates, require_observations
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import in_one_slice
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
 
 
-class FeatureScorer:
+class FeatureScorer(CachingScorer):
     """Q of each candidate by its words; see `qguide.qnet.models.feature_q`.
 
     A word counts as a token: nothing else is computed, and nothing is kept between requests.
     """
-
-    reads_observation = False
-    context: int | None = None
 
     def __init__(self, name: str, model: FeatureQ) -> None:
         self.name = name
@@ -25,22 +21,6 @@ class FeatureScorer:
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate."""
         return [self._score(request) for request in requests]
-
-    def prepare(self, request: ScoreRequest) -> ScoreRequest:
-        """Nothing to do."""
-        return request
-
-    def slices(self, prepared: Sequence[ScoreRequest]) -> Slices[list[ScoreResult]]:
-        """The results of `score`, at once."""
-        return in_one_slice(lambda: self.score(prepared))
-
-    @property
-    def cache(self) -> CacheUse:
-        """Nothing is kept."""
-        return CacheUse()
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         require_candidates(request)

@@ -19,8 +19,7 @@ from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, head_features
 from qguide.qnet.scoring.value_head import NaiveScorer
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import finish
+from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 
 
@@ -32,7 +31,7 @@ class _Reader(Protocol):
     ) -> Slices[list[list[float]]]: ...
 
 
-class FullSequenceScorer:
+class FullSequenceScorer(CachingScorer):
     """Serves a Q model whose architecture cannot be packed; equals its naive scorer."""
 
     def __init__(self, loaded: LoadedQNet | LoadedImplicitQ, *, tokens_per_forward: int) -> None:
@@ -47,11 +46,7 @@ class FullSequenceScorer:
                 self._reader = _LogprobReader(loaded, tokens_per_forward)
         self.name = loaded.name
         self.context = self._naive.context
-        self.reads_observation = getattr(self._naive, "reads_observation", False)
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order."""
-        return finish(self.slices([self.prepare(request) for request in requests]))
+        self.reads_observation = self._naive.reads_observation
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens; raises what `score` does."""
@@ -65,14 +60,6 @@ class FullSequenceScorer:
             ScoreResult(tuple(q_values[i] for i in request.index), computed_tokens=spent[owner])
             for owner, (request, q_values) in enumerate(zip(prepared, values, strict=True))
         ]
-
-    @property
-    def cache(self) -> CacheUse:
-        """Always empty."""
-        return CacheUse()
-
-    def close(self) -> None:
-        """Nothing is kept that could be let go."""
 
 
 class _ValueReader:

@@ -21,12 +21,11 @@ from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.models.checkpoint import LoadedImplicitQ
 from qguide.qnet.scoring.logprobs import LogprobReader, LogprobReading
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import finish
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
 
 
-class NaiveImplicitScorer:
+class NaiveImplicitScorer(Scorer):
     """Every full sequence alone through both models, nothing kept."""
 
     def __init__(self, loaded: LoadedImplicitQ) -> None:
@@ -57,13 +56,16 @@ class NaiveImplicitScorer:
         return fsum(added_BT[0, start - 1 :].tolist())
 
 
-class SharedPrefixImplicitScorer:
+class SharedPrefixImplicitScorer(CachingScorer):
     """Each model computes what is new to it: histories kept, candidates as one tree.
 
     Args:
         cache_bytes: for the histories kept between steps, half for each model.
         tokens_per_forward: longest packed row of one forward pass.
     """
+
+    context: int
+    reads_ahead = True
 
     def __init__(
         self,
@@ -81,10 +83,6 @@ class SharedPrefixImplicitScorer:
             for model in (loaded.model.policy, loaded.model.reference)
         )
         self.context = min(self._policy.context, self._reference.context)
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; tokens are counted once for each model."""
-        return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens; raises what `score` does."""
@@ -111,7 +109,7 @@ class SharedPrefixImplicitScorer:
     def read_ahead(
         self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
-        """Read a history into both models' caches; see `qguide.qnet.device.read_ahead`."""
+        """Read a history into both models' caches; see `qguide.qnet.device.scoring_worker`."""
         readers = (self._policy, self._reference)
         return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in readers)
 

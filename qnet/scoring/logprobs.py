@@ -27,9 +27,8 @@ from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
 from qguide.qnet.scoring.score_plan import remember, segments
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import finish
-from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.sliced_scorer import CacheUse, finish
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class LogprobReading:
     known: int
 
 
-class SharedPrefixLogprobScorer:
+class SharedPrefixLogprobScorer(Scorer):
     """log pi(a | s) of a policy as a score: the sum over the action's tokens, its end included."""
 
     def __init__(

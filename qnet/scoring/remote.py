@@ -3,30 +3,30 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from qguide.qnet.scoring.conversations import ConversationRenderer
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.rendered_requests import (
+    ConversationRenderer,
+    RenderedRequest,
+    RequestRenderer,
+)
 from qguide.qnet.scoring.vllm_client import PoolingServer
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import finish
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices, reads_observation
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
 
 
-class RemoteScorer(ABC):
+class RemoteScorer(CachingScorer, ABC):
     """One request to a server for each batch and cache salt."""
+
+    context: int
 
     def __init__(
         self, requests: RequestRenderer | ConversationRenderer, server: PoolingServer
     ) -> None:
         self.name = requests.name
         self.context = requests.context
-        self.reads_observation = reads_observation(requests)
+        self.reads_observation = requests.reads_observation
         self._requests = requests
         self._connection = server
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order; NaN where the answer is not finite."""
-        return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens."""
@@ -53,11 +53,6 @@ class RemoteScorer(ABC):
     @abstractmethod
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
         """The results of requests with one cache salt."""
-
-    @property
-    def cache(self) -> CacheUse:
-        """Nothing: the server has the cache."""
-        return CacheUse()
 
     def close(self) -> None:
         """Let go of the connections to the server."""

@@ -10,10 +10,13 @@ from math import isclose, isfinite, nan
 from typing import Final
 
 from qguide.qnet.errors import ConfigError, ScorerUnavailableError
-from qguide.qnet.models.remote_classifier import RemoteClassifier
-from qguide.qnet.scoring.conversations import ConversationRenderer
+from qguide.qnet.models.classifier import RemoteClassifier
 from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.rendered_requests import (
+    ConversationRenderer,
+    RenderedRequest,
+    RequestRenderer,
+)
 from qguide.qnet.scoring.vllm_client import ClassifyServer
 from qguide.qnet.types import ScoreResult
 

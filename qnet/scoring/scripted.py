@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from qguide.qnet.scoring.rendered_requests import require_candidates, require_observations
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import in_one_slice
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
 
 
-class ScriptedScorer:
+class ScriptedScorer(CachingScorer):
     """A scorer without a model, for demos and tests: Q of the first keyword that is said.
 
     Args:
@@ -27,29 +26,12 @@ class ScriptedScorer:
     ) -> None:
         self.name = name
         self.reads_observation = reads_observation
-        self.context: int | None = None
         self._q_of_keyword = dict(q_of_keyword)
         self._otherwise = otherwise
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate; a word counts as a token."""
         return [self._score(request) for request in requests]
-
-    def prepare(self, request: ScoreRequest) -> ScoreRequest:
-        """Nothing to do."""
-        return request
-
-    def slices(self, prepared: Sequence[ScoreRequest]) -> Slices[list[ScoreResult]]:
-        """The results of `score`, at once."""
-        return in_one_slice(lambda: self.score(prepared))
-
-    @property
-    def cache(self) -> CacheUse:
-        """Nothing is kept."""
-        return CacheUse()
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
         require_candidates(request)

@@ -23,19 +23,18 @@ from qguide.qnet.engine.packed_model import (
 )
 from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.models.checkpoint import LoadedQNet
-from qguide.qnet.scoring.conversations import ConversationRenderer
 from qguide.qnet.scoring.rendered_requests import (
+    ConversationRenderer,
     RenderedRequest,
     RequestRenderer,
     head_features,
 )
 from qguide.qnet.scoring.score_plan import remember, segments
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.support.slices import finish
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
 
 
-class NaiveScorer:
+class NaiveScorer(Scorer):
     """Reference scorer: every full sequence alone, nothing cached."""
 
     def __init__(self, loaded: LoadedQNet) -> None:
@@ -72,7 +71,7 @@ class NaiveScorer:
         return float(model.head(hidden_BTD[0, -1], features_F))
 
 
-class SharedPrefixScorer:
+class SharedPrefixScorer(CachingScorer):
     """Scores with cached histories and the candidates as one tree behind each, in one batch.
 
     Args:
@@ -80,6 +79,9 @@ class SharedPrefixScorer:
             to hold all of them, or every step starts cold.
         tokens_per_forward: longest packed row of one forward pass.
     """
+
+    context: int
+    reads_ahead = True
 
     def __init__(
         self,
@@ -99,10 +101,6 @@ class SharedPrefixScorer:
         )
         self.context = self._packed.context
         self._requests = _request_renderer(loaded, self.context)
-
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate, in the requests' order."""
-        return finish(self.slices([self.prepare(request) for request in requests]))
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens."""
@@ -135,7 +133,7 @@ class SharedPrefixScorer:
     def read_ahead(
         self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
-        """Read a history into the cache; see `qguide.qnet.device.read_ahead`."""
+        """Read a history into the cache; see `qguide.qnet.device.scoring_worker`."""
         return self._packed.read_ahead(prepared, begin=begin)
 
     @property

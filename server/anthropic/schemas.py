@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from qguide.qnet import anthropic_blocks
+from qguide.qnet.dialects import messages_requests
 from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
 from qguide.server.messages.answers import StoppedField
 from qguide.server.messages.schemas import (
@@ -17,7 +17,7 @@ from qguide.server.messages.schemas import (
 )
 
 
-class Source(anthropic_blocks.Source, Whole):
+class Source(messages_requests.Source, Whole):
     """Bytes or address of an image or a document."""
 
     type: str = Field(description="`base64`, `url`, or `text` for a document of plain text")
@@ -26,7 +26,7 @@ class Source(anthropic_blocks.Source, Whole):
     url: str | None = None
 
 
-class Part(anthropic_blocks.Part, Whole):
+class Part(messages_requests.Part, Whole):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
     type: str = Field(description="`text`, `image`, `document` or `tool_reference`")
@@ -35,7 +35,7 @@ class Part(anthropic_blocks.Part, Whole):
     tool_name: str | None = Field(default=None, description="the tool of a tool_reference")
 
 
-class Block(Part, anthropic_blocks.Block):
+class Block(Part, messages_requests.Block):
     """A block of a message's content."""
 
     type: str = Field(
@@ -54,7 +54,7 @@ class Block(Part, anthropic_blocks.Block):
     signature: str | None = None
 
 
-class Turn(anthropic_blocks.Turn, Whole):
+class Turn(messages_requests.Turn, Whole):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"]

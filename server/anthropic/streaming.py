@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from qguide.server.anthropic.events import events_of
-from qguide.server.streaming.events import Json, event
+from qguide.qnet.dialects.messages_answers import events_of
+from qguide.qnet.dialects.shapes import Json
+from qguide.server.streaming.events import event
 
 _PING: Final = event({"type": "ping"}, "ping")
 

@@ -3,16 +3,16 @@
 import json
 from collections.abc import Callable
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import CountsTokens, History, Message
 from qguide.server.anthropic.answers import CountedTokens, TokenSource
-from qguide.server.chat.history import to_chat_history
 from qguide.server.chat.schemas import chat_request_of
+from qguide.server.chat.translation import to_chat_history
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.settings import Settings
-from qguide.server.streaming.events import Json
 
 
 async def count_tokens(

@@ -1,22 +1,23 @@
 """Translation between Anthropic's messages and chat completions' guided steps. Pure."""
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qguide.qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, THOUGHTS, chat_turns
+from qguide.qnet.dialects.messages_answers import message_of
+from qguide.qnet.dialects.messages_requests import THINKING, chat_turns, thoughts_field
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.qnet.openai_messages import wire_message
-from qguide.qnet.types import Candidate, ToolCall, spent_on
 from qguide.server.allowlist.parameters import without_effect
-from qguide.server.anthropic.history import foreign_thoughts, input_of, referenced_tools
-from qguide.server.anthropic.schemas import AnthropicTool, MessagesRequest, Prompt, ToolChoice
-from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
-from qguide.server.chat.translation import finish_reason_of, guidance_of
-from qguide.server.guidance.native import native_answer
-from qguide.server.guidance.step_types import GuidedStepResult
-from qguide.server.streaming.events import Json
+from qguide.server.anthropic.schemas import (
+    AnthropicTool,
+    Block,
+    MessagesRequest,
+    Prompt,
+    ToolChoice,
+    Turn,
+)
+from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
 
 CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
 """Anthropic's names of parameters that a chat completion calls otherwise."""
@@ -42,12 +43,6 @@ _WITHOUT_EFFECT: Final = frozenset(
 answer in this dialect has no place for. `mcp_servers` and `container` are refused: whoever sends
 them counts on tools that nobody would run."""
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
-_STOP_REASONS: Final = {
-    "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-    "content_filter": "refusal",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ def chat_prompt(body: Prompt) -> Json:
 
 def _tools(body: Prompt) -> list[Json]:
     """The tools that the model knows of: deferred ones only once a search has found them."""
-    found = referenced_tools(body.messages)
+    found = _referenced_tools(body.messages)
     tools = [(tool, _tool(tool, f"tools[{i}]")) for i, tool in enumerate(body.tools or ())]
     return [read for tool, read in tools if not tool.defer_loading or tool.name in found]
 
@@ -148,7 +143,7 @@ def _warnings(body: MessagesRequest) -> list[str]:
     if body.output_config and body.output_config.effort:
         dropped.add("output_config.effort")
     warnings += without_effect(dropped)
-    if thoughts := foreign_thoughts(body.messages):
+    if thoughts := _foreign_thoughts(body.messages):
         warnings.append(
             f"{thoughts} thinking blocks were left out, because no upstream of this server gave "
             "them"
@@ -156,82 +151,33 @@ def _warnings(body: MessagesRequest) -> list[str]:
     return warnings
 
 
-def message_of(taken: GuidedStepResult, asked: Asked, options: GuidanceOptions) -> Json:
-    """The response body: Anthropic's message, extended by `qguide`."""
-    decision = taken.decision
-    chosen = decision.candidates[decision.chosen]
-    if native := native_answer(taken, "messages"):
-        blocks, unparsed = native["content"], list[ToolCall]()
-        stop_reason, stop_sequence = native.get("stop_reason"), native.get("stop_sequence")
-    else:
-        blocks, unparsed = _blocks(chosen, thinks=asked.thinks)
-        stop_reason, stop_sequence = _stop_reason(chosen, asked.stop_sequences)
-    guidance = guidance_of(taken, options, [decision.chosen])
-    guidance["warnings"] += [*asked.warnings, *map(_unparsed, unparsed)]
-    return {
-        "id": f"msg_{uuid.uuid4().hex}",
-        "type": "message",
-        "role": "assistant",
-        "model": taken.policy,
-        "content": blocks,
-        "stop_reason": stop_reason,
-        "stop_sequence": stop_sequence,
-        "usage": _usage(taken),
-        "qguide": guidance,
-    }
+def answer_of(completion: Json, asked: Asked, native: Mapping[str, Any] | None = None) -> Json:
+    """The response body: Anthropic's message, extended by `qguide`.
 
-
-def _blocks(candidate: Candidate, *, thinks: bool) -> tuple[list[Json], list[ToolCall]]:
-    """Content of the chosen candidate, and its calls whose arguments are not a JSON object."""
-    message, wire = candidate.message, wire_message(candidate.message)
-    blocks = list(_thoughts(wire)) if thinks else []
-    refusal = wire.get("refusal")
-    if text := message.content or (refusal if isinstance(refusal, str) else ""):
-        blocks.append({"type": "text", "text": text})
-    unparsed = []
-    for call in message.tool_calls:
-        read, is_object = input_of(call.arguments)
-        unparsed += [] if is_object else [call]
-        called = call.id or f"toolu_{uuid.uuid4().hex}"
-        blocks.append({"type": "tool_use", "id": called, "name": call.name, "input": read})
-    return blocks, unparsed
-
-
-def _thoughts(wire: Mapping[str, Any]) -> list[Json]:
-    """At most one block: upstreams with both fields say the same in both."""
-    for field in THOUGHTS:
-        if isinstance(thoughts := wire.get(field), str) and thoughts:
-            return [{"type": "thinking", "thinking": thoughts, "signature": SIGNATURE + field}]
-    return []
-
-
-def _stop_reason(candidate: Candidate, stop_sequences: Sequence[str]) -> tuple[str, str | None]:
-    """The reason and the stop sequence, which only some upstreams (vLLM, SGLang) name."""
-    finish_reason = finish_reason_of(candidate)
-    if candidate.message.tool_calls and finish_reason != "length":
-        return "tool_use", None  # an upstream that was made to call a tool says "stop"
-    matched = candidate.extra.get("stop_reason")
-    if isinstance(matched, str) and matched in stop_sequences:
-        return "stop_sequence", matched
-    return _STOP_REASONS.get(finish_reason, "end_turn"), None
-
-
-def _usage(taken: GuidedStepResult) -> Json:
-    """Tokens of all candidates; Anthropic counts cached tokens apart from the input's."""
-    usage = taken.decision.usage
-    reasoning = spent_on(taken.decision.candidates).completion_details.get("reasoning_tokens")
-    details = {"output_tokens_details": {"thinking_tokens": reasoning}} if reasoning else {}
-    return {
-        "input_tokens": usage.prompt_tokens - usage.cached_prompt_tokens,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": usage.cached_prompt_tokens,
-        "output_tokens": usage.completion_tokens,
-        **details,
-    }
-
-
-def _unparsed(call: ToolCall) -> str:
-    return (
-        f"the arguments of the call of {call.name!r} are not a JSON object; its input has them as "
-        f"the text {INVALID_JSON}"
+    Args:
+        native: the message of an upstream of this dialect.
+    """
+    message, warnings = message_of(
+        completion, thinks=asked.thinks, stop_sequences=asked.stop_sequences, native=native
     )
+    guidance = completion["qguide"]
+    guidance["warnings"] += [*asked.warnings, *warnings]
+    return message | {"qguide": guidance}
+
+
+def _foreign_thoughts(turns: Sequence[Turn]) -> int:
+    """Number of thinking blocks that no upstream of this server gave, so that none gets them."""
+    blocks = _blocks(turns)
+    return sum(block.type in THINKING and thoughts_field(block) is None for block in blocks)
+
+
+def _referenced_tools(turns: Sequence[Turn]) -> set[str]:
+    """Names of the tools that a search for tools, run by the caller, has found."""
+    contents = (block.content for block in _blocks(turns) if isinstance(block.content, list))
+    return {part.tool_name for content in contents for part in content if part.tool_name}
+
+
+def _blocks(turns: Sequence[Turn]) -> Iterator[Block]:
+    for turn in turns:
+        if not isinstance(turn.content, str):
+            yield from turn.content

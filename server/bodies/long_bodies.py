@@ -10,14 +10,61 @@ import gc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Final, TypeVar
 
 from qguide.qnet.device.fair_queue import FairQueue
-from qguide.server.bodies.json_values import marks_in
-from qguide.server.bodies.pace import Pace
 
 T = TypeVar("T")
+
+_WORK_S: Final = 0.001
+"""Longest time without a rest, as far as the work asks for one often enough."""
+_REST_S: Final = 0.001
+_MARKS: Final = (b",", b"[", b"{")
+"""Bytes before a value; at most one for each, and none only for the first. A byte may become
+a hundred in memory, and one value several errors: 1 MB of `[1,1,1,…]` took 8 s to refuse."""
+
+
+def marks_in(body: bytes) -> int:
+    """Upper bound for the number of values; marks within texts count as well."""
+    return sum(body.count(mark) for mark in _MARKS)
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """True if JSON in UTF-8 has more than `most` values; its texts may hold any marks."""
+    if marks_in(body) <= most:
+        return False
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * (most + 1):  # each value is at most two texts: itself and its name
+        return True
+    return marks_in(b"".join(plain.split(b'"')[::2])) > most
+
+
+class Pace:
+    """Rests of one piece of work, taken between its parts.
+
+    Args:
+        clock: monotonic clock in seconds.
+        rest: releases the interpreter's lock for a time in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = perf_counter,
+        rest: Callable[[float], object] = sleep,
+    ) -> None:
+        self._clock = clock
+        self._rest = rest
+        self._rests_at_s = clock() + _WORK_S
+
+    def keep(self, part: T) -> T:
+        """Rest if it is time to; returns the part of the work that is done."""
+        if self._clock() >= self._rests_at_s:
+            self._rest(_REST_S)
+            self._rests_at_s = self._clock() + _WORK_S
+        return part
+
 
 LONG_BYTES: Final = 65_536
 """Size from which a body is long: parsing it takes longer than the rest of its request."""

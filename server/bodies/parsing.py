@@ -11,9 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from qguide.server.access.rate_limits import Caller
-from qguide.server.bodies.json_values import has_more_values
-from qguide.server.bodies.long_bodies import LongBodies, is_long
-from qguide.server.bodies.pace import Pace
+from qguide.server.bodies.long_bodies import LongBodies, Pace, has_more_values, is_long
 from qguide.server.bodies.surrogates import lone_surrogate_in, may_hold_lone_surrogate
 from qguide.server.errors.types import MalformedBodyError
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from qguide.server.bodies.pace import Pace
+from qguide.server.bodies.long_bodies import Pace
 
 # A high surrogate without a low one after it, or a low one without a high one before it; or an
 # escaped backslash before a `u`, after which these patterns can be wrong.

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.judging.prompt import CONVERSATION, HIGHEST, RANK_QUESTION, SCORE_QUESTION
 from qguide.qnet.openai_messages import text_of
-from qguide.server.streaming.events import Json
 
 _ACTION = "Action:"
 

@@ -8,35 +8,21 @@ import asyncio
 import json
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from qguide.qnet.decision.threshold import noted_proposals
+from qguide.qnet.dialects.chat_chunks import chunks_of
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.openai_messages import text_of
-from qguide.server.chat.chunks import chunks_of
-from qguide.server.chat.fake_calls import made_call
-from qguide.server.chat.fake_dialects import (
-    chat_of_message,
-    chat_of_response,
-    message_error,
-    message_of_chat,
-    response_of_chat,
-)
-from qguide.server.chat.fake_events import (
-    as_stream,
-    message_events,
-    response_events,
-    without_stream,
-)
-from qguide.server.chat.fake_json import UnfitFormatError, json_reply
 from qguide.server.chat.fake_judge import Verdict, read_question
-from qguide.server.streaming.events import DONE, Json, event
+from qguide.server.chat.fake_replies import UnfitFormatError, json_reply, made_call
+from qguide.server.streaming.events import DONE, event
 
 DEFAULT_REPLIES = (
     "Thought: I should look around first.\nAction: look",
@@ -68,13 +54,14 @@ _POLL_S = 0.01
 _LOGPROB = -0.5
 
 
+_STREAMING: Final = ("stream", "stream_options")
+
+
 @dataclass
 class FakeUpstream:
     """Scripted chat completions: choice k of turn t is reply t + k, cycling through the script.
 
     Proposals that the prompt says were judged poor count as choices already given.
-
-    A dialect without `n` and seeds gets the next choice for each repetition of a request.
 
     A judge's question (`qguide.qnet.judging`) is answered by the rule of
     `qguide.server.chat.fake_judge`.
@@ -95,7 +82,6 @@ class FakeUpstream:
         traces: their traceparent headers.
         in_flight: number of requests that wait for an answer.
         most_in_flight: the largest number of them so far.
-        repeated: how often each body in a dialect without `n` has come.
     """
 
     replies: Sequence[str] = DEFAULT_REPLIES
@@ -112,14 +98,11 @@ class FakeUpstream:
     traces: list[str | None] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
-    repeated: Counter[str] = field(default_factory=Counter)
 
     def app(self) -> FastAPI:
         """Build the FastAPI application."""
         app = FastAPI(title="QGuide's fake upstream")
         app.add_api_route("/v1/chat/completions", self.complete, methods=["POST"])
-        app.add_api_route("/v1/messages", self.message, methods=["POST"])
-        app.add_api_route("/v1/responses", self.respond, methods=["POST"])
         app.add_api_route("/v1/models", self.models)
         app.add_api_route("/health", self.health)
         app.add_api_route("/asked", self.number_asked)
@@ -140,41 +123,9 @@ class FakeUpstream:
 
     async def complete(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        return await self._served(request, await request.json())
+        return await self.served(request, await request.json())
 
-    async def message(self, request: Request) -> Response:
-        """POST /v1/messages: Anthropic's."""
-        body: Json = await request.json()
-        thinks = (body.get("thinking") or {}).get("type") not in (None, "disabled")
-        answered = await self._translated(request, body, chat_of_message)
-        if answered.status_code == 200:
-            said = _reworded(answered, lambda chat: message_of_chat(chat, thinks=thinks))
-            return as_stream(said, message_events) if body.get("stream") else said
-        error = json.loads(bytes(answered.body))["error"]
-        status, refusal = message_error(answered.status_code, error)
-        return JSONResponse(refusal, status, headers=_waiting(answered))
-
-    async def respond(self, request: Request) -> Response:
-        """POST /v1/responses: OpenAI's."""
-        body: Json = await request.json()
-        answered = await self._translated(request, body, chat_of_response)
-        if answered.status_code != 200:
-            return answered
-        said = _reworded(answered, response_of_chat)
-        return as_stream(said, response_events) if body.get("stream") else said
-
-    async def _translated(
-        self, request: Request, body: Json, to_chat: Callable[[Json], Json]
-    ) -> Response:
-        key = json.dumps(without_stream(body), sort_keys=True)
-        self.repeated[key] += 1
-        try:
-            chat = to_chat(body)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            return _error(400, str(error))
-        return await self._served(request, chat | {"seed": self.repeated[key] - 1}, body)
-
-    async def _served(self, request: Request, body: Json, asked: Json | None = None) -> Response:
+    async def served(self, request: Request, body: Json, asked: Json | None = None) -> Response:
         """The answer to a chat.
 
         Args:
@@ -206,33 +157,33 @@ class FakeUpstream:
             case "empty":
                 return JSONResponse({"object": "chat.completion", "choices": []})
             case "429":
-                return _error(429, "slow down", "rate_limit_exceeded", {"Retry-After": "1"})
+                return error_response(429, "slow down", "rate_limit_exceeded", {"Retry-After": "1"})
             case "quota":
-                return _error(429, "pay your bill", "insufficient_quota")
+                return error_response(429, "pay your bill", "insufficient_quota")
             case "policy":
-                return _error(400, "this is not allowed", "content_policy_violation")
+                return error_response(400, "this is not allowed", "content_policy_violation")
             case "context":
-                return _error(400, "reduce the length", "context_length_exceeded")
+                return error_response(400, "reduce the length", "context_length_exceeded")
             case "500" | "503" | "401" as status:
-                return _error(int(status), "a secret of the upstream")
+                return error_response(int(status), "a secret of the upstream")
             case "refuse_n":
-                return _error(400, "n is not supported")
+                return error_response(400, "n is not supported")
             case "reasoning" if refused := _refused_by_reasoning(body):
-                return _error(400, refused)
+                return error_response(400, refused)
             case "ignore_n":
                 body = body | {"n": 1}
             case "chatty":  # no answer to a judge's question
                 body = body | {"chatty": True}
             case "refuse_logprobs" if body.get("logprobs"):
-                return _error(400, "logprobs is not supported")
+                return error_response(400, "logprobs is not supported")
         if not body.get("messages"):
-            return _error(400, "messages is empty")
+            return error_response(400, "messages is empty")
         try:
             completion = self._completion(body)
         except UnfitFormatError as error:
-            return _error(400, str(error))
+            return error_response(400, str(error))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            return _error(400, "a parameter is malformed")
+            return error_response(400, "a parameter is malformed")
         if self.fault == "half":
             completion["choices"][0]["message"]["content"] = "half \ud800"
             return Response(json.dumps(completion), media_type="application/json")
@@ -328,6 +279,11 @@ def fake_upstream(
     uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 
+def without_stream(body: Json) -> Json:
+    """The body of a request, but for how its answer is to be sent."""
+    return {name: value for name, value in body.items() if name not in _STREAMING}
+
+
 def _last_text(body: Json) -> str:
     return text_of(body["messages"][-1].get("content"))
 
@@ -341,27 +297,13 @@ def _judged(verdict: Verdict, index: int, *, with_logprobs: bool) -> Json:
     }
 
 
-def _error(
+def error_response(
     status: int, message: str, code: str | None = None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
     """An error as OpenAI sends it; its type differs from what QGuide would call it."""
     kind = {429: "requests", 400: "invalid_request_error"}.get(status, "server_error")
     error = {"message": message, "type": kind, "param": None, "code": code}
     return JSONResponse({"error": error}, status_code=status, headers=headers)
-
-
-def _reworded(answered: Response, to_dialect: Callable[[Json], Json]) -> Response:
-    """An answer in another dialect; as it is if it is no chat completion, by a fault."""
-    try:
-        return JSONResponse(to_dialect(json.loads(bytes(answered.body))))
-    except (IndexError, KeyError, ValueError):
-        return answered
-
-
-def _waiting(answered: Response) -> dict[str, str]:
-    """The Retry-After header of an answer, if it has one."""
-    wait = answered.headers.get("retry-after")
-    return {"Retry-After": wait} if wait else {}
 
 
 def _refused_by_reasoning(body: Json) -> str:

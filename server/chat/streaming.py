@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from qguide.server.chat.chunks import chunks_of
-from qguide.server.streaming.events import DONE, HEARTBEAT, Json, event
+from qguide.qnet.dialects.chat_chunks import chunks_of
+from qguide.qnet.dialects.shapes import Json
+from qguide.server.streaming.events import DONE, HEARTBEAT, event
 
 
 class ChunkWriter:

@@ -2,22 +2,27 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from qguide.qnet.decision.decision import Decision, StepUsage
-from qguide.qnet.errors import InvalidCandidatesError, UnsupportedParameterError
+from qguide.qnet.errors import (
+    InvalidCandidatesError,
+    MalformedHistoryError,
+    UnsupportedParameterError,
+)
 from qguide.qnet.openai_messages import wire_message
-from qguide.qnet.types import Candidate, Sampling, spent_on
+from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.allowlist.content import check_tools
 from qguide.server.allowlist.parameters import chat_parameters
-from qguide.server.chat.history import to_chat_history
-from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions
+from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.messages.answers import ThresholdResult
+from qguide.server.messages.history import check_count, check_readable, check_size
+from qguide.server.messages.schemas import text_in
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.settings import Settings
 
@@ -281,3 +286,30 @@ def _candidates(decision: Decision) -> list[dict[str, Any]]:
         }
         for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]
+
+
+def to_chat_history(
+    turns: Sequence[ChatTurn], *, most: int, most_bytes: int
+) -> tuple[History, MalformedHistoryError | None]:
+    """Convert a conversation to a history, and report why a Q model cannot read it, if so.
+
+    An upstream may read what a Q model cannot, for example images. Chats need not begin with a
+    task, so the order of roles is not checked.
+
+    Returns:
+        The history, and the error that a Q model would raise for it, or None.
+
+    Raises:
+        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
+        MalformedHistoryError: there are no messages.
+    """
+    check_count(turns, most)
+    history = tuple(turn.to_message() for turn in turns)
+    check_size("messages", [message.text for message in history], most_bytes)
+    try:
+        for turn in turns:
+            text_in(turn.role, turn.content)
+        check_readable(history)
+    except MalformedHistoryError as flaw:
+        return history, flaw
+    return history, None

@@ -1,12 +1,14 @@
-"""Translation between completions and chat completions. Pure apart from ids."""
+"""Translation between completions and chat completions, whole and streamed. Pure but for ids."""
 
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from qguide.qnet.dialects.shapes import Json, pieces_of
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from qguide.server.completions.schemas import CompletionRequest
-from qguide.server.streaming.events import Json
+from qguide.server.streaming.events import DONE, HEARTBEAT, event
 
 _REFUSED: Final = {
     "echo": "put the prompt before the text yourself",
@@ -60,3 +62,38 @@ def text_completion_of(completion: Json) -> Json:
     ]
     own = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "choices": choices}
     return kept | own
+
+
+class TextWriter:
+    """Heartbeats, then the texts in parts; implements `EventWriter`."""
+
+    def __init__(self, *, include_usage: bool) -> None:
+        self._include_usage = include_usage
+
+    def waiting(self) -> Iterable[bytes]:
+        """A comment, which clients skip."""
+        return (HEARTBEAT,)
+
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """The parts of a completion, and the end of the stream."""
+        for part in parts_of(answer, include_usage=self._include_usage):
+            yield event(part)
+        yield DONE
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error, after which nothing comes."""
+        return (event(error),)
+
+
+def parts_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
+    """Split a finished completion into the parts of a stream."""
+    more = ("choices", "usage", "qguide")
+    head = {name: value for name, value in completion.items() if name not in more}
+    last = len(completion["choices"]) - 1
+    for choice in completion["choices"]:
+        for piece in pieces_of(choice["text"]):
+            yield head | {"choices": [choice | {"text": piece, "finish_reason": None}]}
+        own = {"qguide": completion["qguide"]} if choice["index"] == last else {}
+        yield head | {"choices": [choice | {"text": ""}]} | own
+    if include_usage:
+        yield head | {"choices": [], "usage": completion["usage"]}

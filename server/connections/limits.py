@@ -1,10 +1,13 @@
 """Connection limits, and the table of open connections by client address."""
 
+from asyncio import Transport
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from qguide.server.settings.settings import Settings
 
@@ -141,3 +144,27 @@ def network_of(host: str) -> str:
         return str(address.ipv4_mapped)
     host_bits = 128 - _IPV6_NETWORK_BITS
     return str(IPv6Address(int(address) >> host_bits << host_bits))
+
+
+class LastAnswer(Transport):
+    """The transport of an answer after which the connection lingers, where uvicorn would close.
+
+    Closing while a body arrives would reset the connection, and the client might lose the answer.
+    """
+
+    def __init__(self, transport: Transport, cycle: RequestResponseCycle) -> None:
+        super().__init__()
+        self._transport, self._cycle = transport, cycle
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Write to the connection."""
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """True once the connection ends."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Close if the answer failed; `on_response_complete` ends one that is complete."""
+        if not self._cycle.response_complete:
+            self._transport.close()

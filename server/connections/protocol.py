@@ -16,8 +16,7 @@ from typing import ClassVar, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from qguide.server.connections.last_answer import LastAnswer
-from qguide.server.connections.limits import ConnectionTable, network_of
+from qguide.server.connections.limits import ConnectionTable, LastAnswer, network_of
 from qguide.server.connections.parsing_turns import HeldFlow, ParsingTurns
 
 _PIECE_BYTES: Final = 4_096

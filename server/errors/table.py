@@ -40,9 +40,17 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
     UpstreamUnknownModelError,
 )
-from qguide.server.errors.anthropic import OVERLOADED, anthropic_body, speaks_anthropic
-from qguide.server.errors.gemini import gemini_body, speaks_gemini
-from qguide.server.errors.openai import NO_WORDS, UpstreamWords, openai_detail, speaks_openai
+from qguide.server.errors.dialects import (
+    NO_WORDS,
+    OVERLOADED,
+    UpstreamWords,
+    anthropic_body,
+    gemini_body,
+    openai_detail,
+    speaks_anthropic,
+    speaks_gemini,
+    speaks_openai,
+)
 from qguide.server.errors.types import (
     BelowThresholdError,
     BodyTimeoutError,

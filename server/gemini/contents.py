@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qguide.qnet.anthropic_blocks import SIGNATURE, THOUGHTS, arguments_of
+from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
+from qguide.qnet.dialects.shapes import THOUGHTS, Json
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END
 from qguide.server.gemini.schemas import Content, GeminiPart, GeminiResult
-from qguide.server.streaming.events import Json
 
 _RESULT: Final = ("output", "result")
 """Only names in the response of a function whose text is all that it says."""

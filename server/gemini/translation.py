@@ -2,18 +2,15 @@
 
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from qguide.qnet.anthropic_blocks import INVALID_JSON, THOUGHTS
+from qguide.qnet.dialects.messages_answers import read_call
+from qguide.qnet.dialects.shapes import Json, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.qnet.openai_messages import wire_message
-from qguide.qnet.types import Candidate, spent_on
 from qguide.server.allowlist.parameters import without_effect
-from qguide.server.anthropic.history import input_of
-from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
-from qguide.server.chat.translation import finish_reason_of, guidance_of
+from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
 from qguide.server.gemini.contents import chat_turns, signature_of
 from qguide.server.gemini.schemas import (
     CallingConfig,
@@ -22,8 +19,7 @@ from qguide.server.gemini.schemas import (
     GenerateContentRequest,
     GenerationConfig,
 )
-from qguide.server.guidance.step_types import GuidedStepResult
-from qguide.server.streaming.events import Json
+from qguide.server.streaming.events import event
 
 CALLED_HERE: Final = {
     "stop": "generationConfig.stopSequences",
@@ -176,57 +172,87 @@ def _response_format(config: GenerationConfig) -> Json | None:
     return {"type": "json_object"} if config.response_mime_type == _JSON else None
 
 
-def content_of(taken: GuidedStepResult, asked: Asked, options: GuidanceOptions) -> Json:
+def content_of(completion: Json, asked: Asked) -> Json:
     """The response body: Gemini's answer, extended by `qguide`."""
-    decision = taken.decision
-    chosen = decision.candidates[decision.chosen]
-    guidance = guidance_of(taken, options, [decision.chosen])
-    parts, unparsed = _parts_of(chosen, thinks=asked.thinks)
+    choice, guidance = completion["choices"][0], completion["qguide"]
+    parts, unparsed = _parts_of(choice["message"], thinks=asked.thinks)
     guidance["warnings"] += [*asked.warnings, *unparsed]
-    reason = _FINISH_REASONS.get(finish_reason_of(chosen), "STOP")
+    reason = _FINISH_REASONS.get(choice["finish_reason"], "STOP")
     content = {"role": "model", "parts": parts}
     return {
         "candidates": [{"content": content, "finishReason": reason, "index": 0}],
-        "usageMetadata": _usage(taken),
-        "modelVersion": taken.policy,
+        "usageMetadata": _usage(completion["usage"]),
+        "modelVersion": completion["model"],
         "responseId": uuid.uuid4().hex,
         "qguide": guidance,
     }
 
 
-def _parts_of(candidate: Candidate, *, thinks: bool) -> tuple[list[Json], list[str]]:
-    """Parts of the chosen candidate, and warnings of calls whose arguments are not an object."""
-    message, wire = candidate.message, wire_message(candidate.message)
+def _parts_of(message: Json, *, thinks: bool) -> tuple[list[Json], list[str]]:
+    """Parts of a reply, and warnings of calls whose arguments are not an object."""
     parts: list[Json] = []
-    fields = [name for name in THOUGHTS if isinstance(wire.get(name), str) and wire[name]]
-    if thinks and fields:  # upstreams with both fields say the same in both
-        signature = signature_of(fields[0])
-        parts.append({"text": wire[fields[0]], "thought": True, "thoughtSignature": signature})
-    refusal = wire.get("refusal")
-    if text := message.content or (refusal if isinstance(refusal, str) else ""):
+    if thinks and (thoughts := thoughts_in(message)):
+        field, said = thoughts
+        signature = signature_of(field)
+        parts.append({"text": said, "thought": True, "thoughtSignature": signature})
+    refusal = message.get("refusal")
+    if text := message.get("content") or (refusal if isinstance(refusal, str) else ""):
         parts.append({"text": text})
-    unparsed = []
-    for call in message.tool_calls:
-        read, is_object = input_of(call.arguments)
-        if not is_object:
-            unparsed.append(
-                f"the arguments of the call of {call.name!r} are not a JSON object; its args have "
-                f"them as the text {INVALID_JSON}"
-            )
-        called = call.id or f"call_{uuid.uuid4().hex}"
-        parts.append({"functionCall": {"id": called, "name": call.name, "args": read}})
-    return parts, unparsed
+    warnings = []
+    for call in calls_in(message):
+        name, given, warning = read_call(call, "args")
+        warnings += warning
+        parts.append({"functionCall": {"id": call["id"], "name": name, "args": given}})
+    return parts, warnings
 
 
-def _usage(taken: GuidedStepResult) -> Json:
+def _usage(usage: Json) -> Json:
     """Tokens of all candidates; Gemini counts thoughts apart from the candidates'."""
-    usage = taken.decision.usage
-    details = spent_on(taken.decision.candidates).completion_details
-    thoughts = int(details.get("reasoning_tokens") or 0)
+    thoughts = int(usage.get("completion_tokens_details", {}).get("reasoning_tokens") or 0)
     return {
-        "promptTokenCount": usage.prompt_tokens,
-        "cachedContentTokenCount": usage.cached_prompt_tokens,
-        "candidatesTokenCount": usage.completion_tokens - thoughts,
+        "promptTokenCount": usage["prompt_tokens"],
+        "cachedContentTokenCount": usage["prompt_tokens_details"]["cached_tokens"],
+        "candidatesTokenCount": usage["completion_tokens"] - thoughts,
         "thoughtsTokenCount": thoughts,
-        "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
+        "totalTokenCount": usage["total_tokens"],
     }
+
+
+_NOTHING: Final = b"\n\n"
+"""The end of an event without data. Google's client for Python takes a comment for broken JSON."""
+
+
+class ContentWriter:
+    """Empty events, then the chosen candidate in pieces; implements `EventWriter`."""
+
+    def waiting(self) -> Iterable[bytes]:
+        """An empty event, which clients skip."""
+        return (_NOTHING,)
+
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """Answers with one piece each; the last one has the usage and the guidance."""
+        for one in chunks_of(answer):
+            yield event(one)
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error in place of an answer."""
+        return (event(error),)
+
+
+def chunks_of(answer: Json) -> Iterator[Json]:
+    """The answers of a stream, which together are the whole answer. Pure."""
+    [candidate] = answer["candidates"]
+    same = {name: answer[name] for name in ("modelVersion", "responseId")}
+    for part in candidate["content"]["parts"]:
+        for piece in _pieces(part):
+            content = {"role": "model", "parts": [piece]}
+            yield {"candidates": [{"content": content, "index": candidate["index"]}], **same}
+    yield answer | {"candidates": [candidate | {"content": {"role": "model", "parts": []}}]}
+
+
+def _pieces(part: Json) -> Iterator[Json]:
+    if "text" not in part:
+        yield part
+        return
+    for piece in pieces_of(part["text"]):
+        yield part | {"text": piece}

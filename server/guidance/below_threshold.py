@@ -6,12 +6,12 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.records import ThresholdActionRow
 from qguide.server.errors.types import BelowThresholdError
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.thresholds import ThresholdSettings
 
 
 def threshold_settings(
-    thresholds: Mapping[str, ThresholdSettings], q_model: QModelLease
+    thresholds: Mapping[str, ThresholdSettings], q_model: ServedQModel
 ) -> ThresholdSettings | None:
     """The threshold of a Q model: of its version, or of all versions with its name."""
     if q_model.ranks:
@@ -57,7 +57,7 @@ def action_rows(decision: Decision, policies: Sequence[str]) -> tuple[ThresholdA
     )
 
 
-def require_not_stopped(decision: Decision, q_model: QModelLease) -> None:
+def require_not_stopped(decision: Decision, q_model: ServedQModel) -> None:
     """Refuse to answer with a candidate where the operator's threshold says so."""
     below = decision.below_threshold
     if below is None or not below.stopped:

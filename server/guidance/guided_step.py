@@ -15,14 +15,12 @@ from qguide.qnet.errors import (
     InvalidRequestError,
     UnknownModelError,
 )
-from qguide.qnet.policies.session import SessionPolicy
+from qguide.qnet.policies.upstream_context import SessionPolicy
 from qguide.qnet.support.concurrency import one_group
-from qguide.qnet.types import AsyncScorer, Policy, ScoreRequest, ScoreResult
+from qguide.qnet.types import Policy, Sampling
 from qguide.server.context.request_context import upstream_session
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance import learning_step
-from qguide.server.guidance.adaptive import comparable, previous_q
 from qguide.server.guidance.below_threshold import (
     action_policies,
     action_rows,
@@ -30,17 +28,16 @@ from qguide.server.guidance.below_threshold import (
     threshold_of,
     threshold_settings,
 )
-from qguide.server.guidance.domain import DomainScorer, domain_of
-from qguide.server.guidance.long_history import (
-    STEP,
-    LongHistoryScorer,
+from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
+from qguide.server.guidance.options import (
+    domain_of,
     fallback_of,
+    is_adaptive,
     long_history_mode,
-    too_long_to_draw,
+    previous_q,
+    selection_rule,
 )
-from qguide.server.guidance.read_ahead import reading_ahead
-from qguide.server.guidance.readable_view import ViewScorer
-from qguide.server.guidance.selection import selection_rule
+from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
@@ -49,8 +46,9 @@ from qguide.server.observability.genai import record_draw, record_q_values, reco
 from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import Models
+from qguide.server.q_models.lease import QModelLease
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
@@ -93,89 +91,53 @@ class GuidedStepService:
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
-        wanted = asked.options.adaptive
         self.check_num_candidates(asked.num_candidates)
         asked = await self._in_episode(asked)
-        options = asked.options
+        episode_id = asked.options.episode_id
         episode = await self.episodes.begin_step(
-            options.episode_id, outcome=self.outcome, strict=not asked.agent_session
+            episode_id, outcome=self.outcome, strict=not asked.agent_session
         )
-        play = await learning_step.play_of(asked, episode, self.learning)
+        play = await play_of(asked, episode, self.learning)
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
-        with self._held(asked, play) as q_model:
-            asked = self._guidable(asked, q_model)
-            asked = learning_step.exploring(asked, play)
-            asked = comparable(asked, q_model, adaptive_wanted=bool(wanted))
-            asked = await self._fitting(asked, q_model)
-            asked, warnings = self._with_a_choice(asked)
-            threshold = self._threshold(asked, q_model)
-            guidance = replace(
-                self._guidance(asked, episode, q_model), threshold=threshold_of(threshold)
-            )
-            perturbation = self._perturbation(asked)
+        with self._held(asked, play) as held:
+            plan = await self._plan(asked, episode, play, held)
             record_draw(
                 self.metrics.tracing,
                 model=asked.policy.upstream_model or asked.policy.name,
-                num_candidates=guidance.num_candidates,
-                sampling=asked.sampling,
-                episode_id=options.episode_id,
+                num_candidates=plan.guidance.num_candidates,
+                sampling=plan.guidance.sampling,
+                episode_id=episode_id,
             )
-            with one_group(), self._reading(asked, q_model, guidance) as scorer:
+            with one_group(), self._reading(asked, plan):
                 decision = await guide(
                     asked.history,
-                    self._policy(asked),
-                    scorer,
-                    guidance,
-                    perturbation=perturbation,
-                    escalation=self._escalation(asked, threshold),
+                    self._policy(asked.policy, episode_id),
+                    plan.scorer,
+                    plan.guidance,
+                    perturbation=plan.perturbation,
+                    escalation=plan.escalation,
                     deadline=self.deadline,
                 )
-            decision = replace(decision, warnings=(*warnings, *decision.warnings))
-            self._measure(decision, q_model.id)
-        total_ms = (perf_counter() - started) * 1e3
+            decision = replace(decision, warnings=(*plan.warnings, *decision.warnings))
+            self._measure(decision, held.id)
         taken = GuidedStepResult(
             decision,
             asked.policy.name,
-            q_model.name,
-            q_model.version,
-            total_ms,
-            episode_id=options.episode_id,
-            judge=q_model.judge is not None,
-            action_policies=action_policies(decision, threshold, asked.policy.name),
+            held.name,
+            held.model.version,
+            (perf_counter() - started) * 1e3,
+            episode_id=episode_id,
+            judge=held.model.judge is not None,
+            action_policies=action_policies(decision, plan.threshold, asked.policy.name),
         )
-        if self.learning is not None and (asked.no_q_model or play.q_model):
-            self.learning.spent(
-                play, extra_of(decision, learning_step.prices_of(asked, self.settings))
-            )
-        await self._remember(asked, taken, q_model, play)
-        require_not_stopped(decision, q_model)
+        if self.learning is not None and (held.model.refusal or play.q_model):
+            self.learning.spent(play, extra_of(decision, prices_of(asked, self.settings)))
+        await self._remember(asked, plan, taken, held, play)
+        require_not_stopped(decision, held.model)
         return taken
 
-    def _held(self, asked: GuidedStepRequest, play: Play) -> AbstractContextManager[QModelLease]:
-        """The Q model of the step, held until its end."""
-        episode_id = asked.options.episode_id
-        if play.q_model is not None:
-            return self.models.q_models.lease(play.q_model, episode_id=episode_id)
-        wanted = self.models.q_model_for(asked.policy, asked.options.q_model)
-        return self.models.q_models.hold(wanted, episode_id=episode_id)
-
-    def _reading(
-        self, asked: GuidedStepRequest, q_model: QModelLease, guidance: Guidance
-    ) -> AbstractContextManager[AsyncScorer]:
-        """The Q model as it reads this history, which it may begin to read during the block.
-
-        A policy in this process draws on the same device, so only an upstream leaves it idle.
-        """
-        scorer = self._scorer(asked, q_model)
-        draws_elsewhere = asked.policy.upstream_model is not None
-        scores = guidance.num_candidates > 1 or guidance.always_score
-        if not (self.settings.read_ahead and draws_elsewhere and scores) or asked.blind:
-            return nullcontext(scorer)
-        history = asked.view.history if asked.view else asked.history
-        return reading_ahead(q_model, history, scorer, self.metrics)
-
     async def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
-        """The request with its episode, and with adaptive M where the operator wants it there.
+        """The request with its episode.
 
         Agents ask for titles and summaries of their sessions, too: without tools, which is no step.
         """
@@ -186,126 +148,144 @@ class GuidedStepService:
             session = ""
         elif session:
             episode_id = await self.episodes.current(session)
-        adaptive = options.adaptive
-        if adaptive is None:
-            adaptive = self.settings.adaptive and episode_id is not None
-        settled = {"episode_id": episode_id, "adaptive": adaptive}
-        return replace(asked, options=options.model_copy(update=settled), agent_session=session)
+        options = options.model_copy(update={"episode_id": episode_id})
+        return replace(asked, options=options, agent_session=session)
 
-    async def _fitting(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
-        """The request, blind if its history cannot be scored in any way that is allowed."""
-        if asked.blind:
-            return asked
+    def _held(self, asked: GuidedStepRequest, play: Play) -> AbstractContextManager[QModelLease]:
+        """The Q model of the step, held until its end."""
+        episode_id = asked.options.episode_id
+        if play.q_model is not None:
+            return self.models.q_models.lease(play.q_model, episode_id=episode_id)
+        wanted = self.models.q_model_for(asked.policy, asked.options.q_model)
+        return self.models.q_models.hold(wanted, episode_id=episode_id)
+
+    async def _plan(
+        self, asked: GuidedStepRequest, episode: Episode | None, play: Play, held: QModelLease
+    ) -> "_Plan":
+        """Decide what is known before anything is drawn; the first error is the caller's."""
+        options, q_model = asked.options, held.model
+        obstacle = await self._obstacle(asked, q_model)
+        adaptive = is_adaptive(options, q_model, in_episodes=self.settings.adaptive)
+        # Where there is no Q model, learning may choose at random, or watch another version choose.
+        learns = bool(q_model.refusal) and asked.num_candidates > asked.n
+        explore = play.explore if learns and not play.spent else None
+        watched = learns and not play.spent and play.shadow is not None
+        chooses = obstacle is None or explore is not None or watched
+        num_candidates, sampling, warnings = self._with_a_choice(asked, chooses=chooses)
+        if learns and play.spent:  # only what the agent asked for is drawn
+            said = f"the budget of learning ({play.spent}) is spent, so {asked.n} drawn"
+            warnings = (*warnings, said)
+        before = previous_q(options, asked.history, episode, q_model.id) if adaptive else None
+        rule = selection_rule(options, self.settings, q_model, prior=options.prior)
+        threshold = None
+        if obstacle is None and num_candidates > 1:  # single draws are what guided ones must beat
+            threshold = threshold_settings(self.settings.thresholds, q_model)
+        domain = domain_of(q_model, options.out_of_domain, self.settings)
+        long_history = long_history_mode(asked, self.settings)
+        return _Plan(
+            guidance=Guidance(
+                num_candidates=num_candidates if chooses else asked.n,
+                sampling=sampling,
+                rise_over=before if obstacle is None else None,
+                batch=self.settings.adaptive_batch,
+                at_least=asked.n,
+                always_score=adaptive or obstacle is not None,
+                fallback="first" if obstacle else fallback_of(asked, self.settings),
+                too_long="first" if obstacle else self._too_long(asked),
+                selection=rule.selection,
+                tau=rule.tau,
+                prior=rule.prior,
+                explore=explore,
+                greedy_weight=rule.greedy_weight,
+                threshold=threshold_of(threshold),
+            ),
+            scorer=StepScorer(
+                held,
+                self.metrics,
+                obstacle=obstacle,
+                view=asked.view,
+                domain=domain,
+                long_history=long_history,
+            ),
+            perturbation=self._perturbation(asked, chooses=chooses),
+            threshold=threshold,
+            escalation=self._escalation(asked, threshold),
+            has_domain=domain is not None,
+            is_blind=obstacle is not None,
+            warnings=warnings,
+        )
+
+    async def _obstacle(
+        self, asked: GuidedStepRequest, q_model: ServedQModel
+    ) -> InvalidRequestError | None:
+        """Reason why no candidate can be judged for this history; None if they can.
+
+        It is raised where the caller or the operator wants no fallback, before anything is drawn.
+        """
+        if q_model.refusal:
+            error = UnknownModelError(q_model.refusal)
+            wanted = asked.options.fallback or self.settings.fallback
+            if wanted == "error" and asked.num_candidates > 1:
+                raise error
+            return error
+        if asked.unreadable is not None and asked.view is None:
+            return asked.unreadable
         mode = long_history_mode(asked, self.settings)
-        history = asked.view.history if asked.view else asked.history
-        error = await too_long_to_draw(history, q_model, mode)
-        if error and self._too_long(asked) == "error":
-            raise error
-        return replace(asked, too_long=error)
-
-    def _guidable(self, asked: GuidedStepRequest, q_model: QModelLease) -> GuidedStepRequest:
-        """The request, blind if there is no Q model."""
-        if not q_model.refusal:
-            return asked
-        error = UnknownModelError(q_model.refusal)
-        wanted = asked.options.fallback or self.settings.fallback
-        if wanted == "error" and asked.num_candidates > 1:
-            raise error
-        return replace(asked, no_q_model=error)
+        too_long = await too_long_to_draw(asked.read_history, q_model, mode)
+        if too_long and self._too_long(asked) == "error":
+            raise too_long
+        return too_long
 
     def _too_long(self, asked: GuidedStepRequest) -> Fallback:
         """The answer if a history is too long and no window of it is read."""
         mode = long_history_mode(asked, self.settings)
         return fallback_of(asked, self.settings) if mode == "window" else mode
 
-    def _with_a_choice(self, asked: GuidedStepRequest) -> tuple[GuidedStepRequest, tuple[str, ...]]:
-        """The request so that its candidates can differ, and warnings of what was changed.
+    def _with_a_choice(
+        self, asked: GuidedStepRequest, *, chooses: bool
+    ) -> tuple[int, Sampling, tuple[str, ...]]:
+        """M and the sampling by which candidates can differ, and warnings of what was changed.
 
         At temperature 0 all candidates are equal, and an upstream charges for each of them. Those
         of paraphrases are not, as far as there are any: see `Perturbation.repeats_at`.
         """
+        m, sampling = asked.num_candidates, asked.sampling
         warnings = (*asked.warnings, *(asked.view.warnings if asked.view else ()))
-        greedy = asked.sampling.temperature == 0 and not asked.options.perturb and asked.chooses
-        if not greedy or asked.num_candidates == 1:
-            return asked, warnings
+        if sampling.temperature != 0 or asked.options.perturb or not chooses or m == 1:
+            return m, sampling, warnings
         warmer = self.settings.guidance_temperature
         if not warmer:
             said = f"temperature is 0, at which candidates are equal; {asked.n} drawn"
-            return replace(asked, num_candidates=asked.n), (*warnings, said)
+            return asked.n, sampling, (*warnings, said)
         said = (
             f"temperature is 0, at which candidates are equal; the first was drawn so and the "
             f"others at {warmer:g} (QGUIDE_GUIDANCE_TEMPERATURE)"
         )
-        sampling = replace(asked.sampling, temperature=warmer, first_greedy=True)
-        return replace(asked, sampling=sampling), (*warnings, said)
+        sampling = replace(sampling, temperature=warmer, first_greedy=True)
+        return m, sampling, (*warnings, said)
 
-    def _policy(self, asked: GuidedStepRequest, served: ServedPolicy | None = None) -> Policy:
+    def _reading(self, asked: GuidedStepRequest, plan: "_Plan") -> AbstractContextManager[None]:
+        """The history is read during the block, where an upstream draws and the device is idle."""
+        draws_elsewhere = asked.policy.upstream_model is not None
+        scores = plan.guidance.num_candidates > 1 or plan.guidance.always_score
+        if not (self.settings.read_ahead and draws_elsewhere and scores) or plan.is_blind:
+            return nullcontext()
+        return plan.scorer.reading_ahead(asked.read_history)
+
+    def _policy(self, served: ServedPolicy, episode_id: str | None) -> Policy:
         """The policy; an upstream's router gets its draws, and no judge's requests, by episode."""
-        session = upstream_session(asked.options.episode_id or "")
-        policy = SessionPolicy((served or asked.policy).model, session)
+        policy = SessionPolicy(served.model, upstream_session(episode_id or ""))
         return MeteredPolicy(policy, self.metrics, stage="sample")
-
-    def _threshold(
-        self, asked: GuidedStepRequest, q_model: QModelLease
-    ) -> ThresholdSettings | None:
-        """The threshold of this step; None if one candidate was asked for, or none can be scored.
-
-        Steps with one candidate are what guided ones are compared with.
-        """
-        if asked.blind or asked.num_candidates == 1:
-            return None
-        return threshold_settings(self.settings.thresholds, q_model)
 
     def _escalation(
         self, asked: GuidedStepRequest, threshold: ThresholdSettings | None
     ) -> Policy | None:
         if threshold is None or not threshold.policy:
             return None
-        return self._policy(asked, self.models.find_policy(threshold.policy))
+        escalated = self.models.find_policy(threshold.policy)
+        return self._policy(escalated, asked.options.episode_id)
 
-    def _scorer(self, asked: GuidedStepRequest, q_model: QModelLease) -> AsyncScorer:
-        """The Q model as it reads this history."""
-        if asked.obstacle is not None:
-            return ObstructedScorer(q_model.name, asked.obstacle)
-        scorer: AsyncScorer = LongHistoryScorer(
-            q_model, long_history_mode(asked, self.settings), STEP
-        )
-        if domain := domain_of(q_model, asked.options.out_of_domain, self.settings):
-            scorer = DomainScorer(scorer, domain, self.metrics, q_model.id)
-        return scorer if asked.view is None else ViewScorer(scorer, asked.view)
-
-    def _guidance(
-        self, asked: GuidedStepRequest, episode: Episode | None, q_model: QModelLease
-    ) -> Guidance:
-        options = asked.options
-        blind = asked.blind
-        before = previous_q(options, asked.history, episode, q_model.id)
-        rule = selection_rule(options, self.settings, q_model, prior=options.prior)
-        return Guidance(
-            num_candidates=asked.num_candidates if asked.chooses else asked.n,
-            sampling=asked.sampling,
-            rise_over=None if blind else before,
-            batch=self.settings.adaptive_batch,
-            at_least=asked.n,
-            always_score=bool(options.adaptive) or blind,
-            fallback="first" if blind else fallback_of(asked, self.settings),
-            too_long="first" if blind else self._too_long(asked),
-            selection=rule.selection,
-            tau=rule.tau,
-            prior=rule.prior,
-            explore=asked.explore,
-            greedy_weight=rule.greedy_weight,
-        )
-
-    def _out_of_domain(
-        self, asked: GuidedStepRequest, decision: Decision, q_model: QModelLease
-    ) -> bool | None:
-        """The domain's answer for the record; None where the Q model was not asked, or has none."""
-        known = domain_of(q_model, asked.options.out_of_domain, self.settings) is not None
-        answered = decision.out_of_domain or decision.q_values is not None
-        return decision.out_of_domain if known and answered else None
-
-    def _perturbation(self, asked: GuidedStepRequest) -> Perturbation | None:
+    def _perturbation(self, asked: GuidedStepRequest, *, chooses: bool) -> Perturbation | None:
         if not asked.options.perturb:
             return None
         if self.paraphraser is None:
@@ -314,21 +294,24 @@ class GuidedStepService:
                 "QGUIDE_PARAPHRASER"
             )
         markers = (*self.settings.task_markers, *asked.policy.task_markers)
-        return Perturbation(
-            self.paraphraser,
-            asked.options.task,
-            markers,
-            repeats_at=self.settings.guidance_temperature if asked.chooses else None,
-        )
+        repeats_at = self.settings.guidance_temperature if chooses else None
+        return Perturbation(self.paraphraser, asked.options.task, markers, repeats_at=repeats_at)
 
     async def _remember(
-        self, asked: GuidedStepRequest, taken: GuidedStepResult, q_model: QModelLease, play: Play
+        self,
+        asked: GuidedStepRequest,
+        plan: "_Plan",
+        taken: GuidedStepResult,
+        held: QModelLease,
+        play: Play,
     ) -> None:
-        if asked.options.episode_id is None:
+        if taken.episode_id is None:
             return
-        decision = taken.decision
+        decision, q_model = taken.decision, held.model
         below = decision.below_threshold
-        greedy = asked.sampling.first_is_greedy
+        greedy = plan.guidance.sampling.first_is_greedy
+        # None where the Q model was not asked, or has no domain.
+        known = plan.has_domain and (decision.out_of_domain or decision.q_values is not None)
         offer = Offer(
             at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
@@ -337,26 +320,26 @@ class GuidedStepService:
             policy=asked.policy.name,
             prompt_tokens=decision.usage.prompt_tokens,
             completion_tokens=decision.usage.completion_tokens,
-            cost=step_cost(decision, learning_step.prices_of(asked, self.settings)),
+            cost=step_cost(decision, prices_of(asked, self.settings)),
             counts=Counter(candidate.message.text for candidate in decision.candidates),
             greedy=decision.candidates[0].message.text if greedy else "",
             asked=asked.options.q_model or "",
             reason=decision.reason,
             tau=decision.tau,
             duration_ms=taken.total_ms,
-            judge=q_model.judge is not None,
+            judge=taken.judge,
             ranked=q_model.ranks,
             window=decision.window,
             threshold=below.below if below else None,
             actions=action_rows(decision, taken.action_policies),
-            out_of_domain=self._out_of_domain(asked, decision, q_model),
-            shadow=q_model.shadow,
-            shadowed=await learning_step.shadowed(asked, decision, play, self.settings),
+            out_of_domain=decision.out_of_domain if known else None,
+            shadow=held.shadow.id if held.shadow else "",
+            shadowed=await shadowed(asked, decision, play, self.settings, greedy=greedy),
             arm=play.arm,
-            propensity=None if play.arm is None else learning_step.propensity_of(decision),
+            propensity=None if play.arm is None else propensity_of(decision),
         )
         await self.episodes.end_step(
-            asked.options.episode_id,
+            taken.episode_id,
             asked.history,
             offer,
             candidates=(candidate.message for candidate, _ in decision.scored_candidates),
@@ -382,13 +365,15 @@ class GuidedStepService:
         record_q_values(metrics.tracing, q_values, chosen=decision.chosen, q_model=q_model)
 
 
-class ObstructedScorer:
-    """Stand-in for a Q model where there is none, or where it cannot read the history."""
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Decisions of a step that are made before anything is drawn."""
 
-    def __init__(self, name: str, obstacle: InvalidRequestError) -> None:
-        self.name = name
-        self._obstacle = obstacle
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Raise the obstacle."""
-        raise self._obstacle
+    guidance: Guidance
+    scorer: StepScorer
+    perturbation: Perturbation | None
+    threshold: ThresholdSettings | None
+    escalation: Policy | None
+    has_domain: bool
+    is_blind: bool
+    warnings: tuple[str, ...]

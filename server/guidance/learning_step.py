@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
@@ -17,13 +16,12 @@ from qguide.qnet.types import ScoreRequest
 from qguide.qnet.usage import Prices
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
-from qguide.server.guidance.domain import domain_of, reason_outside
-from qguide.server.guidance.selection import selection_rule
+from qguide.server.guidance.options import domain_of, reason_outside, selection_rule
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
 from qguide.server.messages.history import INSTRUCTING
-from qguide.server.q_models.served import QModelLease, ServedQModel
+from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -39,24 +37,8 @@ async def play_of(
     return await learning.play(asked.options.episode_id, episode, prompt=prompt)
 
 
-def exploring(asked: GuidedStepRequest, play: Play) -> GuidedStepRequest:
-    """The request, of which all candidates are drawn where learning needs them.
-
-    A random one is taken if the step explores, else the likeliest, with a version in the shadow.
-    Once the budget is spent, only what the agent asked for is drawn.
-    """
-    if asked.num_candidates <= asked.n:
-        return asked
-    if asked.no_q_model is None:
-        return asked
-    if play.spent:
-        warning = f"the budget of learning ({play.spent}) is spent, so {asked.n} drawn"
-        return replace(asked, warnings=(*asked.warnings, warning))
-    return replace(asked, explore=play.explore, shadowed=play.shadow is not None)
-
-
 async def shadowed(
-    asked: GuidedStepRequest, decision: Decision, play: Play, settings: Settings
+    asked: GuidedStepRequest, decision: Decision, play: Play, settings: Settings, *, greedy: bool
 ) -> Shadowed | None:
     """The choice of the version in the shadow; None if there is none, or it fails.
 
@@ -69,7 +51,7 @@ async def shadowed(
     actual = prior.likeliest if prior else decision.chosen
     model.hold()
     try:
-        chosen = await _shadow_choice(asked, decision, model, settings)
+        chosen = await _shadow_choice(asked, decision, model, settings, greedy=greedy)
     except Exception as error:  # its message is not logged, because it may hold a prompt
         reason = type(error).__name__
         _log.warning("shadow_failed", shadow=model.id, reason=reason)
@@ -88,19 +70,23 @@ async def shadowed(
 
 
 async def _shadow_choice(
-    asked: GuidedStepRequest, decision: Decision, model: ServedQModel, settings: Settings
+    asked: GuidedStepRequest,
+    decision: Decision,
+    model: ServedQModel,
+    settings: Settings,
+    *,
+    greedy: bool,
 ) -> int | None:
     """Index of the candidate that a version would have chosen; None outside its domain."""
-    lease = QModelLease(model, model.shadow_scorer)
-    history = asked.view.history if asked.view else asked.history
-    domain = domain_of(lease, asked.options.out_of_domain, settings)
+    history = asked.read_history
+    domain = domain_of(model, asked.options.out_of_domain, settings)
     if await reason_outside(domain, history):
         return None
     messages = [candidate.message for candidate in decision.candidates]
     unique = distinct(messages)
     counts = Counter(unique.index)
     logprobs = {one.message: one.logprob for one in decision.candidates}
-    result = await model.shadow_scorer.score(
+    result = await model.score_uncharged(
         ScoreRequest(
             history,
             unique.messages,
@@ -109,13 +95,13 @@ async def _shadow_choice(
             tools=tools_in(asked.sampling.parameters),
         )
     )
-    rule = selection_rule(asked.options, settings, lease, prior=asked.options.prior)
+    rule = selection_rule(asked.options, settings, model, prior=asked.options.prior)
     prior = prior_of(
         messages,
         by=rule.prior,
         logprobs=[one.logprob for one in decision.candidates],
         tokens=[one.completion_tokens for one in decision.candidates],
-        greedy=0 if asked.sampling.first_is_greedy else None,
+        greedy=0 if greedy else None,
         greedy_weight=rule.greedy_weight,
     )
     q_values = [result.q_values[place] for place in unique.index]

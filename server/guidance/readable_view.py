@@ -11,7 +11,7 @@ from typing import Final
 
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END
-from qguide.qnet.types import AsyncScorer, History, Message, ScoreRequest, ScoreResult
+from qguide.qnet.types import History, Message
 from qguide.server.messages.history import INSTRUCTING, check_readable
 
 _SHOWN_CHARACTERS: Final = 40
@@ -35,21 +35,6 @@ class ReadableView:
         if not self.prefill or message.content.startswith(self.prefill):
             return message
         return replace(message, content=self.prefill + message.content, wire=None)
-
-
-class ViewScorer:
-    """Scores candidates after a view of the history in place of the history itself."""
-
-    def __init__(self, scorer: AsyncScorer, view: ReadableView) -> None:
-        self.name = scorer.name
-        self._scorer = scorer
-        self._view = view
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score the candidates; one Q each, in the request's order."""
-        candidates = tuple(self._view.candidate(message) for message in request.candidates)
-        viewed = replace(request, history=self._view.history, candidates=candidates)
-        return await self._scorer.score(viewed)
 
 
 def readable_view(

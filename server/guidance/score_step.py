@@ -15,9 +15,14 @@ from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qguide.qnet.usage import JudgeUsage
 from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance.domain import domain_of, reason_outside
-from qguide.server.guidance.long_history import SCORE, Choices, LongHistoryScorer
-from qguide.server.guidance.selection import SelectionOptions, SelectionRule, selection_rule
+from qguide.server.guidance.options import (
+    SelectionOptions,
+    SelectionRule,
+    domain_of,
+    reason_outside,
+    selection_rule,
+)
+from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
 from qguide.server.learning.service import Learning
 from qguide.server.messages.history import (
     TriedCandidates,
@@ -29,7 +34,8 @@ from qguide.server.messages.schemas import CandidateMessage, ChatMessage, ScoreI
 from qguide.server.observability.genai import record_q_values
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.served import QModelLease, ServedQModel
+from qguide.server.q_models.lease import QModelLease
+from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 
 
@@ -215,13 +221,15 @@ class ScoringService:
         """
         rule = _rule(candidates, selection, self.settings, q_model)
         unique = _to_score(candidates)
-        domain = domain_of(q_model, selection.out_of_domain if selection else None, self.settings)
+        domain = domain_of(
+            q_model.model, selection.out_of_domain if selection else None, self.settings
+        )
         outside = await reason_outside(domain, history)
         choices = SCORE if long_history else Choices()
-        scorer = LongHistoryScorer(q_model, long_history or "error", choices)
         asked = perf_counter()
         async with self.deadline.enforce(SCORING):
-            result = await scorer.score(_request(history, candidates, unique))
+            request = _request(history, candidates, unique)
+            result = await score_in_window(q_model, request, long_history or "error", choices)
         score_s = perf_counter() - asked
         self.metrics.candidates.observe(len(unique.messages))
         if result.window is not None:
@@ -269,7 +277,7 @@ def _rule(
     """The rule of the choice; None is by Q alone."""
     if selection is None:
         return None
-    rule = selection_rule(selection, settings, q_model)
+    rule = selection_rule(selection, settings, q_model.model)
     asked = selection.selection == "posterior" or selection.tau is not None
     if asked and rule.selection == "posterior" and not candidates.drawn:
         raise InvalidRequestError(
@@ -322,9 +330,9 @@ def _offer(
         reason=scored.reason,
         tau=scored.tau,
         duration_ms=scored.score_ms,
-        judge=q_model.judge is not None,
-        ranked=q_model.ranks,
+        judge=q_model.model.judge is not None,
+        ranked=q_model.model.ranks,
         window=scored.window,
         out_of_domain=scored.out_of_domain,
-        shadow=q_model.shadow,
+        shadow=q_model.shadow.id if q_model.shadow else "",
     )

@@ -3,12 +3,7 @@
 from dataclasses import dataclass
 
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.errors import (
-    HistoryTooLongError,
-    InvalidRequestError,
-    MalformedHistoryError,
-    UnknownModelError,
-)
+from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.types import History, Sampling
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.messages.schemas import StepOptions
@@ -26,10 +21,6 @@ class GuidedStepRequest:
             can.
         view: what Q models can read of such a history; None if they can read nothing of it.
         warnings: what could not be passed on to the policy, and why.
-        too_long: the history is too long for the Q model, and so is every window that may be read.
-        no_q_model: no Q model is named, and why.
-        explore: see `qguide.qnet.decision.decide.Guidance`.
-        shadowed: all candidates are drawn for a version in the shadow, whatever is chosen.
         agent_session: the session that the body names (`prompt_cache_key`), "" for none; once the
             step is in an episode, the session that named it.
     """
@@ -43,10 +34,6 @@ class GuidedStepRequest:
     unreadable: MalformedHistoryError | None = None
     view: ReadableView | None = None
     warnings: tuple[str, ...] = ()
-    too_long: HistoryTooLongError | None = None
-    no_q_model: UnknownModelError | None = None
-    explore: int | None = None
-    shadowed: bool = False
     agent_session: str = ""
 
     @property
@@ -56,20 +43,9 @@ class GuidedStepRequest:
         return bool(given.get("tools") or given.get("functions"))
 
     @property
-    def obstacle(self) -> InvalidRequestError | None:
-        """Reason why no candidate can be judged for this history; None if they can."""
-        unreadable = self.unreadable if self.view is None else None
-        return self.no_q_model or self.too_long or unreadable
-
-    @property
-    def blind(self) -> bool:
-        """True if no Q model can judge candidates for this history."""
-        return self.obstacle is not None
-
-    @property
-    def chooses(self) -> bool:
-        """True if something chooses among several candidates."""
-        return not self.blind or self.explore is not None or self.shadowed
+    def read_history(self) -> History:
+        """The history as Q models read it."""
+        return self.view.history if self.view else self.history
 
 
 @dataclass(frozen=True, slots=True)

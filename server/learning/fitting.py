@@ -18,14 +18,12 @@ from threading import Event
 from typing import Final
 
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.models.licence import Licence
-from qguide.qnet.models.manifest import read_manifest
+from qguide.qnet.models.manifest import Licence, read_manifest
 from qguide.server.episodes.recorder import TREES
 from qguide.server.learning import limited_process
 from qguide.server.learning.lines import FitLine
 from qguide.server.learning.progress import Progress
-from qguide.server.upstreams.child_environment import child_environment
-from qguide.server.upstreams.managed_process import ManagedProcess
+from qguide.server.upstreams.managed_process import ManagedProcess, child_environment
 
 KEPT_VERSIONS: Final = 5
 _NAME: Final = "learned"

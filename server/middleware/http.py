@@ -14,7 +14,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.server.context.request_context import Account, open_account
-from qguide.server.errors.anthropic import REQUEST_ID_HEADER, speaks_anthropic
+from qguide.server.errors.dialects import REQUEST_ID_HEADER, speaks_anthropic
 from qguide.server.errors.table import error_event, known_error_response, unknown_error_response
 from qguide.server.errors.types import DrainingError
 from qguide.server.observability.metrics import Metrics

@@ -19,7 +19,7 @@ from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.policies.session import HEADER
+from qguide.qnet.policies.upstream_context import HEADER
 from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.errors.table import known_error_response
 from qguide.server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS

@@ -1,6 +1,6 @@
 """Tracing, timing and token accounting of draws and scores, including those of failed steps."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -8,12 +8,10 @@ from typing import Literal
 
 from qguide.qnet.policies.usage_ledger import collect_usage
 from qguide.qnet.types import (
-    AsyncScorer,
     Candidate,
     History,
     Policy,
     Sampling,
-    ScoreRequest,
     ScoreResult,
     spent_on,
 )
@@ -54,29 +52,20 @@ class MeteredPolicy:
             self._metrics.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
 
 
-class MeteredScorer:
-    """A scorer whose requests are traced, timed and charged, including those that fail."""
-
-    def __init__(self, scorer: AsyncScorer, metrics: Metrics, *, q_model: str) -> None:
-        self.name = scorer.name
-        self._scorer = scorer
-        self._metrics = metrics
-        self._q_model = q_model
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score candidates, measuring the time including waits."""
-        with _measured("score", self._metrics), collect_usage() as unanswered:
-            try:
-                result = await self._scorer.score(request)
-            except BaseException:  # including the cancellation when the client disconnects
-                spent = total_of(unanswered)
-                computed = spent.prompt_tokens + spent.completion_tokens
-                self._metrics.count_scored(self._q_model, computed=computed, cached=0)
-                raise
-        self._metrics.count_scored(
-            self._q_model, computed=result.computed_tokens, cached=result.cached_tokens
-        )
-        return result
+async def metered_score(
+    scoring: Awaitable[ScoreResult], metrics: Metrics, q_model: str
+) -> ScoreResult:
+    """A score that is traced, timed including waits, and charged, even if it fails."""
+    with _measured("score", metrics), collect_usage() as unanswered:
+        try:
+            result = await scoring
+        except BaseException:  # including the cancellation when the client disconnects
+            spent = total_of(unanswered)
+            computed = spent.prompt_tokens + spent.completion_tokens
+            metrics.count_scored(q_model, computed=computed, cached=0)
+            raise
+    metrics.count_scored(q_model, computed=result.computed_tokens, cached=result.cached_tokens)
+    return result
 
 
 def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.policies.trace_context import in_trace
+from qguide.qnet.policies.upstream_context import in_trace
 from qguide.qnet.support.extras import install
 
 if TYPE_CHECKING:

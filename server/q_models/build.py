@@ -33,9 +33,8 @@ from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
 from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
+from qguide.server.q_models.checks import check_thresholds, require_licence
 from qguide.server.q_models.judge import build_judge, check_judges, is_judge
-from qguide.server.q_models.licence import require_licence
-from qguide.server.q_models.no_q_model import build_no_q_model, unguided_policies
 from qguide.server.q_models.policies import (
     ServedPolicy,
     build_paraphraser,
@@ -44,13 +43,16 @@ from qguide.server.q_models.policies import (
     named_policy,
     stand_in,
 )
-from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
-from qguide.server.q_models.remote_classifier import build_classify_source
-from qguide.server.q_models.rules import RuleQModel, put_before
+from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.remote_sources import (
+    build_classify_source,
+    build_vllm_scorer_source,
+    check_servers,
+    server_of,
+)
 from qguide.server.q_models.score_cache import ScoreCache
-from qguide.server.q_models.served import ServedQModel, source_of
-from qguide.server.q_models.thresholds import check_thresholds
-from qguide.server.q_models.vllm_trunk import build_vllm_scorer_source, check_servers, server_of
+from qguide.server.q_models.served import Runtime, ServedQModel, source_of
+from qguide.server.q_models.without_model import RuleQModel, build_no_q_model, unguided_policies
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings, UnknownModels
 from qguide.server.upstreams.build import check_policies
@@ -297,10 +299,10 @@ def _configured_q_model(
         model = _configured_q_model(
             settings, runtime, upstreams, behind, name=name, version=version
         )
-        put_before(rules, model)
+        model.put_behind(rules)
         return model
     if source == NONE:
-        return build_no_q_model(settings, name=name, version=version)
+        return build_no_q_model(settings, runtime, name=name, version=version)
     if not is_judge(source):
         return open_q_model(settings, runtime, source, name=name, version=version)
     policies = [upstream.model for upstream in upstreams]

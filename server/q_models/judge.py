@@ -13,12 +13,9 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.judge import Judge
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.types import ScoreRequest
-from qguide.server.observability.metered import MeteredScorer
+from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.q_models.aliases import join, plain_name
-from qguide.server.q_models.registry import Runtime
-from qguide.server.q_models.score_cache import CachedScorer
-from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.served import Runtime, ServedQModel
 
 JUDGE: Final = "judge:"
 VERSION: Final = "judge-"
@@ -29,17 +26,13 @@ class JudgeQModel(ServedQModel):
     """A judge as one version of a Q model; its upstream is closed with the other upstreams."""
 
     def __init__(self, name: str, version: str, judge: Judge, runtime: Runtime) -> None:
-        super().__init__(name, version, "judge", judge=judge.settings)
+        super().__init__(
+            name, version, "judge", runtime, judge=judge.settings, content=judge.digest
+        )
         self.model = judge.model
         self.context = judge.context
         self._judge = judge
         self.settings = judge.settings
-        self._metrics = runtime.metrics
-        self.shadow_scorer = judge
-        self.scorer = judge
-        if runtime.score_cache:
-            self.scorer = CachedScorer(judge, runtime.score_cache, content=judge.digest)
-        self.scorer = MeteredScorer(self.scorer, runtime.metrics, q_model=self.id)
         runtime.metrics.start_series(self.id)
         runtime.metrics.start_judge_series(self.id)
 
@@ -47,12 +40,12 @@ class JudgeQModel(ServedQModel):
         """Estimated tokens of a request; None without a `context` in the settings."""
         return self._judge.size(request)
 
-    def close(self) -> None:
-        """Do nothing: it runs no thread."""
+    async def _score(self, request: ScoreRequest) -> ScoreResult:
+        return await self._judge.score(request)
 
     def _close_retired(self) -> None:
-        self._metrics.remove_series(self.id)
-        self._metrics.remove_judge_series(self.id)
+        super()._close_retired()
+        self._runtime.metrics.remove_judge_series(self.id)
 
 
 def is_judge(source: str) -> bool:

@@ -16,51 +16,82 @@ from structlog.contextvars import bound_contextvars
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.device_worker import BatchRun
-from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
-from qguide.qnet.device.read_ahead import ReadAhead
-from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ScoringWorker
+from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.policies.usage_ledger import record_usage
 from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.qnet.types import History, Message, ScoreRequest
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.context.request_context import name_episode
-from qguide.server.observability.metered import MeteredScorer
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
-from qguide.server.q_models.lazy_scorer import LazyScorer
-from qguide.server.q_models.score_cache import CachedScorer, ScoreCache
-from qguide.server.q_models.served import QModelLease, ServedQModel, Source
-from qguide.server.q_models.shadow import ShadowedScorer, ShadowScoring
-from qguide.server.redis.client import RedisLink
+from qguide.server.q_models.lease import QModelLease, ShadowScoring
+from qguide.server.q_models.served import Runtime, ServedQModel, Source
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Renderer
+from typing import Any
+
+from qguide.qnet.sliced_scorer import CacheUse
+from qguide.qnet.types import Slices
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
-    """Threads, metrics and caches that all Q models share.
+class LazyScorer(CachingScorer):
+    """A scorer that is built at its first use, and built, used and closed on one thread.
 
     Attributes:
-        thread: the device thread, which runs everything that does not wait on a network.
-        shadow_thread: thread for shadow scoring, so that slow shadows delay no request.
-        timeout_s: limit for scoring, including waits.
-        max_waiting: maximum queue length of the thread of a Q model that has its own.
-        redis: None if not configured.
-        score_cache: None disables caching of scores.
+        cached: cache statistics at the last `look`; readable from any thread.
     """
 
-    thread: DeviceThread
-    shadow_thread: DeviceThread
-    metrics: Metrics
-    max_batch: int
-    timeout_s: float
-    max_waiting: int = DEFAULT_MAX_WAITING
-    max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
-    redis: RedisLink | None = None
-    score_cache: ScoreCache | None = None
+    def __init__(self, name: str, build: Callable[[], CachingScorer]) -> None:
+        self.name = name
+        self.cached = CacheUse()
+        self._build: Callable[[], CachingScorer] | None = build
+        self._scorer: CachingScorer | None = None
+
+    def open(self) -> int | None:
+        """Build the scorer if necessary; returns its context length."""
+        self.reads_ahead = self._opened().reads_ahead
+        return self._opened().context
+
+    def prepare(self, request: ScoreRequest) -> Any:
+        """Prepare a request for `slices`; unchanged until the scorer is built."""
+        return request if self._scorer is None else self._scorer.prepare(request)
+
+    def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
+        """Score prepared requests in slices; the first call builds the scorer."""
+        scorer = self._opened()
+        return scorer.slices(
+            [scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared]
+        )
+
+    def prepare_history(self, request: ScoreRequest) -> Any:
+        """The tokens of a request's history; None before the scorer is built."""
+        return None if self._scorer is None else self._scorer.prepare_history(request)
+
+    def read_ahead(self, prepared: Any, *, begin: Callable[[int], None]) -> Iterator[None]:
+        """Read a history into the scorer's cache, pass by pass."""
+        if self._scorer is not None:  # it may have been closed meanwhile
+            yield from self._scorer.read_ahead(prepared, begin=begin)
+
+    def look(self) -> int:
+        """Update `cached`; returns the number of histories evicted since the last call."""
+        before, self.cached = self.cached.evictions, self._opened().cache
+        return self.cached.evictions - before
+
+    def close(self) -> None:
+        """Free cache and connections, and the weights unless they are shared."""
+        if self._scorer is not None:
+            self._scorer.close()
+        self._scorer = self._build = None
+        self.reads_ahead = False
+
+    def _opened(self) -> CachingScorer:
+        if self._scorer is None:
+            assert self._build is not None, "scoring with a closed Q model"
+            self._scorer = self._build()
+        return self._scorer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +121,31 @@ class QModel(ServedQModel):
     """One version of a Q model whose scorers run on threads; owned by the event loop."""
 
     def __init__(self, name: str, version: str, origin: ScorerSource, runtime: Runtime) -> None:
+        manifest = origin.manifest
         super().__init__(
-            name, version, origin.source, manifest=origin.manifest, domain=origin.domain
+            name,
+            version,
+            origin.source,
+            runtime,
+            manifest=manifest,
+            domain=origin.domain,
+            content=f"{manifest.model_dump_json()} {origin.precision}" if manifest else "",
         )
         self._renderer = origin.renderer
-        self._runtime = runtime
         self._own_thread = origin.own_thread
         self._thread = (
             DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
         )
         self._resident = LazyScorer(name, origin.build)
         self._shadow_resident = LazyScorer(name, origin.build)
-        self._scoring = self._worker(self._resident, self._thread)
-        self.scorer = self._scoring
-        if runtime.score_cache and origin.manifest:
-            content = f"{origin.manifest.model_dump_json()} {origin.precision}"
-            self.scorer = CachedScorer(self.scorer, runtime.score_cache, content=content)
-        self.scorer = MeteredScorer(self.scorer, runtime.metrics, q_model=self.id)
-        self.shadow_scorer = self._worker(self._shadow_resident, runtime.shadow_thread)
+        self._worker = self._worker_of(self._resident, self._thread)
+        self._shadow_worker = self._worker_of(self._shadow_resident, runtime.shadow_thread)
+
+    async def _score(self, request: ScoreRequest) -> ScoreResult:
+        return await self._worker.score(request)
+
+    async def _score_apart(self, request: ScoreRequest) -> ScoreResult:
+        return await self._shadow_worker.score(request)
 
     @property
     def healthy(self) -> bool:
@@ -122,7 +160,7 @@ class QModel(ServedQModel):
     @property
     def cached_bytes(self) -> int:
         """Keys and values that it keeps between requests."""
-        return self._resident.cache.nbytes
+        return self._resident.cached.nbytes
 
     async def count_tokens(self, history: History) -> int | None:
         """Tokens of a history as it reads it, however many they are; None without a tokenizer."""
@@ -144,7 +182,7 @@ class QModel(ServedQModel):
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:
         """Begin to read a history into the prefix cache; None if it has none in this process."""
-        return self._scoring.read_ahead(request) if self._resident.reads_ahead else None
+        return self._worker.read_ahead(request) if self._resident.reads_ahead else None
 
     def open(self) -> None:
         """Build the scorer on the scoring thread; must be called from another thread."""
@@ -182,7 +220,7 @@ class QModel(ServedQModel):
         # A late batch may have created series again.
         self._runtime.metrics.remove_series(self.id)
 
-    def _worker(self, resident: LazyScorer, thread: DeviceThread) -> ScoringWorker:
+    def _worker_of(self, resident: LazyScorer, thread: DeviceThread) -> ScoringWorker:
         runtime = self._runtime
         return ScoringWorker(
             resident,
@@ -197,7 +235,7 @@ class QModel(ServedQModel):
 
     def _observe(self, resident: LazyScorer, batch: BatchRun) -> None:
         evicted = resident.look()
-        kept = self._resident.cache.nbytes + self._shadow_resident.cache.nbytes
+        kept = self._resident.cached.nbytes + self._shadow_resident.cached.nbytes
         self._runtime.metrics.observe_batch(self.id, batch, cache_bytes=kept, evicted=evicted)
 
 
@@ -231,8 +269,7 @@ class QModels:
             _held(model),
             nullcontext() if shadow is None else _held(shadow),
         ):
-            scorer = ShadowedScorer(model, shadow, self._shadows) if shadow else model.scorer
-            yield QModelLease(model, scorer, shadow.id if shadow else "")
+            yield QModelLease(model, self._shadows, shadow)
 
     async def count_tokens(self, name: str | None, history: History) -> tuple[str, int | None]:
         """Id of the Q model of that name, and the tokens of a history as it reads it."""

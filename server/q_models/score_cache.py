@@ -8,7 +8,7 @@ reveal that another caller has sent the same request.
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Final, cast
 
@@ -16,7 +16,7 @@ from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
 from qguide.qnet.tenant import current_tenant
-from qguide.qnet.types import AsyncScorer, ScoreRequest, ScoreResult
+from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.qnet.usage import JudgeUsage
 from qguide.server.redis.client import NAMESPACE, RedisLink
 
@@ -41,6 +41,27 @@ class ScoreCache:
         self._link = link
         self._ttl_s = ttl_s
         self._kept = TTLCache[str, bytes](max_entries, ttl_s, timer=clock)
+
+    async def score(
+        self,
+        request: ScoreRequest,
+        ask: Callable[[ScoreRequest], Awaitable[ScoreResult]],
+        *,
+        content: str,
+    ) -> ScoreResult:
+        """Score each candidate, from the cache if possible.
+
+        Args:
+            content: identifies the weights and their precision; a name does not, because it may
+                refer to other weights later.
+        """
+        key = _key(content, request)
+        if known := await self.get(key):
+            return known
+        result = await ask(request)
+        if all(map(math.isfinite, result.q_values)):
+            await self.put(key, result)
+        return result
 
     async def get(self, key: str) -> ScoreResult | None:
         """The cached result, or None; all of its tokens and of a judge's calls count as cached."""
@@ -73,39 +94,13 @@ class ScoreCache:
         await (self._link.use(shared, own) if self._link else own())
 
 
-class CachedScorer:
-    """A scorer behind a cache of its results.
-
-    Args:
-        content: identifies the weights and their precision; a name does not, because it may refer
-            to other weights later.
-    """
-
-    def __init__(self, scorer: AsyncScorer, cache: ScoreCache, *, content: str) -> None:
-        self.name = scorer.name
-        self._scorer = scorer
-        self._cache = cache
-        self._content = content
-
-    async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate, from the cache if possible."""
-        key = self._key(request)
-        if known := await self._cache.get(key):
-            return known
-        result = await self._scorer.score(request)
-        if all(map(math.isfinite, result.q_values)):
-            await self._cache.put(key, result)
-        return result
-
-    def _key(self, request: ScoreRequest) -> str:
-        state, candidates = (
-            [message.key for message in messages]
-            for messages in (request.history, request.candidates)
-        )
-        observed = [[message.key for message in answer] for answer in request.observations]
-        salt = current_tenant().cache_salt
-        text = json.dumps([self._content, salt, state, candidates, observed])
-        return sha256(text.encode()).hexdigest()
+def _key(content: str, request: ScoreRequest) -> str:
+    state, candidates = (
+        [message.key for message in messages] for messages in (request.history, request.candidates)
+    )
+    observed = [[message.key for message in answer] for answer in request.observations]
+    text = json.dumps([content, current_tenant().cache_salt, state, candidates, observed])
+    return sha256(text.encode()).hexdigest()
 
 
 def _result(row: bytes) -> ScoreResult:

@@ -1,16 +1,24 @@
-"""One version of a served Q model: its names, and how long requests keep it open."""
+"""One version of a served Q model: its names, its score, and how long requests keep it open."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from qguide.qnet.decision.history_window import RequestSize
-from qguide.qnet.device.read_ahead import ReadAhead
+from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
+from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhead
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.types import AsyncScorer, History, ScoreRequest
+from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
+from qguide.qnet.types import History, ScoreRequest, ScoreResult
+from qguide.server.observability.metered import metered_score
+from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.aliases import join
+from qguide.server.q_models.score_cache import ScoreCache
+from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "rules", "none"]
@@ -19,6 +27,30 @@ Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstrea
 def source_of(setting: str) -> Source:
     """Source of a model that a setting names as "embedded" or by its folder or hub name."""
     return EMBEDDED if setting == EMBEDDED else "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Threads, metrics and caches that all Q models share.
+
+    Attributes:
+        thread: the device thread, which runs everything that does not wait on a network.
+        shadow_thread: thread for shadow scoring, so that slow shadows delay no request.
+        timeout_s: limit for scoring, including waits.
+        max_waiting: maximum queue length of the thread of a Q model that has its own.
+        redis: None if not configured.
+        score_cache: None disables caching of scores.
+    """
+
+    thread: DeviceThread
+    shadow_thread: DeviceThread
+    metrics: Metrics
+    max_batch: int
+    timeout_s: float
+    max_waiting: int = DEFAULT_MAX_WAITING
+    max_batch_tokens: int = DEFAULT_MAX_BATCH_TOKENS
+    redis: RedisLink | None = None
+    score_cache: ScoreCache | None = None
 
 
 class ServedQModel(ABC):
@@ -32,23 +64,25 @@ class ServedQModel(ABC):
         domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
         refusal: why `none` scores nothing; "" for a Q model.
-        scorer: scores requests.
-        shadow_scorer: scores requests a second time, without charging anyone.
     """
-
-    scorer: AsyncScorer
-    shadow_scorer: AsyncScorer
 
     def __init__(
         self,
         name: str,
         version: str,
         source: Source,
+        runtime: Runtime,
         *,
         manifest: Manifest | None = None,
         judge: JudgeSettings | None = None,
         domain: Domain | None = None,
+        content: str = "",
     ) -> None:
+        """Name a version.
+
+        Args:
+            content: what its results are cached under; "" caches none.
+        """
         self.id = join(name, version)
         self.name = name
         self.version = version
@@ -59,8 +93,40 @@ class ServedQModel(ABC):
         self.context: int | None = None
         self.ranks = judge is not None and judge.mode == "rank"
         self.refusal = ""
+        self._rules: tuple[RuleName, ...] = ()
+        self._runtime = runtime
+        self._content = content
         self._holders = 0
         self._retired = False
+
+    def put_behind(self, rules: Sequence[RuleName]) -> None:
+        """Let rules stand before its values; for a Q model that has not served yet."""
+        self._rules = tuple(rules)
+        self.ranks = self.ranks or compares_draws(rules)
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Score each candidate: by the cache or the model, which is charged, behind the rules."""
+        scoring = self._cached(request)
+        result = await metered_score(scoring, self._runtime.metrics, self.id)
+        return rules_before(self._rules, request, result)
+
+    async def score_uncharged(self, request: ScoreRequest) -> ScoreResult:
+        """Score as a shadow does: without charging anyone."""
+        return rules_before(self._rules, request, await self._score_apart(request))
+
+    async def _cached(self, request: ScoreRequest) -> ScoreResult:
+        cache = self._runtime.score_cache
+        if cache is None or not self._content:
+            return await self._score(request)
+        return await cache.score(request, self._score, content=self._content)
+
+    @abstractmethod
+    async def _score(self, request: ScoreRequest) -> ScoreResult:
+        """Ask the model."""
+
+    async def _score_apart(self, request: ScoreRequest) -> ScoreResult:
+        """Ask the model where no other request waits for it."""
+        return await self._score(request)
 
     @property
     def healthy(self) -> bool:
@@ -89,8 +155,7 @@ class ServedQModel(ABC):
         """Number of tokens of a request as the Q model reads it; None if it cannot be told here."""
         return None
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop what it runs by itself, even if requests still wait; for shutdown."""
 
     def hold(self) -> None:
@@ -111,50 +176,6 @@ class ServedQModel(ABC):
         if self._retired and not self._holders:
             self._close_retired()
 
-    @abstractmethod
     def _close_retired(self) -> None:
         """Free what the version has; no request holds it any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class QModelLease:
-    """The version of a Q model that a request holds until its end.
-
-    Attributes:
-        scorer: scores requests, with a shadow if there is one.
-        shadow: `name@version` of the shadow; "" for none.
-    """
-
-    model: ServedQModel
-    scorer: AsyncScorer
-    shadow: str = ""
-
-    @property
-    def id(self) -> str:
-        """`name@version`."""
-        return self.model.id
-
-    @property
-    def name(self) -> str:
-        """The name without the version."""
-        return self.model.name
-
-    @property
-    def version(self) -> str:
-        """The version alone."""
-        return self.model.version
-
-    @property
-    def judge(self) -> JudgeSettings | None:
-        """Settings of a judge; None for any other Q model."""
-        return self.model.judge
-
-    @property
-    def refusal(self) -> str:
-        """Reason why it scores nothing; "" for a Q model."""
-        return self.model.refusal
-
-    @property
-    def ranks(self) -> bool:
-        """True if its values mean nothing beyond the candidates of their own step."""
-        return self.model.ranks
+        self._runtime.metrics.remove_series(self.id)

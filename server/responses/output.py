@@ -5,24 +5,18 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
+from qguide.qnet.dialects.responses_answers import INCOMPLETE, output_of, usage_of
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.translation import choice_of
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
 from qguide.server.responses.tools import called_names
-from qguide.server.streaming.events import Json
 
-_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Reasons for an incomplete response by a chat's finish reason."""
-_REASONING: Final = ("reasoning_content", "reasoning")
-"""Fields in which servers write a reply's reasoning."""
 _NEEDED: Final[Mapping[str, Json]] = {
     "function": {"description": None, "parameters": None, "strict": None},
     "json_schema": {"description": None, "strict": False},
 }
 """Fields that an answer's tools and formats have even if the request's did not, by their type."""
-
-Names = dict[str, dict[str, str]]
-"""Name and namespace of tools by their names in a chat."""
 
 
 def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
@@ -83,17 +77,17 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
         native: the response of an upstream of the same dialect, whose items are the output.
     """
     choice = completion["choices"][0]
-    reason = _INCOMPLETE.get(choice["finish_reason"])
+    reason = INCOMPLETE.get(choice["finish_reason"])
     status = "incomplete" if reason else "completed"
     output = native and native["output"]
     tier = (native or completion).get("service_tier")
     return response | {
-        "service_tier": tier if _is_text(tier) else response["service_tier"],
+        "service_tier": tier if isinstance(tier, str) and tier else response["service_tier"],
         "status": status,
         "completed_at": None if reason else int(time.time()),
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": output or _output_of(choice, called_names(response["tools"]), status),
-        "usage": _usage(completion["usage"]),
+        "output": output or output_of(choice, called_names(response["tools"]), status),
+        "usage": usage_of(completion["usage"]),
         "qguide": completion["qguide"],
     }
 
@@ -107,7 +101,7 @@ def outputs_of(taken: GuidedStepResult, response: Json) -> dict[str, list[Json]]
         if native and native.dialect == "responses":
             outputs[str(number)] = native.body["output"]
         else:
-            outputs[str(number)] = _output_of(choice_of(0, candidate), names, "completed")
+            outputs[str(number)] = output_of(choice_of(0, candidate), names, "completed")
     return outputs | {str(taken.decision.chosen): response["output"]}
 
 
@@ -115,68 +109,3 @@ def failed(response: Json, error: Json) -> Json:
     """The response after a failure."""
     detail = {name: error["error"][name] for name in ("code", "message")}
     return response | {"status": "failed", "error": detail}
-
-
-def _output_of(choice: Json, names: Names, status: str) -> list[Json]:
-    """Items of a choice: its reasoning, its text, its tool calls."""
-    message = choice["message"]
-    items = [_reasoning(message[name]) for name in _REASONING if _is_text(message.get(name))][:1]
-    calls = message.get("tool_calls") or _legacy_calls(message)
-    content = _content(message, choice.get("logprobs"))
-    if content or not calls:
-        item = {"type": "message", "status": status, "role": "assistant", "content": content}
-        items.append({"id": _new_id("msg")} | item)
-    return items + [_call(call, names, status) for call in calls]
-
-
-def _legacy_calls(message: Json) -> list[Json]:
-    """The call of an upstream that knows OpenAI's deprecated form only; it has no id."""
-    if not (called := message.get("function_call")):
-        return []
-    function = {"name": called["name"], "arguments": called.get("arguments") or ""}
-    return [{"id": _new_id("call"), "type": "function", "function": function}]
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _reasoning(text: str) -> Json:
-    content = [{"type": "reasoning_text", "text": text}]
-    return {"id": _new_id("rs"), "type": "reasoning", "summary": [], "content": content}
-
-
-def _content(message: Json, logprobs: Any) -> list[Json]:
-    if message.get("refusal"):
-        return [{"type": "refusal", "refusal": message["refusal"]}]
-    if not message.get("content"):
-        return []
-    tokens = (logprobs or {}).get("content") or []
-    text = {"type": "output_text", "text": message["content"]}
-    return [text | {"annotations": [], "logprobs": tokens}]
-
-
-def _call(call: Json, names: Names, status: str) -> Json:
-    if "custom" in call:
-        called, field = call["custom"], "input"
-        own = {"id": _new_id("ctc"), "type": "custom_tool_call"}
-    else:
-        called, field = call["function"], "arguments"
-        own = {"id": _new_id("fc"), "type": "function_call"}
-    name = names.get(called["name"], {"name": called["name"]})
-    return own | {"status": status, "call_id": call["id"], field: called[field]} | name
-
-
-def _usage(usage: Json) -> Json:
-    details = usage.get("completion_tokens_details") or {}
-    return {
-        "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]},
-        "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": details.get("reasoning_tokens", 0)},
-        "total_tokens": usage["total_tokens"],
-    }
-
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_{uuid.uuid4().hex}"

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from qguide.qnet import responses_items
+from qguide.qnet.dialects import responses_requests
 from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
 from qguide.server.messages.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
 
@@ -25,7 +25,7 @@ without."""
 Penalty = Annotated[float | None, Field(allow_inf_nan=False)]
 
 
-class ItemPart(responses_items.ItemPart, Whole):
+class ItemPart(responses_requests.ItemPart, Whole):
     """A part of an item's content or output."""
 
     type: str = Field(
@@ -36,7 +36,7 @@ class ItemPart(responses_items.ItemPart, Whole):
     refusal: str | None = None
 
 
-class InputItem(responses_items.InputItem, Whole):
+class InputItem(responses_requests.InputItem, Whole):
     """One item of the input; which fields it needs depends on its type."""
 
     type: str | None = Field(

@@ -19,11 +19,11 @@ from typing import Any, Final, cast
 from cachetools import TTLCache
 from pydantic import TypeAdapter
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.context.request_context import scoped_episode_id
 from qguide.server.errors.types import PreviousResponseError, UnknownResponseError
 from qguide.server.redis.client import NAMESPACE, RedisLink
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
-from qguide.server.streaming.events import Json
 
 _PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
 _ITEMS: Final = TypeAdapter(list[InputItem])

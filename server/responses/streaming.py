@@ -3,9 +3,14 @@
 from collections.abc import Iterable, Iterator
 from itertools import count
 
-from qguide.server.responses.events import closing_events, failure_events, opening_events
+from qguide.qnet.dialects.responses_answers import (
+    closing_events,
+    failure_events,
+    opening_events,
+)
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.responses.output import failed
-from qguide.server.streaming.events import HEARTBEAT, Json, event
+from qguide.server.streaming.events import HEARTBEAT, event
 
 
 class ResponseWriter:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from qguide.qnet.dialects.responses_requests import chat_name
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.qnet.responses_items import chat_name
 from qguide.server.responses.schemas import CallersTool, Tool
 
 _KINDS: Final = ("function", "custom")

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
+from qguide.qnet.dialects.responses_requests import to_turns
 from qguide.qnet.errors import UnsupportedParameterError
-from qguide.qnet.responses_items import to_turns
 from qguide.qnet.types import DEFAULT_TEMPERATURE
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request as read_chat_request

@@ -7,6 +7,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import AnthropicMessage, CountedTokens, MessageEvent
 from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
 from qguide.server.anthropic.streaming import MessageWriter
@@ -14,24 +15,23 @@ from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.anthropic.translation import (
     CALLED_HERE,
     Asked,
+    answer_of,
     chat_prompt,
-    message_of,
     read_message,
 )
 from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, options_of
-from qguide.server.chat.translation import read_request
-from qguide.server.errors.anthropic import OVERLOADED
+from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.errors.dialects import OVERLOADED
 from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
-from qguide.server.guidance.native import as_it_came
+from qguide.server.guidance.native import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.events import Json
 from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
@@ -90,4 +90,6 @@ def _read(
 async def _complete(
     step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
 ) -> Json:
-    return message_of(await stepper.take(step), asked, options)
+    taken = await stepper.take(step)
+    completion = completion_of(taken, n=1, options=options)
+    return answer_of(completion, asked, native_answer(taken, "messages"))

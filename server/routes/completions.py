@@ -6,18 +6,22 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.completions.schemas import CompletionRequest, TextCompletion
-from qguide.server.completions.streaming import TextWriter
-from qguide.server.completions.translation import text_completion_of, to_chat_request, with_best_of
+from qguide.server.completions.translation import (
+    TextWriter,
+    text_completion_of,
+    to_chat_request,
+    with_best_of,
+)
 from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.routes.dependencies import StepperDep
 from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.events import Json
 from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)

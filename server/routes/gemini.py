@@ -6,11 +6,12 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, options_of
-from qguide.server.chat.translation import read_request
+from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.errors.table import STATUSES
 from qguide.server.gemini.answers import (
     CountedContent,
@@ -23,11 +24,12 @@ from qguide.server.gemini.schemas import (
     GeminiErrorBody,
     GenerateContentRequest,
 )
-from qguide.server.gemini.streaming import ContentWriter, chunks_of
 from qguide.server.gemini.translation import (
     CALLED_HERE,
     Asked,
+    ContentWriter,
     chat_prompt,
+    chunks_of,
     content_of,
     read_content,
 )
@@ -37,7 +39,6 @@ from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.events import Json
 from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(tags=["gemini"], route_class=BodyRoute)
@@ -148,7 +149,8 @@ def _read(
 async def _complete(
     step: GuidedStepRequest, asked: Asked, options: GuidanceOptions, stepper: GuidedStepService
 ) -> Json:
-    return content_of(await stepper.take(step), asked, options)
+    taken = await stepper.take(step)
+    return content_of(completion_of(taken, n=1, options=options), asked)
 
 
 def _card(policy: ServedPolicy) -> GeminiModel:

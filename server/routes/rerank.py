@@ -16,7 +16,7 @@ from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.messages.history import TriedCandidates
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.lease import QModelLease
 from qguide.server.rerank.foreign import (
     AnyRerankRequest,
     TeiRank,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.bodies.parsing import translate_body
 from qguide.server.bodies.route import BodyRoute
@@ -31,7 +32,6 @@ from qguide.server.responses.translation import read_request, temperature_of, to
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.events import Json
 from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)

@@ -23,7 +23,7 @@ from qguide.server.messages.answers import (
     Window,
 )
 from qguide.server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
-from qguide.server.q_models.served import QModelLease
+from qguide.server.q_models.lease import QModelLease
 from qguide.server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from qguide.server.routes.dependencies import ScoringDep
 from qguide.server.routes.rerank import score_pairs
@@ -62,8 +62,8 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     return ScoreBatchResponse(
         items=[ScoredItem(**_shown(one)) for one in scored],
         q_model=q_model.name,
-        q_model_version=q_model.version,
-        judge=q_model.judge is not None,
+        q_model_version=q_model.model.version,
+        judge=q_model.model.judge is not None,
         timings_ms=ScoreTimings(
             score=max(one.score_ms for one in scored), total=(known - started) * 1e3
         ),
@@ -83,8 +83,8 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
     return ScoreResponse(
         **_shown(scored),
         q_model=q_model.name,
-        q_model_version=q_model.version,
-        judge=q_model.judge is not None,
+        q_model_version=q_model.model.version,
+        judge=q_model.model.judge is not None,
         timings_ms=ScoreTimings(score=scored.score_ms, total=(perf_counter() - started) * 1e3),
     )
 

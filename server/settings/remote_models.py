@@ -1,8 +1,14 @@
 """Settings of the models that other servers run: upstreams, trunks on vLLM, classifiers."""
 
+import os
+import re
+from typing import Any, Final
+
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.policies.upstream_settings import DEFAULT_LIMITS, ApiKey, UpstreamSettings
+from qguide.qnet.support.addresses import without_secrets
 
 
 class VllmTrunk(BaseModel):
@@ -60,3 +66,44 @@ class Upstream(UpstreamSettings):
     retries: int = Field(default=DEFAULT_LIMITS.retries, ge=0)
     breaker_failures: int = Field(default=DEFAULT_LIMITS.breaker_failures, ge=1)
     breaker_open_s: float = Field(default=DEFAULT_LIMITS.breaker_open_s, gt=0)
+
+
+_PROVIDERS: Final = {
+    "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
+    "anthropic": (
+        "ANTHROPIC_API_KEY",
+        {"url": "https://api.anthropic.com/v1", "dialect": "messages"},
+    ),
+}
+"""The variable that holds a provider's key, and settings of its upstreams."""
+_ADDRESS: Final = re.compile(r"(https?://[^#\s]+)#(\S+)")
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,63}")
+
+
+def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and settings of an upstream; its name is that of its model."""
+    shown = without_secrets(text)
+    provider, _, model = text.partition(":")
+    if provider in _PROVIDERS:
+        variable, settings = _PROVIDERS[provider]
+        key = os.environ.get(variable, "")
+        if not key:
+            raise ConfigError(
+                f"the upstream {shown!r} needs a key, but {variable} is not set; export it"
+            )
+        fields = {**settings, "model": model, "api_key": key}
+    elif found := _ADDRESS.fullmatch(text):
+        model = found[2]
+        fields = {"url": found[1], "model": model}
+    else:
+        raise ConfigError(
+            f"the upstream {shown!r} is neither openai:MODEL or anthropic:MODEL nor an address "
+            "such as http://127.0.0.1:8001/v1#MODEL; write it as one of these, or set "
+            "QGUIDE_UPSTREAMS"
+        )
+    if not _NAME.fullmatch(model):
+        raise ConfigError(
+            f"the model {without_secrets(model)!r} of the upstream {shown!r} cannot be its name, "
+            "which takes 1 to 64 letters, digits and ._/-; name it yourself in QGUIDE_UPSTREAMS"
+        )
+    return model, fields

@@ -1,17 +1,12 @@
 """The bytes of server-sent events. Pure."""
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": still working\n\n"
 """A comment that clients skip; it shows proxies that the connection is alive."""
-
-_PIECE: Final = re.compile(r"\S*\s*")
-
-Json = dict[str, Any]
 
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
@@ -23,8 +18,3 @@ def event(data: Mapping[str, Any], name: str = "") -> bytes:
     head = f"event: {name}\n".encode() if name else b""
     written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
     return head + b"data: " + written + b"\n\n"
-
-
-def pieces_of(text: str) -> Iterator[str]:
-    """A text word by word, each with the space after it."""
-    return filter(None, _PIECE.findall(text))

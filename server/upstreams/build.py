@@ -5,7 +5,7 @@ from typing import Final
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.hub import is_hub_name
-from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings

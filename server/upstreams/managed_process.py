@@ -1,6 +1,7 @@
 """Child processes: start, readiness, output, and termination with all descendants."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,40 @@ import psutil
 
 from qguide.qnet.errors import ConfigError
 from qguide.server.upstreams import process_guard
+
+_NAMES: Final = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LANG", "LANGUAGE", "TERM"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+        *("CC", "CXX", "CPATH", "LIBRARY_PATH", "MAX_JOBS"),  # kernels are compiled at run time
+        *("NO_COLOR", "TOKENIZERS_PARALLELISM", "MALLOC_ARENA_MAX"),
+    )
+)
+_PREFIXES: Final = (
+    *("LC_", "LD_", "PYTHON"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "CUBLAS_", "CUDNN_", "NVTE_", "FLASHINFER_"),
+    *("HIP_", "HSA_", "ROCR_", "ROCM_", "AMD_", "MIOPEN_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "GLOO_", "UCX_"),
+    *("VLLM_", "TORCH", "PYTORCH_", "TRITON_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_"),
+)
+_SECRET: Final = re.compile(r"(^|_)(TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL|AUTH)S?(_|$)", re.I)
+
+
+def child_environment(environment: Mapping[str, str], named: Sequence[str] = ()) -> dict[str, str]:
+    """The variables to pass on.
+
+    Args:
+        named: names that the operator allows in addition, even if they look like secrets.
+    """
+    return {name: value for name, value in environment.items() if name in named or _is_plain(name)}
+
+
+def _is_plain(name: str) -> bool:
+    if name in _NAMES:
+        return True
+    return name.startswith(_PREFIXES) and not _SECRET.search(name)
+
 
 _POLL_S: Final = 0.2
 _END_S: Final = 10.0

@@ -18,8 +18,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.server.allowlist.content import ANY_HOST
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import VLLM, Settings
-from qguide.server.upstreams.child_environment import child_environment
-from qguide.server.upstreams.managed_process import ManagedProcess
+from qguide.server.upstreams.managed_process import ManagedProcess, child_environment
 
 _log = structlog.get_logger(__name__)
 

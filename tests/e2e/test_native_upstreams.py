@@ -10,9 +10,10 @@ import pytest
 
 from qguide.qnet.native import DialectName
 from qguide.server.app import create_app
-from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
+from tests.support.dialect_upstream import DialectUpstream
 from tests.support.serving import serving_app
 
 DIALECTS: Final = get_args(DialectName)
@@ -25,12 +26,12 @@ ASKED: Final[Any] = [{"role": "user", "content": "find the mug"}]
 
 
 @pytest.fixture(scope="module")
-def fake() -> FakeUpstream:
-    return FakeUpstream()
+def fake() -> DialectUpstream:
+    return DialectUpstream()
 
 
 @pytest.fixture(scope="module")
-def behind(fake: FakeUpstream) -> Iterator[str]:
+def behind(fake: DialectUpstream) -> Iterator[str]:
     with serving_app(fake.app()) as address:
         yield address
 
@@ -46,7 +47,7 @@ def url(behind: str) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def forgotten(fake: FakeUpstream) -> None:
+def forgotten(fake: DialectUpstream) -> None:
     fake.asked.clear()
     fake.repeated.clear()
 
@@ -88,7 +89,7 @@ def test_every_client_is_guided_on_every_upstream(url: str, name: DialectName) -
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_an_agent_on_messages_calls_a_tool_and_sends_its_result(
-    url: str, fake: FakeUpstream, name: DialectName
+    url: str, fake: DialectUpstream, name: DialectName
 ) -> None:
     tools: Any = [{"name": "look", "input_schema": SCHEMA}]
     with claude(url) as client:
@@ -112,7 +113,7 @@ def test_an_agent_on_messages_calls_a_tool_and_sends_its_result(
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_an_agent_on_responses_calls_a_tool_and_sends_its_result(
-    url: str, fake: FakeUpstream, name: DialectName
+    url: str, fake: DialectUpstream, name: DialectName
 ) -> None:
     tools: Any = [{"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}]
     with gpt(url) as client:
@@ -127,7 +128,7 @@ def test_an_agent_on_responses_calls_a_tool_and_sends_its_result(
     assert call.call_id in str(fake.asked[-1])
 
 
-def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: FakeUpstream) -> None:
+def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: DialectUpstream) -> None:
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     given = {"model": "messages", "max_tokens": 2048, "thinking": thinking}
     with claude(url) as client:
@@ -147,7 +148,9 @@ def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: FakeUps
     assert done.content[0] == thought
 
 
-def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(url: str, fake: FakeUpstream) -> None:
+def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(
+    url: str, fake: DialectUpstream
+) -> None:
     with gpt(url) as client:
         response = client.responses.create(model="responses", input=ASKED, extra_body={**M})
         items: Any = [*ASKED, *response.output, {"role": "user", "content": "go on"}]
@@ -189,7 +192,7 @@ def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(url: str, fake: Fak
     ],
 )
 def test_a_request_in_the_upstreams_dialect_goes_on_as_it_came(
-    url: str, fake: FakeUpstream, path: str, body: dict[str, Any]
+    url: str, fake: DialectUpstream, path: str, body: dict[str, Any]
 ) -> None:
     asked = {"model": path, **body, **ONE}
     answer = httpx.post(f"{url}/v1/{path}", json=asked).raise_for_status().json()
@@ -197,7 +200,7 @@ def test_a_request_in_the_upstreams_dialect_goes_on_as_it_came(
     assert (answer["qguide"]["guided"], answer["qguide"]["warnings"]) == (False, [])
 
 
-def test_errors_of_a_native_upstream_are_the_callers(url: str, fake: FakeUpstream) -> None:
+def test_errors_of_a_native_upstream_are_the_callers(url: str, fake: DialectUpstream) -> None:
     fake.fault, fake.faults_left = "context", 1
     with claude(url) as client, pytest.raises(anthropic.BadRequestError, match="too long"):
         client.messages.create(model="messages", max_tokens=9, messages=ASKED, extra_body={**ONE})

@@ -10,7 +10,7 @@ from copy import copy
 from random import Random
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from qguide.qnet.types import Candidate, Message, SampleRequest, Scorer, ScoreRequest, ScoreResult
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 from qguide.training.trajectory import ChatFormat
 
@@ -109,7 +109,7 @@ class CountingPolicy:
         return [Candidate(Message("assistant", reply), 1) for reply in replies]
 
 
-class LikesProgress:
+class LikesProgress(Scorer):
     """A scorer whose Q is the number in the candidate."""
 
     name = "likes-progress"

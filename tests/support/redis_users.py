@@ -10,6 +10,7 @@ from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.errors.types import OverLimitError
+from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 
 ADA = Caller("ada", False, requests_per_minute=2, tokens_per_day=100)
@@ -61,3 +62,16 @@ def stores(link: RedisLink, *, max_bytes: int = 10_000) -> list[RedisEpisodeStor
 def step(known: Episode | None) -> EpisodeChange:
     known = known or Episode(id="e")
     return EpisodeChange(known.model_copy(update={"steps": known.steps + 1}))
+
+
+class CachedScorer:
+    """A scorer behind a cache of its results."""
+
+    def __init__(self, scorer: CountingScorer, cache: ScoreCache, *, content: str) -> None:
+        self._scorer = scorer
+        self._cache = cache
+        self._content = content
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Score each candidate, from the cache if possible."""
+        return await self._cache.score(request, self._scorer.score, content=self._content)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, ranks, reads_observation
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.training.evaluation.records import GUIDED, VALUING
 
 COMPARING: Final = frozenset({"adaptive"}) | VALUING
@@ -27,7 +27,8 @@ class ValueModels:
     @property
     def observes(self) -> bool:
         """True if what was tried is valued after its observation."""
-        return reads_observation(self.verifier or self.guide)
+        valuing = self.verifier or self.guide
+        return valuing is not None and valuing.reads_observation
 
     @property
     def scorer(self) -> Scorer | None:
@@ -39,18 +40,19 @@ class ValueModels:
     def require_fit(self, methods: Collection[str]) -> None:
         """Refuse a Q model whose values a method cannot use."""
         compared = sorted(COMPARING.intersection(methods))
-        if compared and ranks(self.guide) and (self.verifier is None or "adaptive" in compared):
+        ranks = self.guide is not None and self.guide.ranks
+        if compared and ranks and (self.verifier is None or "adaptive" in compared):
             raise ConfigError(
                 f"qnet is a judge that ranks the candidates of one step, but {compared[0]} "
                 "compares Q of different steps; use a judge with mode = 'score', or leave it out"
             )
         guided = sorted(GUIDED.intersection(methods))
-        if guided and reads_observation(self.guide):
+        if guided and self.guide is not None and self.guide.reads_observation:
             raise ConfigError(
                 f"qnet reads after the observation, but {guided[0]} chooses before it; name it as "
                 "verifier, and a Q model that reads at the action as qnet"
             )
-        if self.verifier is not None and not reads_observation(self.verifier):
+        if self.verifier is not None and not self.verifier.reads_observation:
             raise ConfigError(
                 "verifier reads Q at the action; name it as qnet and leave verifier empty, or "
                 "train one with read_at = 'observation'"
@@ -61,7 +63,7 @@ class ValueModels:
             )
 
 
-class _RoutedScorer:
+class _RoutedScorer(Scorer):
     """Requests with observations go to one scorer, the others to another."""
 
     reads_observation = True

@@ -21,7 +21,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qguide.qnet.errors import ConfigError, QGuideError
-from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ranks, reads_observation
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest
 from qguide.training.data.decision_groups import DecisionGroupsRow, DecisionRow
 from qguide.training.data.runs import (
     JsonlWriter,
@@ -168,7 +168,7 @@ def run_choice_regret(
         figures: dict[str, float] = {}
         episodes = _score_all(config, scorer, rows)
         # In counterfactual states no action was executed, so there is no observation to read.
-        if config.read_pairs and not reads_observation(scorer) and not ranks(scorer):
+        if config.read_pairs and not scorer.reads_observation and not scorer.ranks:
             figures = read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
         return _write(config, run, scorer.name, episodes, figures, usage=usage_of(scorer))
 
@@ -270,7 +270,7 @@ def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list
     with a prefix cache reads each history once. A single candidate is not scored: it gets 0.
     """
     states = [list(row.states()) for row in rows]
-    observed = reads_observation(scorer)
+    observed = scorer.reads_observation
     scores: list[list[list[float]]] = [[] for _ in rows]
     for step in range(max(map(len, states))):
         alive = [i for i, own in enumerate(states) if step < len(own)]

@@ -25,7 +25,7 @@ from pydantic import Field
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.types import BatchPolicy, History, Scorer, reads_observation
+from qguide.qnet.types import BatchPolicy, History, Scorer
 from qguide.training.data.contrast import ContrastRow, sha256_of_steps
 from qguide.training.data.expert_trajectories import best_trajectories
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
@@ -180,7 +180,7 @@ class _Explorer:
         self._config = config
         self._rollouts = rollouts
         self._source = source
-        self._reward_model = RewardModel(reads_observation(reward_model)) if reward_model else None
+        self._reward_model = RewardModel(reward_model.reads_observation) if reward_model else None
         self._experts = best_trajectories(config.expert)
         self._known = _expert_rewards(config.earlier)
 

@@ -20,7 +20,7 @@ from rich.progress import track
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
 from qguide.qnet.support.operator_code import import_operator_module, raised_text
-from qguide.qnet.types import Message, Scorer, ScoreRequest, ranks, reads_observation
+from qguide.qnet.types import Message, Scorer, ScoreRequest
 from qguide.training.algorithms.labelling import (
     Target,
     TreeTarget,
@@ -255,12 +255,12 @@ def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
     Args:
         task: the tree's row, with the system message of its states.
     """
-    if ranks(scorer):
+    if scorer.ranks:
         raise ConfigError(
             f"{scorer.name} ranks the candidates of one state, and ranks are no values; name "
             "another Q model as qnet"
         )
-    observes = reads_observation(scorer)
+    observes = scorer.reads_observation
     if observes:
         _require_observations(scorer.name, task, tree)
     values: dict[int, float] = {}

@@ -5,8 +5,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qguide.qnet.features.domain import Domain
-from qguide.qnet.models.licence import Interval, Licence
-from qguide.qnet.models.manifest import Manifest, PriorSection
+from qguide.qnet.models.manifest import Interval, Licence, Manifest, PriorSection
 from qguide.training.licence.domain import Outside
 from qguide.training.licence.evidence import OWN
 

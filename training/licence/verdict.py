@@ -1,6 +1,6 @@
 """Verdict on a Q model in the words of its manifest."""
 
-from qguide.qnet.models.licence import Licence, LicenceFigures, LicenceLead
+from qguide.qnet.models.manifest import Licence, LicenceFigures, LicenceLead
 from qguide.training.licence.credit import Credit
 from qguide.training.licence.evidence import ChooserFigures, Evidence
 

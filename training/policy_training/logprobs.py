@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.full_sequences import in_float32
-from qguide.qnet.engine.tree_attention import use_block_masks
-from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.training.optimization.options import Optimization

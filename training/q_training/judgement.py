@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qguide.qnet.decision.prior import log_likelihoods, log_votes
-from qguide.qnet.models.licence import Licence
-from qguide.qnet.models.manifest import PriorSection, TauOutcome
+from qguide.qnet.models.manifest import Licence, PriorSection, TauOutcome
 from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau
 from qguide.training.licence.evidence import HeldBackDecision, evidence_of

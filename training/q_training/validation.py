@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from qguide.qnet.engine.full_sequences import in_float32
-from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.engine.tree_attention import tree_inputs
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet

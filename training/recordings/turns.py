@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from qguide.qnet import anthropic_blocks, responses_items
+from qguide.qnet.dialects import messages_requests, responses_requests
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
 from qguide.qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.types import Message, Role
@@ -41,7 +41,7 @@ _ROLES: Final = {
 _BLOCKS: Final = ("tool_use", "tool_result")
 _ITEM_TEXTS: Final = ("input_text", "output_text")
 _NO_TEXT: Final = "has a part that is not text; Q models read only text"
-_THOUGHTS: Final = ("reasoning", *anthropic_blocks.THINKING)
+_THOUGHTS: Final = ("reasoning", *messages_requests.THINKING)
 
 
 def _as_text(value: object) -> object:
@@ -155,9 +155,9 @@ def _chat_rows(value: Json, place: str) -> Iterator[Json]:
     if "role" not in value and kind in ("system", "tool", *_ROLES):
         value, kind = {**value, "role": kind}, None
     kinds = _part_types(value)
-    if kinds & {*_BLOCKS, *anthropic_blocks.THINKING}:
+    if kinds & {*_BLOCKS, *messages_requests.THINKING}:
         yield from _block_rows(value, place)
-    elif kind in responses_items.ITEM_TYPES or kinds & {*_ITEM_TEXTS}:
+    elif kind in responses_requests.ITEM_TYPES or kinds & {*_ITEM_TEXTS}:
         yield from _item_rows(value, place)
     else:
         yield _chat_row(value)
@@ -177,9 +177,9 @@ def _part_types(value: Json) -> set[object]:
 def _item_rows(value: Json, place: str) -> Iterator[Json]:
     """An item of the Responses API; thoughts that only OpenAI can read are no row."""
     weight = {"weight": value["weight"]} if "weight" in value else {}
-    item = _validated(responses_items.InputItem, value, place)
+    item = _validated(responses_requests.InputItem, value, place)
     try:
-        for row in responses_items.to_turns(None, [item]):
+        for row in responses_requests.to_turns(None, [item]):
             yield _chat_row(row | weight)
     except MalformedHistoryError as error:
         raise RecordError(str(error).replace("input[0]", place)) from error
@@ -205,11 +205,11 @@ def _block_rows(value: Json, place: str) -> Iterator[Json]:
                 "text"
             )
         if _kind(part) not in _THOUGHTS:
-            blocks.append(_validated(anthropic_blocks.Block, part, here))
+            blocks.append(_validated(messages_requests.Block, part, here))
     said = {"role": value.get("role"), "content": blocks}
-    turn = _validated(anthropic_blocks.Turn, said, place)
+    turn = _validated(messages_requests.Turn, said, place)
     try:
-        rows = anthropic_blocks.chat_turns(None, [turn])
+        rows = messages_requests.chat_turns(None, [turn])
     except MalformedHistoryError as error:
         raise RecordError(str(error).replace("messages[0]", place)) from error
     kept = {name: value[name] for name in ("weight", "reasoning_content") if name in value}

@@ -41,7 +41,7 @@ MAY_CHANGE: Final = frozenset({"url", "api_key_variable", "timeout_s"})
 
 def build_classify_scorer(name: str, servers: Mapping[str, ServedClassifier]) -> Scorer:
     """Build the scorer of `classify:NAME`."""
-    from qguide.qnet.models.remote_classifier import load_remote_classifier
+    from qguide.qnet.models.classifier import load_remote_classifier
     from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
     from qguide.qnet.scoring.vllm_client import ClassifyServer
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError
-from qguide.qnet.policies.session import in_session
+from qguide.qnet.policies.upstream_context import in_session
 from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.runs import JsonlWriter, RunFolder

@@ -39,7 +39,7 @@ def close_to(q_values: Sequence[float]) -> Any:
     return pytest.approx(q_values, abs=1e-5, rel=10 * FLOAT32)
 
 
-class Asking:
+class Asking(Scorer):
     """A scorer that gets each request as it takes it: with an answer to each candidate, or without.
 
     Args:

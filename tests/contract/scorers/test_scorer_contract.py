@@ -8,7 +8,7 @@ import pytest
 
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import load_qnet
-from qguide.qnet.models.remote_classifier import load_remote_classifier
+from qguide.qnet.models.classifier import load_remote_classifier
 from qguide.qnet.models.remote_trunk import load_remote_trunk
 from qguide.qnet.models.trunk_export import export_trunk
 from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer

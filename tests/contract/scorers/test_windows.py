@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qguide.qnet.engine.packed_model import PackedModel
-from qguide.qnet.engine.tree_masks import tree_inputs
+from qguide.qnet.engine.tree_attention import tree_inputs
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.scoring.build import build_serving_scorer

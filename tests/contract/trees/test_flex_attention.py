@@ -8,12 +8,13 @@ import torch
 
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.engine.tree_attention import (
+    TreeMask,
     attend_by_blocks,
     takes_block_masks,
     tree_attention,
+    tree_inputs,
     use_block_masks,
 )
-from qguide.qnet.engine.tree_masks import TreeMask, tree_inputs
 from qguide.qnet.models.qnet import QNet
 from tests.support.architectures import tiny_config, tiny_pair
 from tests.support.devices import needs_cuda

@@ -18,10 +18,11 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
 )
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
-from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES
+from tests.support.dialect_upstream import DialectUpstream
 from tests.support.serving import serving_app
 from tests.support.upstream_policy import HISTORY, QUICK, TOOL, Body, said
 
@@ -56,12 +57,12 @@ WHOLE: Final[dict[DialectName, Any]] = {
 
 
 @pytest.fixture
-def upstream() -> FakeUpstream:
-    return FakeUpstream()
+def upstream() -> DialectUpstream:
+    return DialectUpstream()
 
 
 @pytest.fixture
-def url(upstream: FakeUpstream) -> Iterator[str]:
+def url(upstream: DialectUpstream) -> Iterator[str]:
     with serving_app(upstream.app()) as address:
         yield f"{address}/v1"
 
@@ -87,7 +88,7 @@ async def asking(
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_candidates_are_drawn_with_their_usage(
-    upstream: FakeUpstream, url: str, name: DialectName
+    upstream: DialectUpstream, url: str, name: DialectName
 ) -> None:
     async with asking(url, name) as policy:
         drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(max_tokens=9))
@@ -103,7 +104,7 @@ async def test_candidates_are_drawn_with_their_usage(
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_tools_are_called_and_their_results_sent(
-    upstream: FakeUpstream, url: str, name: DialectName
+    upstream: DialectUpstream, url: str, name: DialectName
 ) -> None:
     sampling = Sampling(parameters={"tools": [TOOL], "tool_choice": "auto"})
     async with asking(url, name) as policy:
@@ -119,7 +120,7 @@ async def test_tools_are_called_and_their_results_sent(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_a_schema_is_kept(upstream: FakeUpstream, url: str, name: DialectName) -> None:
+async def test_a_schema_is_kept(upstream: DialectUpstream, url: str, name: DialectName) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
     async with asking(url, name) as policy:
@@ -129,7 +130,7 @@ async def test_a_schema_is_kept(upstream: FakeUpstream, url: str, name: DialectN
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_image_is_sent(upstream: FakeUpstream, url: str, name: DialectName) -> None:
+async def test_an_image_is_sent(upstream: DialectUpstream, url: str, name: DialectName) -> None:
     async with asking(url, name) as policy:
         await policy.sample((IMAGE,), n=1, sampling=Sampling())
     assert "AAAA" in json.dumps(upstream.asked)
@@ -151,7 +152,7 @@ async def test_an_image_is_sent(upstream: FakeUpstream, url: str, name: DialectN
     ],
 )
 async def test_failures_mean_the_same(
-    upstream: FakeUpstream, url: str, name: DialectName, fault: Any, kind: Any, message: str
+    upstream: DialectUpstream, url: str, name: DialectName, fault: Any, kind: Any, message: str
 ) -> None:
     upstream.fault = fault
     async with asking(url, name) as policy:
@@ -163,7 +164,7 @@ async def test_failures_mean_the_same(
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_an_overloaded_upstream_is_asked_again(
-    upstream: FakeUpstream, url: str, name: DialectName
+    upstream: DialectUpstream, url: str, name: DialectName
 ) -> None:
     upstream.fault, upstream.faults_left = "503", 1
     async with asking(url, name) as policy:
@@ -174,7 +175,7 @@ async def test_an_overloaded_upstream_is_asked_again(
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_a_parameter_that_only_chats_have_is_refused_unless_it_says_nothing(
-    upstream: FakeUpstream, url: str, name: DialectName
+    upstream: DialectUpstream, url: str, name: DialectName
 ) -> None:
     async with asking(url, name) as policy:
         neutral = {"logit_bias": {}, "frequency_penalty": 0, "seed": 3, "logprobs": False}
@@ -188,7 +189,7 @@ async def test_a_parameter_that_only_chats_have_is_refused_unless_it_says_nothin
 
 @pytest.mark.parametrize("name", NATIVE)
 async def test_other_parameters_are_passed_on(
-    upstream: FakeUpstream, url: str, name: DialectName
+    upstream: DialectUpstream, url: str, name: DialectName
 ) -> None:
     async with asking(url, name) as policy:
         sampling = Sampling(temperature=None, parameters={"top_k": 5, "top_p": 0.5})
@@ -204,7 +205,7 @@ async def test_other_parameters_are_passed_on(
     ids=["text", "calls", "logprobs"],
 )
 async def test_a_stream_says_what_a_whole_answer_says(
-    upstream: FakeUpstream, url: str, name: DialectName, parameters: dict[str, Any]
+    upstream: DialectUpstream, url: str, name: DialectName, parameters: dict[str, Any]
 ) -> None:
     sampling = Sampling(parameters=parameters)
     drawn: list[list[Candidate]] = []
@@ -250,7 +251,7 @@ async def test_an_upstream_that_streams_to_nobody_is_asked_for_whole_answers(
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_any_other_refusal_is_told_at_once_and_streams_go_on(
-    upstream: FakeUpstream, url: str, name: DialectName
+    upstream: DialectUpstream, url: str, name: DialectName
 ) -> None:
     upstream.fault, upstream.faults_left = "policy", 1
     async with asking(url, name, streams=True) as policy:

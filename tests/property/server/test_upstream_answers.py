@@ -12,19 +12,18 @@ from pydantic import BaseModel
 
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.types import Candidate, spent_on
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
 from qguide.server.anthropic.schemas import MessagesRequest
 from qguide.server.anthropic.streaming import MessageWriter
-from qguide.server.anthropic.translation import message_of, read_message
+from qguide.server.anthropic.translation import answer_of, read_message
 from qguide.server.chat.answers import ChatChunk, ChatCompletion
 from qguide.server.chat.schemas import GuidanceOptions
 from qguide.server.chat.streaming import ChunkWriter
 from qguide.server.chat.translation import completion_of
 from qguide.server.completions.schemas import TextCompletion
-from qguide.server.completions.streaming import TextWriter
-from qguide.server.completions.translation import text_completion_of
+from qguide.server.completions.translation import TextWriter, text_completion_of
 from qguide.server.guidance.native import native_answer
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
@@ -271,8 +270,8 @@ def answered(step: GuidedStepResult) -> None:
 def as_message(step: GuidedStepResult, options: GuidanceOptions) -> None:
     asked = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 5, "thinking": THINKS}
     read = read_message(MessagesRequest.model_validate(asked))
-    message = message_of(step, read, options)
     native = native_answer(step, "messages")
+    message = answer_of(completion_of(step, n=1, options=options), read, native)
     sent(message, Own if native else AnthropicMessage)
     streamed(MessageWriter().finished(message), Own if native else MessageEvent)
 

@@ -19,7 +19,8 @@ from qguide.server.observability.exposition import Exposition
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import Models, build_models
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.served import Runtime
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.tiny_models import CONTEXT, policy_model, q_model

@@ -6,7 +6,7 @@ import jsonschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qguide.qnet.scoring.json_schema import conforms
+from qguide.qnet.scoring.rules import conforms
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "bb", 1.0, 1.5]),

@@ -21,7 +21,7 @@ from qguide.training.data.records import TrajectoryRow
 SMALL = Measurement(STRANGERS["errands"], new_episodes=24, oracle_episodes=24, continuations=3)
 
 
-class Constant:
+class Constant(Scorer):
     """A learner of nothing, whose posterior is the prior, and which says so."""
 
     name = "constant"

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from qguide.qnet.engine.token_trie import TokenTrie
-from qguide.qnet.engine.tree_masks import BLOCK, TreeMask
+from qguide.qnet.engine.tree_attention import BLOCK, TreeMask
 from tests.support.random_trees import random_tree
 
 TREES = st.builds(random_tree, st.integers(1, 400), seed=st.integers(0, 999))

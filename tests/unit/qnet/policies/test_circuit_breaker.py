@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from qguide.qnet.policies.circuit_breaker import Admission, CircuitBreaker, CircuitOpenError
+from qguide.qnet.policies.circuits import Admission, CircuitBreaker, CircuitOpenError
 from qguide.qnet.support.concurrency import all_of, one_group
 from tests.support.clock import Clock
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from qguide.qnet.policies.circuit_breaker import CircuitOpenError
-from qguide.qnet.policies.circuits import UpstreamCall, UpstreamCircuits
+from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits
 from qguide.qnet.tenant import Tenant, working_for
 from tests.support.clock import Clock
 

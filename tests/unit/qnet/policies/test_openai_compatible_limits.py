@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from qguide.qnet.errors import UpstreamError
-from qguide.qnet.policies.dialects.base import Completion
-from qguide.qnet.policies.dialects.chat import read_completion
+from qguide.qnet.policies.answers import Completion, read_completion
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.support.bounded_body import MAX_CHUNKS
 from qguide.qnet.types import Message, Sampling
@@ -70,11 +69,11 @@ async def test_decompressing_an_answer_lets_others_go_on() -> None:
 async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[int] = []
 
-    def read(answer: bytes) -> Completion:
+    def read(answer: dict[str, Any]) -> Completion:
         threads.append(threading.get_ident())
         return read_completion(answer)
 
-    monkeypatch.setattr("qguide.qnet.policies.dialects.chat.read_completion", read)
+    monkeypatch.setattr("qguide.qnet.policies.dialect.read_completion", read)
     for padding in (0, MIB // 2):
         policy = answering(Body([b" " * padding, b'{"choices": [{"message": {"content": "go"}}]}']))
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())

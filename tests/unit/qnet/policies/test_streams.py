@@ -16,9 +16,9 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
 )
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialects.build import build_dialect
+from qguide.qnet.policies.answer_parsing import events_in
+from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
-from qguide.qnet.policies.streamed_answer import events_in
 from qguide.qnet.types import Candidate, Sampling, ToolCall
 from tests.support.upstream_policy import HISTORY, MIB, Body
 

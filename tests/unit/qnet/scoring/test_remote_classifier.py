@@ -16,8 +16,8 @@ from qguide.qnet.errors import (
     UnscorableError,
 )
 from qguide.qnet.models.checkpoint import load_qnet
+from qguide.qnet.models.classifier import load_remote_classifier
 from qguide.qnet.models.model_export import export_model
-from qguide.qnet.models.remote_classifier import load_remote_classifier
 from qguide.qnet.scoring.remote_classifier import RemoteClassifyScorer
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.scoring.vllm_client import ClassifyServer

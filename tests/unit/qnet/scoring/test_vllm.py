@@ -14,10 +14,9 @@ import pytest
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.scoring_worker import ScoringWorker
 from qguide.qnet.errors import ConfigError, ScorerUnavailableError, UnscorableError
-from qguide.qnet.models.array_head import ArrayHead, head_shapes
 from qguide.qnet.models.checkpoint import load_qnet
 from qguide.qnet.models.qnet_config import QNetConfig
-from qguide.qnet.models.remote_trunk import RemoteTrunk, load_remote_trunk
+from qguide.qnet.models.remote_trunk import ArrayHead, RemoteTrunk, head_shapes, load_remote_trunk
 from qguide.qnet.models.trunk_export import export_trunk
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.scoring.vllm import VllmScorer, share

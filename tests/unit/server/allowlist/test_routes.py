@@ -7,8 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.qnet.native import DialectName
-from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.remote_models import Upstream
+from tests.support.dialect_upstream import DialectUpstream
 from tests.unit.server.conftest import FAKES, Serve
 
 Client = Callable[..., TestClient]
@@ -30,7 +30,7 @@ FIRST = {"qguide": {"fallback": "first"}}
 
 
 @pytest.fixture
-def serving(serve: Serve, address: tuple[FakeUpstream, str]) -> Client:
+def serving(serve: Serve, address: tuple[DialectUpstream, str]) -> Client:
     """A server with an upstream of each dialect, named as its dialect."""
 
     def start(**more: Any) -> TestClient:
@@ -85,14 +85,16 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("model", DIALECTS)
 @pytest.mark.parametrize(("path", "hostile"), HOSTILE)
 def test_nothing_of_it_is_asked(
-    serving: Client, upstream: FakeUpstream, path: str, hostile: dict[str, Any], model: str
+    serving: Client, upstream: DialectUpstream, path: str, hostile: dict[str, Any], model: str
 ) -> None:
     answer = serving().post(path, json=SAID[path] | FIRST | hostile | {"model": model})
     assert answer.status_code == 400, answer.text
     assert upstream.asked == []
 
 
-def test_an_address_beside_the_bytes_goes_no_way(serving: Client, upstream: FakeUpstream) -> None:
+def test_an_address_beside_the_bytes_goes_no_way(
+    serving: Client, upstream: DialectUpstream
+) -> None:
     bytes_ = {"type": "base64", "media_type": "image/png", "data": "AA==", "url": INSIDE}
     body = SAID[MESSAGES] | FIRST | {"messages": part("image", source=bytes_)}
     native = serving().post(MESSAGES, json=body | {"model": "messages"})
@@ -104,7 +106,7 @@ def test_an_address_beside_the_bytes_goes_no_way(serving: Client, upstream: Fake
 
 @pytest.mark.parametrize("model", DIALECTS)
 def test_no_field_of_a_chats_message_names_an_address(
-    serving: Client, upstream: FakeUpstream, model: str
+    serving: Client, upstream: DialectUpstream, model: str
 ) -> None:
     block = {"type": "image", "source": {"type": "url", "url": INSIDE}}
     for field in ({"thinking_blocks": [block]}, {"image_url": INSIDE}, {"images": [block]}):
@@ -118,7 +120,7 @@ def test_no_field_of_a_chats_message_names_an_address(
 
 @pytest.mark.parametrize("model", DIALECTS)
 def test_a_chats_thoughts_are_no_way_for_other_blocks(
-    serving: Client, upstream: FakeUpstream, model: str
+    serving: Client, upstream: DialectUpstream, model: str
 ) -> None:
     block = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
@@ -133,7 +135,7 @@ def test_a_chats_thoughts_are_no_way_for_other_blocks(
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 def test_what_clients_send_unasked_is_left_out_with_a_warning(
-    serving: Client, upstream: FakeUpstream, path: str
+    serving: Client, upstream: DialectUpstream, path: str
 ) -> None:
     model = {CHAT: "chat", MESSAGES: "messages", RESPONSES: "responses"}[path]
     body = SAID[path] | {
@@ -148,14 +150,14 @@ def test_what_clients_send_unasked_is_left_out_with_a_warning(
     assert "service_tier" not in upstream.asked[0]
 
 
-def test_a_chat_is_stored_in_nobodys_account(serving: Client, upstream: FakeUpstream) -> None:
+def test_a_chat_is_stored_in_nobodys_account(serving: Client, upstream: DialectUpstream) -> None:
     body = SAID[CHAT] | {"store": True, "metadata": {"a": "b"}}
     warnings = serving().post(CHAT, json=body).json()["qguide"]["warnings"]
     assert warnings == ["parameters without effect on this server: metadata, store"]
     assert {"store", "metadata"}.isdisjoint(upstream.asked[0])
 
 
-def test_the_operator_widens_what_passes(serving: Client, upstream: FakeUpstream) -> None:
+def test_the_operator_widens_what_passes(serving: Client, upstream: DialectUpstream) -> None:
     fields = ("priority", "container", "file_id", "image_embeds")
     client = serving(caller_fields=fields, caller_media_domains=("images.example.org",))
     parts = [

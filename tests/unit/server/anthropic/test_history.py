@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.anthropic_blocks import INVALID_JSON, SIGNATURE, chat_turns
+from qguide.qnet.dialects.messages_answers import input_of
+from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, chat_turns
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.server.anthropic.history import input_of
 from qguide.server.anthropic.schemas import MessagesRequest
 
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.openai_messages import plain_message
 from qguide.qnet.types import Candidate, Message, ToolCall
 from qguide.qnet.usage import TokenUsage
-from qguide.server.anthropic.events import events_of
 from qguide.server.anthropic.schemas import MessagesRequest
-from qguide.server.anthropic.translation import Asked, message_of, read_message
+from qguide.server.anthropic.translation import Asked, answer_of, read_message
 from qguide.server.chat.schemas import GuidanceOptions
+from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.step_types import GuidedStepResult
 
 TOOL = {"name": "go", "description": "Go.", "input_schema": {"type": "object"}}
@@ -35,7 +37,8 @@ def answer(candidate: Candidate, **body: Any) -> dict[str, Any]:
     )
     decision = Decision(0, "only_candidate", (candidate,), None, usage)
     taken = GuidedStepResult(decision, "demo", "q", "0", 1.0)
-    return message_of(taken, read(**body), GuidanceOptions())
+    options = GuidanceOptions()
+    return answer_of(completion_of(taken, n=1, options=options), read(**body))
 
 
 def drawn(content: str = "", *calls: ToolCall, **more: Any) -> Candidate:
@@ -170,7 +173,7 @@ def test_text_and_calls_are_blocks() -> None:
     text, whole, cut = message["content"]
     assert text == {"type": "text", "text": "Well."}
     assert whole == {"type": "tool_use", "id": "call_1", "name": "go", "input": {"to": "desk"}}
-    assert cut["id"].startswith("toolu_")
+    assert cut["id"].startswith("call_")
     assert cut["input"] == {"INVALID_JSON": '{"to": "de'}
     [warning] = message["qguide"]["warnings"]
     assert "the call of 'go' are not a JSON object" in warning
@@ -207,7 +210,7 @@ def test_cached_tokens_are_not_in_the_inputs() -> None:
 
 def test_a_stream_is_the_message_in_pieces() -> None:
     call = ToolCall("go", '{"to": "desk"}', "call_1")
-    wire = {"role": "assistant", "content": "look here", "reasoning": "I wonder."}
+    wire = plain_message(Message("assistant", "look here", (call,))) | {"reasoning": "I wonder."}
     candidate = Candidate(Message("assistant", "look here", (call,), wire=wire), 3)
     message = answer(candidate, thinking={"type": "adaptive"})
     events = list(events_of(message))

@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from qguide.server.app import create_app
-from qguide.server.bodies.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, is_long
-from qguide.server.bodies.pace import Pace
+from qguide.server.bodies.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, Pace, is_long
 from tests.unit.server.conftest import FAKES
 
 READING_S = 0.001

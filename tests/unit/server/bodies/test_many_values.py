@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from qguide.server import routes as modules_of_routes
-from qguide.server.bodies.json_values import has_more_values, marks_in
+from qguide.server.bodies.long_bodies import has_more_values, marks_in
 from qguide.server.bodies.parsing import most_values
 from qguide.server.bodies.route import BodyRoute, body_schema
 from tests.unit.server.conftest import FAKES, Serve

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.types import History, Message, ToolCall
-from qguide.server.chat.chunks import chunks_of
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from qguide.server.chat.history import to_chat_history
 from qguide.server.chat.schemas import ChatTurn
+from qguide.server.chat.translation import to_chat_history
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.settings.remote_models import Upstream
 from tests.unit.server.conftest import FAKES, Serve

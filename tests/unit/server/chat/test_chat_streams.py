@@ -4,7 +4,7 @@ import json
 
 from fastapi.testclient import TestClient
 
-from qguide.server.chat.chunks import chunks_of
+from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.settings.remote_models import Upstream
 from tests.support.chats import TOOL, USER, events_of, refusal

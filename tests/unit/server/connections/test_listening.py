@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.connections.listening import bind, close, port_of
+from qguide.server.connections.config import bind, close, port_of
 
 
 def test_a_bound_port_is_kept_and_lets_nobody_in_before_a_server_listens() -> None:

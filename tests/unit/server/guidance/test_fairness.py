@@ -29,7 +29,8 @@ from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.served import Runtime
 from tests.support.queues import until_waiting
 from tests.support.tiny_models import CONTEXT, WORDS, policy_model, q_model
 from tests.unit.server.conftest import FAKES
@@ -168,7 +169,7 @@ async def test_a_score_ends_when_its_caller_hangs_up_and_is_charged_to_it(
     models = models_of(scorer, max_batch=4)
     with open_account() as account, models.q_models.hold(None) as held:
         request = ScoreRequest(HISTORY, (Message("assistant", "look"),))
-        scoring = asyncio.create_task(held.scorer.score(request))
+        scoring = asyncio.create_task(held.score(request))
         assert await asyncio.to_thread(passes.entered.wait, 30)
         scoring.cancel()
         with suppress(asyncio.CancelledError):

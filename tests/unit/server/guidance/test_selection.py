@@ -15,7 +15,8 @@ from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.served import Runtime
 from qguide.server.settings.settings import Settings
 from qguide.training.data.runs import read_rows
 from tests.unit.server.conftest import FAKES, Serve

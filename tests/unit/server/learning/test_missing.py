@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.models.licence import Licence, LicenceFigures
+from qguide.qnet.models.manifest import Licence, LicenceFigures
 from qguide.server.learning.fitting import may_be_tried, missing_of
 
 

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.licence import Licence
-from qguide.qnet.models.manifest import Manifest
-from qguide.server.q_models.licence import require_licence
+from qguide.qnet.models.manifest import Licence, Manifest
+from qguide.server.q_models.checks import require_licence
 
 NONE = Licence(granted=False, reason="its choice is not shown to be above the agent's own")
 

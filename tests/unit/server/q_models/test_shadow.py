@@ -16,7 +16,8 @@ from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from qguide.server.context.request_context import open_account
 from qguide.server.q_models.build import build_runtime
-from qguide.server.q_models.registry import QModel, QModels, Runtime, ScorerSource
+from qguide.server.q_models.registry import QModel, QModels, ScorerSource
+from qguide.server.q_models.served import Runtime
 from qguide.server.settings.settings import Settings
 from tests.support.tiny_models import q_model
 
@@ -69,7 +70,7 @@ async def shadowed(
 
 async def ask(models: QModels) -> ScoreResult:
     with models.hold("first") as held:
-        return await held.scorer.score(REQUEST)
+        return await held.score(REQUEST)
 
 
 def count(runtime: Runtime, outcome: str) -> float:
@@ -149,7 +150,7 @@ async def test_a_shadows_work_and_cache_are_told_under_its_own_name() -> None:
         kept = told(runtime, "cache_bytes", q_model="second@1")
         assert min(computed, kept) > 0
         with models.hold("second") as held:
-            await held.scorer.score(REQUEST)  # itself now, and with a cache of its own
+            await held.score(REQUEST)  # itself now, and with a cache of its own
         assert told(runtime, "cache_bytes", q_model="second@1") == 2 * kept
 
 

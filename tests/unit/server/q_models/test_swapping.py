@@ -175,10 +175,10 @@ async def test_a_request_ends_with_the_version_it_began_with_and_then_its_cache_
         with models.hold("old") as held:
             models.drop("old@1")
             assert "old" not in models.routes
-            result = await held.scorer.score(REQUEST)
+            result = await held.score(REQUEST)
             await settle(thread)
             assert store.nbytes > 0
-            again = await held.scorer.score(REQUEST)
+            again = await held.score(REQUEST)
         await settle(thread)
         assert store.nbytes == 0
     assert again.cached_tokens > 0
@@ -191,7 +191,7 @@ async def test_a_cache_goes_even_where_the_device_outlasts_the_request() -> None
     async with gated(timeout_s=4.0) as (scorer, models, thread):
         store = scorer._packed.store
         with models.hold("old") as held, pytest.raises(ScorerUnavailableError, match=r"4\.0 s"):
-            await held.scorer.score(REQUEST)
+            await held.score(REQUEST)
         assert scorer.entered.is_set()
         models.drop("old@1")
         scorer.gate.set()

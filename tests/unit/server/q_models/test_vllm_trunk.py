@@ -159,7 +159,7 @@ async def test_as_an_arm_it_is_held_until_its_last_answer_and_then_closed(
             models.q_models.drop("big@v1")
             assert "big" not in models.q_models.routes
             assert not http.is_closed
-            assert len((await held.scorer.score(REQUEST)).q_values) == len(CANDIDATES)
+            assert len((await held.score(REQUEST)).q_values) == len(CANDIDATES)
         await until(lambda: not thread.healthy)
         assert http.is_closed
         assert 'q_model="big@v1"' not in (await client.get("/metrics")).text

@@ -11,12 +11,13 @@ from qguide.cli import app as cli
 from qguide.qnet.errors import ConfigError
 from qguide.server.access.rate_limits import Limiter
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.score_cache import CachedScorer, ScoreCache
+from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 from qguide.server.redis.paraphrase_cache import RedisParaphraseCache
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import (
     REQUEST,
+    CachedScorer,
     CountingScorer,
     admitted,
     step,

@@ -4,10 +4,10 @@ import pytest
 
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, ToolCall
-from qguide.server.q_models.score_cache import CachedScorer, ScoreCache
+from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer
-from tests.support.redis_users import REQUEST, STATE, CountingScorer, until
+from tests.support.redis_users import REQUEST, STATE, CachedScorer, CountingScorer, until
 
 
 async def test_a_known_state_is_scored_once_by_all_servers(link: RedisLink) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from qguide.qnet.dialects.responses_requests import to_turns
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
-from qguide.qnet.responses_items import to_turns
 from qguide.server.responses.schemas import ResponsesRequest
 
 USER: Any = {"role": "user", "content": "find the mug"}

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from qguide.server.responses.events import closing_events, failure_events, opening_events
+from qguide.qnet.dialects.responses_answers import (
+    closing_events,
+    failure_events,
+    opening_events,
+)
 from qguide.server.responses.output import failed, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
 from qguide.server.responses.streaming import ResponseWriter

@@ -3,8 +3,7 @@
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.settings.named_upstream import named_upstream
-from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.remote_models import Upstream, named_upstream
 
 
 def test_a_model_of_openais_needs_only_its_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qguide.server.upstreams.child_environment import child_environment
+from qguide.server.upstreams.managed_process import child_environment
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rich.console import Console
 from qguide.qnet.errors import ConfigError, UpstreamError
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.scoring.scripted import ScriptedScorer
-from qguide.qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import (
     CandidateRow,
@@ -32,7 +32,7 @@ from tests.support.corridor_upstream import REPLIES, hosted, serving_corridors
 from tests.support.tiny_models import save_policy, save_qnet
 
 
-class LikesTheLast:
+class LikesTheLast(Scorer):
     """A scorer whose Q rises with a candidate's index."""
 
     name = "likes-the-last"

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.types import Candidate, Message, SampleRequest, ScoreRequest, ScoreResult
+from qguide.qnet.types import Candidate, Message, SampleRequest, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.runs import read_rows
 from qguide.training.environment import StepResult, Task
 from qguide.training.environments.corridor import CorridorConfig, CorridorEnvironment, CorridorSuite
@@ -44,7 +44,7 @@ class Wanderer:
         return [Candidate(Message("assistant", react_reply("Hm.", a)), 4) for a in actions]
 
 
-class Patient:
+class Patient(Scorer):
     """Prefers actions with an effect: keys and doors first, then away from the last wall."""
 
     name = "patient"

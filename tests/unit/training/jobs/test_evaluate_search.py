@@ -17,7 +17,7 @@ from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, rows_of, untimed
 
 
-class Witness:
+class Witness(Scorer):
     """Values what it has seen: an open door most, then a key in hand, a wall least."""
 
     name = "witness"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
-from qguide.qnet.types import Candidate, SampleRequest, ScoreRequest, ScoreResult
+from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
@@ -31,7 +31,7 @@ class Speechless:
         raise HistoryTooLongError("too long")
 
 
-class LikesRight:
+class LikesRight(Scorer):
     """Q is 1 for going right."""
 
     name = "likes-right"

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, UpstreamLostError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.records import TrajectoryRow
@@ -38,7 +38,7 @@ KEY = "sk-very-secret"
 TASKS = 6
 
 
-class ByLength:
+class ByLength(Scorer):
     """A scorer: Q is the candidate's length."""
 
     name = "by-length"

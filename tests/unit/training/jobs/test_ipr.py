@@ -14,6 +14,7 @@ from qguide.qnet.types import (
     History,
     Message,
     SampleRequest,
+    Scorer,
     ScoreRequest,
     ScoreResult,
 )
@@ -87,7 +88,7 @@ def upstreams(**changes: object) -> dict[str, HostedModel]:
     return {name: HostedModel.model_validate(values) for name in "ab"}
 
 
-class RewardModel:
+class RewardModel(Scorer):
     """Step rewards from a table of actions; notes what it was asked.
 
     Args:

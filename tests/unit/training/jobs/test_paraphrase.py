@@ -14,6 +14,7 @@ from qguide.qnet.types import (
     Candidate,
     Message,
     SampleRequest,
+    Scorer,
     ScoreRequest,
     ScoreResult,
     TaskMarker,
@@ -84,7 +85,7 @@ class Listener(Wanderer):
         return super().sample_batch(requests)
 
 
-class Indifferent:
+class Indifferent(Scorer):
     """The same Q for everything; notes the first messages, too."""
 
     name = "indifferent"

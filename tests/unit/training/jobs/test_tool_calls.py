@@ -10,7 +10,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import Message, ScoreRequest, ScoreResult
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.group_labels import GroupLabels
@@ -51,7 +51,7 @@ def upstream(fake: FakeUpstream) -> Iterator[dict[str, Any]]:
         yield {"environment": QUESTIONS, "policy": "upstream:demo", "upstreams": upstreams}
 
 
-class LikesAnswers:
+class LikesAnswers(Scorer):
     """A scorer: Q is 1 for a call with a right query, and it reads the call itself."""
 
     name = "likes-answers"

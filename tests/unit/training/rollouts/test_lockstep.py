@@ -11,7 +11,15 @@ from qguide.qnet.errors import (
     HistoryTooLongError,
     QGuideError,
 )
-from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
+from qguide.qnet.types import (
+    Candidate,
+    Message,
+    SampleRequest,
+    Sampling,
+    Scorer,
+    ScoreRequest,
+    ScoreResult,
+)
 from qguide.training.environment import StepResult
 from qguide.training.rollouts.episode import (
     Episode,
@@ -75,7 +83,7 @@ class Obedient:
         ]
 
 
-class ByLength:
+class ByLength(Scorer):
     """A scorer: Q is the candidate's length."""
 
     name = "by-length"

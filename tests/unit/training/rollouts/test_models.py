@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.licence import Licence
-from qguide.qnet.models.manifest import Manifest, sha256_of
+from qguide.qnet.models.manifest import Licence, Manifest, sha256_of
 from qguide.qnet.scoring.implicit_q import SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import Message, Scorer, ScoreRequest

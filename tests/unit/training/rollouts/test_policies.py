@@ -10,6 +10,7 @@ from qguide.qnet.types import (
     Message,
     SampleRequest,
     Sampling,
+    Scorer,
     ScoreRequest,
     ScoreResult,
 )
@@ -44,7 +45,7 @@ class Full:
         raise HistoryTooLongError("too long")
 
 
-class LikesTwo:
+class LikesTwo(Scorer):
     """Q is 1 for what ends with 2."""
 
     name = "likes-two"

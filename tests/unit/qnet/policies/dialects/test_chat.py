@@ -7,7 +7,7 @@ import pytest
 
 from qguide.qnet.decision.selection import distinct
 from qguide.qnet.openai_messages import reworded, text_of, wire_message
-from qguide.qnet.policies.dialects.chat import read_completion
+from qguide.qnet.policies.dialect import CHAT
 from qguide.qnet.types import spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage
 
@@ -17,7 +17,7 @@ IMAGE: Any = {"type": "image_url", "image_url": {"url": "data:"}}
 
 def said(*messages: dict[str, Any]) -> list[Any]:
     choices = [{"message": {"role": "assistant", "content": None} | m} for m in messages]
-    return read_completion(json.dumps({"choices": choices}).encode()).candidates
+    return CHAT.read_answer(json.dumps({"choices": choices}).encode()).candidates
 
 
 def test_calls_of_functions_differ_where_they_would_do_something_else() -> None:
@@ -82,7 +82,7 @@ def test_content_in_parts_is_its_text() -> None:
         {"type": "text", "text": "Action: "},
         {"type": "text", "text": "look"},
     ]
-    [candidate] = read_completion(answer({"content": parts})).candidates
+    [candidate] = CHAT.read_answer(answer({"content": parts})).candidates
     assert candidate.message.content == "Action: look"
 
 
@@ -91,7 +91,7 @@ def test_calls_of_functions_and_custom_tools_are_read_and_written_alike() -> Non
         {"id": "a", "type": "function", "function": {"name": "go", "arguments": "{}"}},
         {"id": "b", "type": "custom", "custom": {"name": "shell", "input": "ls {"}},
     ]
-    [candidate] = read_completion(answer({"content": None, "tool_calls": calls})).candidates
+    [candidate] = CHAT.read_answer(answer({"content": None, "tool_calls": calls})).candidates
     assert wire_message(candidate.message)["tool_calls"] == calls
     assert candidate.message.text == "Action: go({})\nAction: shell(ls {)"
 
@@ -109,7 +109,7 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
             "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None},
         },
     }
-    first, second = read_completion(json.dumps(body).encode()).candidates
+    first, second = CHAT.read_answer(json.dumps(body).encode()).candidates
     assert (first.extra, second.extra) == ({"stop_reason": 7}, {"token_ids": [3, 4]})
     assert first.answer_extra == second.answer_extra == {"system_fingerprint": "fp"}
     assert spent_on([first, second, first]).completion_details == {"reasoning_tokens": 2}
@@ -127,8 +127,8 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
     ],
 )
 def test_an_object_is_told_from_garbage(said: bytes, expected: bool) -> None:
-    assert read_completion(said).is_object is expected
-    assert read_completion(said).candidates == []
+    assert CHAT.read_answer(said).is_object is expected
+    assert CHAT.read_answer(said).candidates == []
 
 
 def test_half_a_character_is_one_that_was_lost() -> None:
@@ -137,7 +137,7 @@ def test_half_a_character_is_one_that_was_lost() -> None:
     body = {"choices": [{"message": message, "finish_reason": "st\ud800p"}]}
     raw = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     for said in (json.dumps(body).encode(), raw):
-        [candidate] = read_completion(said).candidates
+        [candidate] = CHAT.read_answer(said).candidates
         json.dumps([candidate.message.wire, candidate.finish_reason], ensure_ascii=False).encode()
         assert candidate.message.content.endswith("\ufffd \U0001f600")
         assert candidate.message.tool_calls[0].name.startswith("g\ufffd")
@@ -147,17 +147,17 @@ def test_half_a_character_is_one_that_was_lost() -> None:
 def test_what_could_not_be_said_again_is_no_completion(levels: int, read: int) -> None:
     nested = "[" * levels + "]" * levels
     said = f'{{"choices": [{{"message": {{"content": "a", "x": {nested}}}}}]}}'.encode()
-    assert len(read_completion(said).candidates) == read
-    assert read_completion(said).is_object
+    assert len(CHAT.read_answer(said).candidates) == read
+    assert CHAT.read_answer(said).is_object
 
 
 def test_a_bill_stands_without_a_completion() -> None:
     said = b'{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}'
-    assert read_completion(said).usage == TokenUsage(7, 3)
+    assert CHAT.read_answer(said).usage == TokenUsage(7, 3)
     assert (
-        read_completion(b'{"choices": []}').usage
-        == read_completion(b"<html>").usage
-        == read_completion(b"[1]").usage
+        CHAT.read_answer(b'{"choices": []}').usage
+        == CHAT.read_answer(b"<html>").usage
+        == CHAT.read_answer(b"[1]").usage
         == NOTHING
     )
 
@@ -171,7 +171,7 @@ def test_what_json_has_no_word_for_is_null() -> None:
         f'{{"name": "go", "arguments": null}}}}]}}, "logprobs": {logprobs}}}], '
         '"usage": {"completion_tokens": null, "completion_tokens_details": {"by": {"tool": 1}}}}'
     )
-    [candidate] = read_completion(said.encode()).candidates
+    [candidate] = CHAT.read_answer(said.encode()).candidates
     assert candidate.logprobs == {
         "content": [{"token": "a", "logprob": None}, {"token": "b", "logprob": None}]
     }
@@ -182,7 +182,7 @@ def test_what_json_has_no_word_for_is_null() -> None:
 @pytest.mark.parametrize(("stated", "read"), [(100, 10), (-1, 0), (4, 4), (None, 0)])
 def test_cached_tokens_are_read_as_a_part_of_the_prompt(stated: int | None, read: int) -> None:
     usage = {"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": stated}}
-    completion = read_completion(json.dumps({"choices": [], "usage": usage}).encode())
+    completion = CHAT.read_answer(json.dumps({"choices": [], "usage": usage}).encode())
     assert completion.usage.cached_tokens == read
 
 
@@ -211,5 +211,5 @@ def test_a_text_whose_tokens_have_logprobs_has_a_log_likelihood(
 ) -> None:
     tokens = [{"token": "t", "logprob": log} for log in logprobs]
     choice = {"message": {"role": "assistant"} | message, "logprobs": {"content": tokens}}
-    [candidate] = read_completion(json.dumps({"choices": [choice]}).encode()).candidates
+    [candidate] = CHAT.read_answer(json.dumps({"choices": [choice]}).encode()).candidates
     assert candidate.logprob == logprob

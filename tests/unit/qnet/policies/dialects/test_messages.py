@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
+from qguide.qnet.dialects.messages_requests import MAX_TOKENS
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.native import NativeRequest
-from qguide.qnet.policies.dialects.messages import MAX_TOKENS, MessagesDialect
+from qguide.qnet.policies.dialect import MESSAGES as DIALECT
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
-
-DIALECT = MessagesDialect()
 
 
 def body(*history: Message, **sampling: Any) -> dict[str, Any]:

@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.policies.dialects.responses import ResponsesDialect
+from qguide.qnet.policies.dialect import RESPONSES as DIALECT
 from qguide.qnet.types import Candidate, Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
-
-DIALECT = ResponsesDialect()
 
 
 def body(*history: Message, **sampling: Any) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""Chunks of a chat completion's stream: from a completion, and to one. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from qguide.qnet.dialects.shapes import Json, pieces_of
+
+_CALLS: Final = "tool_calls"
+_OF_CHUNKS: Final = ("choices", "object")
+
+
+_OF_ALL: Final = ("id", "created", "model", "system_fingerprint")
+_OF_CHOICES: Final = ("index", "message", "logprobs", "finish_reason")
+
+
+def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
+    """Split a finished completion into the chunks of a stream.
+
+    Args:
+        completion: the response body to the same request without `stream`; fields that are not
+            OpenAI's are sent in the chunk that ends the last choice.
+        include_usage: append a chunk without choices that has the usage.
+    """
+    head: Json = {name: completion[name] for name in _OF_ALL if name in completion}
+    head["object"] = "chat.completion.chunk"
+    if include_usage:
+        head["usage"] = None
+    own = {
+        name: value
+        for name, value in completion.items()
+        if name not in (*head, "choices", "usage", "object")
+    }
+    *others, last = (
+        head | {"choices": [part]} for choice in completion["choices"] for part in _parts_of(choice)
+    )
+    yield from others
+    yield last | own
+    if include_usage:
+        yield head | {"choices": [], "usage": completion["usage"]}
+
+
+def _parts_of(choice: Json) -> Iterator[Json]:
+    """Chunks of one choice: role, content, tool calls and finish reason."""
+    message = dict(choice["message"])
+    content, calls = message.pop("content", None), message.pop("tool_calls", None) or []
+    opening = {name: value for name, value in message.items() if value is not None}
+    called = calls or message.get("function_call")
+    yield _part(choice, opening | {"content": None if called and not content else ""})
+    logprobs = choice.get("logprobs")
+    if logprobs:  # tokens may end inside a character, so the content is not split
+        yield _part(choice, {"content": content}, logprobs=logprobs)
+    else:
+        for piece in pieces_of(content or ""):
+            yield _part(choice, {"content": piece})
+    for index, call in enumerate(calls):
+        if "function" not in call:  # the input of a custom tool is sent in one piece
+            yield _part(choice, {"tool_calls": [{"index": index} | call]})
+            continue
+        function = call["function"]
+        opened = call | {"index": index, "function": function | {"arguments": ""}}
+        yield _part(choice, {"tool_calls": [opened]})
+        filled = {"index": index, "function": {"arguments": function["arguments"]}}
+        yield _part(choice, {"tool_calls": [filled]})
+    rest = {name: value for name, value in choice.items() if name not in _OF_CHOICES}
+    yield _part(choice, {}, finish_reason=choice["finish_reason"]) | rest
+
+
+def _part(
+    choice: Json, delta: Json, *, logprobs: object = None, finish_reason: str | None = None
+) -> Json:
+    return {
+        "index": choice["index"],
+        "delta": delta,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }
+
+
+def assembled_completion(chunks: Sequence[Mapping[str, Any]]) -> Json | None:
+    """The completion; None if a choice has no end, or if there is none.
+
+    Texts of a delta follow each other, whatever the field is called (`reasoning_content`); calls
+    are told apart by their index.
+    """
+    answer: Json = {"object": "chat.completion"}
+    choices: dict[int, Json] = {}
+    for chunk in chunks:
+        # Of any other field the last chunk that has one is right.
+        answer |= {k: v for k, v in chunk.items() if k not in _OF_CHUNKS and v is not None}
+        for piece in _rows(chunk.get("choices")):
+            index = piece.get("index")
+            if isinstance(index, int):
+                empty = {"index": index, "message": {"role": "assistant", "content": None}}
+                _extend(choices.setdefault(index, empty), piece)
+    ended = all(choice.get("finish_reason") for choice in choices.values())
+    if not choices or not (ended or (chunks and chunks[-1] == {})):
+        return None
+    return answer | {"choices": [choices[index] for index in sorted(choices)]}
+
+
+def _extend(choice: Json, piece: Mapping[str, Any]) -> None:
+    for name, value in piece.items():
+        if name == "delta" and isinstance(value, dict):
+            _extend_message(choice["message"], value)
+        elif name == "logprobs" and isinstance(value, dict):
+            _extend_tokens(choice.setdefault(name, {}), value)
+        elif name != "index" and value is not None:
+            choice[name] = value
+
+
+def _extend_message(message: Json, delta: Mapping[str, Any]) -> None:
+    for name, value in delta.items():
+        if name == _CALLS:
+            _extend_calls(message.setdefault(name, []), _rows(value))
+        elif name == "function_call" and isinstance(value, dict):
+            _extend_function(message.setdefault(name, {}), value)
+        elif isinstance(value, str) and name != "role":
+            message[name] = (message.get(name) or "") + value
+        elif isinstance(value, list) and isinstance(message.get(name), list):
+            message[name] += value
+        elif value is not None:
+            message[name] = value
+
+
+def _extend_calls(calls: list[Json], pieces: Sequence[Mapping[str, Any]]) -> None:
+    for piece in pieces:
+        index = piece.get("index", len(calls))
+        if index == len(calls):
+            calls.append({"type": "function"})
+        if not isinstance(index, int) or not 0 <= index < len(calls):
+            continue
+        call = calls[index]
+        for name in ("id", "type"):
+            if isinstance(value := piece.get(name), str) and value:
+                call[name] = value
+        for name in ("function", "custom"):
+            if isinstance(value := piece.get(name), dict):
+                _extend_function(call.setdefault(name, {}), value)
+
+
+def _extend_function(function: Json, piece: Mapping[str, Any]) -> None:
+    """A name comes whole, and from some upstreams again and again; arguments come in pieces."""
+    if isinstance(name := piece.get("name"), str) and name:
+        function["name"] = name
+    for field in ("arguments", "input"):
+        if isinstance(value := piece.get(field), str):
+            function[field] = function.get(field, "") + value
+
+
+def _extend_tokens(logprobs: Json, piece: Mapping[str, Any]) -> None:
+    for name, rows in piece.items():
+        if isinstance(rows, list):
+            logprobs[name] = (logprobs.get(name) or []) + rows
+        else:
+            logprobs.setdefault(name, rows)
+
+
+def _rows(value: object) -> list[Json]:
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []

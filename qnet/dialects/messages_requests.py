@@ -1,0 +1,390 @@
+"""Requests of Anthropic's Messages API, from and to those of chat completions. Pure.
+
+A tool's results become messages of their own, before the rest of the user's message, because a
+chat completion has them so. Thoughts go back to an upstream only if it was an upstream of this
+server that gave them, which their signature says.
+
+The models take whatever was recorded. The server's request bodies are subclasses of them that take
+less.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, passed_on
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
+from qguide.qnet.openai_messages import PART_END, Shape, text_of
+
+INVALID_JSON: Final = "INVALID_JSON"
+"""The only name in the input of a tool_use block whose arguments are not a JSON object."""
+SIGNATURE: Final = "qguide:"
+"""Beginning of the signature of this server's thinking blocks; the name of the field follows."""
+
+THINKING: Final = ("thinking", "redacted_thinking")
+"""Types of blocks that hold thoughts."""
+
+Given = TypeVar("Given")
+
+_ERROR: Final = "Error: "
+
+
+class Source(Shape):
+    """Bytes or address of an image or a document."""
+
+    type: str
+    media_type: str | None = None
+    data: str | None = None
+    url: str | None = None
+
+
+class Part(Shape):
+    """A block that can stand in a user's message, in `system` or in a tool's result."""
+
+    type: str
+    text: str | None = None
+    source: Source | None = None
+    tool_name: str | None = None
+
+
+class Block(Part):
+    """A block of a message's content."""
+
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | Sequence[Part] | None = None
+    is_error: bool | None = None
+    thinking: str | None = None
+    signature: str | None = None
+
+
+class Turn(Shape):
+    """One message of a conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Sequence[Block]
+
+
+def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> list[Json]:
+    """The messages of a chat completion.
+
+    Raises:
+        MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
+    """
+    chat: list[Json] = []
+    if system:
+        chat.append({"role": "system", "content": _content(system, "system")})
+    for index, turn in enumerate(turns):
+        chat.extend(_turns_of(turn, f"messages[{index}].content"))
+    return chat
+
+
+def arguments_of(given: Mapping[str, Any]) -> str:
+    """The arguments of a call, as its model wrote them, from the input of a tool_use block."""
+    raw = given.get(INVALID_JSON) if len(given) == 1 else None
+    return raw if isinstance(raw, str) else json.dumps(given, ensure_ascii=False)
+
+
+def thoughts_field(block: Block) -> str | None:
+    """The field in which the upstream gave these thoughts; None if none of this server's did."""
+    signature = block.signature or ""
+    field = signature.removeprefix(SIGNATURE)
+    return field if field in THOUGHTS and signature != field else None
+
+
+def _turns_of(turn: Turn, place: str) -> Iterator[Json]:
+    if isinstance(turn.content, str):
+        yield {"role": turn.role, "content": turn.content}
+    elif turn.role == "assistant":
+        yield _assistant(turn.content, place)
+    else:
+        yield from _answers(turn.role, turn.content, place)
+
+
+def _assistant(blocks: Sequence[Block], place: str) -> Json:
+    texts: list[str] = []
+    calls: list[Json] = []
+    thoughts: dict[str, str] = {}
+    for index, block in enumerate(blocks):
+        here = f"{place}[{index}]"
+        match block.type:
+            case "text":
+                texts.append(_required(block.text, f"{here}.text"))
+            case "tool_use":
+                calls.append(_call(block, here))
+            case "thinking" | "redacted_thinking":
+                if field := thoughts_field(block):
+                    thoughts[field] = thoughts.get(field, "") + (block.thinking or "")
+            case other:
+                raise _misplaced(other, here, "the assistant's message")
+    content = "".join(texts)
+    turn = {"role": "assistant", "content": None if calls and not content else content, **thoughts}
+    return turn | {"tool_calls": calls} if calls else turn
+
+
+def _call(block: Block, place: str) -> Json:
+    arguments = arguments_of(block.input or {})
+    function = {"name": _required(block.name, f"{place}.name"), "arguments": arguments}
+    return {"id": _required(block.id, f"{place}.id"), "type": "function", "function": function}
+
+
+def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
+    """Results of tools, then a message of everything else; images of results are in it as well."""
+    others: list[Json] = []
+    for index, block in enumerate(blocks):
+        here = f"{place}[{index}]"
+        if block.type != "tool_result":
+            others.append(_part(block, here))
+            continue
+        parts = _parts(block.content or "", f"{here}.content")
+        text = PART_END.join(part["text"] for part in parts if part["type"] == "text")
+        if block.is_error and not text.startswith(_ERROR):
+            text = _ERROR + text
+        call_id = _required(block.tool_use_id, f"{here}.tool_use_id")
+        yield {"role": "tool", "tool_call_id": call_id, "content": text}
+        others.extend(part for part in parts if part["type"] != "text")
+    if others or not blocks:
+        yield {"role": role, "content": _joined(others)}
+
+
+def _content(content: str | Sequence[Part], place: str) -> str | list[Json]:
+    return _joined(_parts(content, place))
+
+
+def _parts(content: str | Sequence[Part], place: str) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
+
+
+def _joined(parts: Sequence[Json]) -> str | list[Json]:
+    """One text if there is nothing else: not every upstream takes parts."""
+    if all(part["type"] == "text" for part in parts):
+        return PART_END.join(part["text"] for part in parts)
+    return list(parts)
+
+
+def _part(part: Part, place: str) -> Json:
+    match part.type:
+        case "text":
+            return {"type": "text", "text": _required(part.text, f"{place}.text")}
+        case "image":
+            source = _required(part.source, f"{place}.source")
+            return {"type": "image_url", "image_url": {"url": _address(source, place)}}
+        case "tool_reference":
+            name = _required(part.tool_name, f"{place}.tool_name")
+            return {"type": "text", "text": f"The tool {name} can be called now."}
+        case "document":
+            return _document(_required(part.source, f"{place}.source"), place)
+    raise _misplaced(part.type, place, "a user's message, a tool's result or `system`")
+
+
+def _document(source: Source, place: str) -> Json:
+    if source.type == "text":
+        return {"type": "text", "text": _required(source.data, f"{place}.source.data")}
+    if source.type != "base64":
+        raise MalformedHistoryError(
+            f"{place}.source has the type {source.type[:40]!r}; send a document as base64 or text"
+        )
+    file = {"filename": "document.pdf", "file_data": _address(source, place)}
+    return {"type": "file", "file": file}
+
+
+def _address(source: Source, place: str) -> str:
+    match source.type:
+        case "url":
+            return _required(source.url, f"{place}.source.url")
+        case "base64":
+            media_type = _required(source.media_type, f"{place}.source.media_type")
+            return f"data:{media_type};base64,{_required(source.data, f'{place}.source.data')}"
+    raise MalformedHistoryError(
+        f"{place}.source has the type {source.type[:40]!r}; send an image as base64 or url"
+    )
+
+
+def _required(value: Given | None, place: str) -> Given:
+    if value is None:
+        raise MalformedHistoryError(f"{place} is missing; a block of this type needs it")
+    return value
+
+
+def _misplaced(kind: str, place: str, where: str) -> MalformedHistoryError:
+    return MalformedHistoryError(
+        f"{place} has the type {kind[:40]!r}, which cannot be translated for an upstream as a part "
+        f"of {where}; remove it"
+    )
+
+
+MAX_TOKENS: Final = 4096
+"""For a request without a limit, which this dialect has to have."""
+THINKING_BLOCKS: Final = "thinking_blocks"
+"""Field of a chat message with the thoughts as Anthropic signed them; LiteLLM's name for it."""
+
+_WITHOUT_EFFECT: Final = frozenset(
+    (
+        "logprobs",
+        "max_completion_tokens",
+        "n",
+        "prediction",
+        "safety_identifier",
+        "seed",
+        "service_tier",
+        "store",
+        "stream_options",
+        "top_logprobs",
+        "verbosity",
+    )
+)
+_OWN: Final = ("model", "messages", "temperature", "max_tokens")
+_SYSTEM: Final = ("system", "developer")
+_TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
+
+
+def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
+    """The request that asks for the same as a chat completion's.
+
+    Args:
+        native: the prompt and parameters in this dialect, if they came in it.
+
+    Raises:
+        InvalidRequestError: the dialect cannot say something in the messages or parameters.
+        UnsupportedParameterError: the dialect has no such parameter.
+    """
+    parameters = {name: value for name, value in chat.items() if name not in _OWN}
+    body = {**_prompt(chat["messages"]), **_parameters(parameters)} if native is None else native
+    longest = chat.get("max_completion_tokens") or chat.get("max_tokens")
+    own = {"model": chat["model"], "max_tokens": longest or body.get("max_tokens") or MAX_TOKENS}
+    return {**body, **own, **{name: chat[name] for name in ("temperature",) if name in chat}}
+
+
+def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
+    """System messages at the beginning, and turns in which a role never follows itself."""
+    first = next((k for k, row in enumerate(rows) if row["role"] not in _SYSTEM), len(rows))
+    first = min(first, len(rows) - 1)  # system messages alone: the last one is the user's
+    turns: list[Json] = []
+    for row in rows[first:]:
+        role = "assistant" if row["role"] == "assistant" else "user"
+        blocks = list(_blocks(row))
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        elif blocks:
+            turns.append({"role": role, "content": blocks})
+    system = "\n\n".join(text_of(row["content"]) for row in rows[:first])
+    return {"messages": turns, **({"system": system} if system else {})}
+
+
+def _blocks(row: Mapping[str, Any]) -> Iterator[Json]:
+    """The blocks of a turn; those without text are left out, because they are refused."""
+    if row["role"] in ("tool", "function"):
+        call_id = row.get("tool_call_id") or ""
+        yield {"type": "tool_result", "tool_use_id": call_id, "content": list(_row_parts(row))}
+        return
+    yield from _thoughts(row.get(THINKING_BLOCKS))
+    yield from _row_parts(row)
+    for call in row.get("tool_calls") or ():
+        yield _tool_use(call)
+
+
+def _thoughts(given: object) -> Iterator[Json]:
+    """Signed thoughts of a chat's message; no other block, which could name an address."""
+    for block in given if isinstance(given, list) else ():
+        if isinstance(block, dict) and block.get("type") in THINKING:
+            yield block
+
+
+def _row_parts(row: Mapping[str, Any]) -> Iterator[Json]:
+    content = row.get("content") or row.get("refusal") or ""
+    parts: list[Json] = (
+        content if isinstance(content, list) else [{"type": "text", "text": content}]
+    )
+    for part in parts:
+        match part.get("type"):
+            case "text" | "refusal" as kind:
+                if said := part.get(kind):
+                    yield {"type": "text", "text": said}
+            case "image_url":
+                yield {"type": "image", "source": _source(part["image_url"]["url"])}
+            case "file" if "file_data" in (part.get("file") or {}):
+                yield {"type": "document", "source": _source(part["file"]["file_data"])}
+            case other:
+                raise InvalidRequestError(
+                    f"a message has a part of type {str(other)[:40]!r}, which an upstream of the "
+                    "dialect 'messages' cannot be sent; send text, image_url or file_data"
+                )
+
+
+def _source(address: str) -> Json:
+    head, comma, data = address.partition(";base64,")
+    if head.startswith("data:") and comma:
+        return {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}
+    return {"type": "url", "url": address}
+
+
+def _tool_use(call: Mapping[str, Any]) -> Json:
+    function = _function(call)
+    try:
+        given = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        given = {INVALID_JSON: function["arguments"]}
+    return {"type": "tool_use", "id": call.get("id"), "name": function["name"], "input": given}
+
+
+def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    if given.get("type", "function") != "function":
+        raise InvalidRequestError(
+            f"a tool or call has the type {str(given['type'])[:40]!r}; an upstream of the dialect "
+            "'messages' knows functions only"
+        )
+    function: Mapping[str, Any] = given["function"]
+    return function
+
+
+def _parameters(parameters: Mapping[str, object]) -> Json:
+    given = passed_on(parameters, "messages", without_effect=_WITHOUT_EFFECT, unknown=CHATS_ALONE)
+    said: Json = {}
+    stop = given.pop("stop", None)
+    if stop:
+        said["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if user := given.pop("user", None):
+        said["metadata"] = {"user_id": user}
+    config = _output_config(given.pop("response_format", None), given.pop("reasoning_effort", None))
+    if config:
+        said["output_config"] = config
+    choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
+    if tools := given.pop("tools", None):
+        said["tools"] = [_tool(_function(tool)) for tool in tools]
+        if choice is not None or parallel is False:
+            said["tool_choice"] = _tool_choice(choice, parallel)
+    return given | said
+
+
+def _tool(function: Mapping[str, Any]) -> Json:
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    kept = {name: function[name] for name in ("description", "strict") if name in function}
+    return {"name": function["name"], **kept, "input_schema": schema}
+
+
+def _tool_choice(choice: Any, parallel: Any) -> Json:
+    if isinstance(choice, Mapping):
+        said: Json = {"type": "tool", "name": _function(choice)["name"]}
+    else:
+        said = {"type": _TOOL_CHOICES.get(choice, "auto")}
+    one = parallel is False and said["type"] != "none"
+    return said | ({"disable_parallel_tool_use": True} if one else {})
+
+
+def _output_config(format_: Any, effort: Any) -> Json:
+    config: Json = {} if effort is None else {"effort": effort}
+    match format_:
+        case None | {"type": "text"}:
+            return config
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return config | {"format": {"type": "json_schema", "schema": schema}}
+    raise InvalidRequestError(
+        "response_format has no schema, which an upstream of the dialect 'messages' needs; send "
+        "json_schema"
+    )

@@ -1,0 +1,320 @@
+"""Requests of OpenAI's Responses API, from and to those of chat completions. Pure.
+
+The models take whatever was recorded. The server's request body is a subclass of them that takes
+less.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
+from qguide.qnet.openai_messages import PART_END, Shape, text_of
+
+_TEXTS: Final = ("input_text", "output_text", "text")
+_OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
+"""Fields of an answer's text that come back with it and that chat completions do not know."""
+_CALLS: Final = {
+    "function_call": ("function", "arguments"),
+    "custom_tool_call": ("custom", "input"),
+}
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS))
+"""Types of the items that a chat can express."""
+
+Turn = Json
+Value = TypeVar("Value")
+
+
+class ItemPart(Shape):
+    """A part of an item's content or output."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputItem(Shape):
+    """One item of the input; which fields it needs depends on its type."""
+
+    type: str | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Sequence[ItemPart] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    output: str | Sequence[ItemPart] | None = None
+
+
+def chat_name(name: str, namespace: str | None) -> str:
+    """Name of a tool in a chat, which has no namespaces."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list[Turn]:
+    """The turns of a chat that say the same as the instructions and the input.
+
+    What the policy said in one turn is several items: reasoning, a message, calls. Consecutive ones
+    become one turn again, because a chat has the results right after the turn with the calls.
+
+    Raises:
+        MalformedHistoryError: an item lacks a field that its type needs.
+        UnsupportedParameterError: an item or a part that chat completions cannot express.
+    """
+    turns: list[Turn] = []
+    if instructions:
+        turns.append({"role": "system", "content": instructions})
+    if isinstance(items, str):
+        return [*turns, {"role": "user", "content": items}]
+    for index, item in enumerate(items):
+        for turn in _turns_of(item, f"input[{index}]"):
+            if turns and _is_same_turn(turns[-1], turn):
+                turns[-1] = _joined(turns[-1], turn)
+            else:
+                turns.append(turn)
+    return [_with_content(turn) for turn in turns]
+
+
+def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
+    """The turn that an item is, or is a part of; none for reasoning that cannot be read."""
+    kind = item.type or "message"
+    if kind == "message":
+        yield _message(item, place)
+    elif kind in _CALLS:
+        yield {"role": "assistant", "content": None, "tool_calls": [_call(item, kind, place)]}
+    elif kind in _OUTPUTS:
+        call_id = _needed(item.call_id, "call_id", kind, place)
+        content = _content(item.output, "output", kind, place)
+        yield {"role": "tool", "tool_call_id": call_id, "content": content}
+    elif kind == "reasoning":
+        if thoughts := _thoughts(item):
+            yield {"role": "assistant", "content": None, "reasoning_content": thoughts}
+    elif kind == "item_reference":
+        raise UnsupportedParameterError(
+            f"{place} refers to an item of an earlier response, but this server stores none; send "
+            "the item itself (clients do so with store: false)",
+            parameter="input",
+        )
+    else:
+        raise UnsupportedParameterError(
+            f"{place} has the type {kind[:40]!r}; this server takes message, reasoning, "
+            f"{', '.join((*_CALLS, *_OUTPUTS))}; leave it out",
+            parameter="input",
+        )
+
+
+def _message(item: InputItem, place: str) -> Turn:
+    role = _needed(item.role, "role", "message", place)
+    return {"role": role, "content": _content(item.content, "content", "message", place)}
+
+
+def _call(item: InputItem, kind: str, place: str) -> Turn:
+    chat_kind, said = _CALLS[kind]
+    name = _needed(item.name, "name", kind, place)
+    arguments = _needed(
+        item.arguments if kind == "function_call" else item.input, said, kind, place
+    )
+    call_id = _needed(item.call_id, "call_id", kind, place)
+    called = {"name": chat_name(name, item.namespace), said: arguments}
+    return {"id": call_id, "type": chat_kind, chat_kind: called}
+
+
+def _thoughts(item: InputItem) -> str:
+    """Text of a reasoning item; encrypted reasoning and summaries are for OpenAI alone."""
+    if item.content is None or isinstance(item.content, str):
+        return item.content or ""
+    return PART_END.join(part.text for part in item.content if part.text)
+
+
+def _content(
+    content: str | Sequence[ItemPart] | None, name: str, kind: str, place: str
+) -> str | list[Turn]:
+    """Content of a chat turn; a single text is a string, which every upstream takes."""
+    if content is None or isinstance(content, str):
+        return _needed(content, name, kind, place)
+    parts = [_part(part, f"{place}.{name}[{index}]") for index, part in enumerate(content)]
+    if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
+        return str(parts[0]["text"])
+    return parts or ""
+
+
+def _part(part: ItemPart, place: str) -> Turn:
+    more = {name: value for name, value in (part.model_extra or {}).items() if value is not None}
+    if part.type in _TEXTS:
+        own = {name: value for name, value in more.items() if name not in _OF_ANSWERS}
+        return {"type": "text", "text": _needed(part.text, "text", part.type, place)} | own
+    if part.type == "refusal":
+        refusal = _needed(part.refusal, "refusal", part.type, place)
+        return {"type": "refusal", "refusal": refusal}
+    if part.type == "input_image" and "image_url" in more:
+        image = {"url": more.pop("image_url")}
+        if "detail" in more:
+            image["detail"] = more.pop("detail")
+        return {"type": "image_url", "image_url": image} | more
+    if part.type == "input_file" and "file_url" not in more:
+        return {"type": "file", "file": more}
+    if part.type == "input_audio":
+        return {"type": part.type} | more
+    raise UnsupportedParameterError(
+        f"{place} is of type {part.type[:40]!r}, as it is no part of a chat; send input_text, "
+        "input_image with image_url, or input_file with file_data",
+        parameter="input",
+    )
+
+
+def _is_same_turn(turn: Turn, more: Turn) -> bool:
+    """True if the policy said both in one turn.
+
+    Calls join what was said before them. Text and reasoning begin a turn, except where the calls
+    before them still wait for their results, or where only reasoning was before.
+    """
+    if turn["role"] != "assistant" or more["role"] != "assistant":
+        return False
+    return "tool_calls" in more or "tool_calls" in turn or turn["content"] is None
+
+
+def _with_content(turn: Turn) -> Turn:
+    """The turn; reasoning alone gets an empty text: only beside calls may a chat have none."""
+    alone = turn["content"] is None and "tool_calls" not in turn
+    return turn | {"content": ""} if alone else turn
+
+
+def _joined(turn: Turn, more: Turn) -> Turn:
+    joined = turn | {"content": _text_joined(turn["content"], more["content"])}
+    if "tool_calls" in more:
+        joined["tool_calls"] = [*turn.get("tool_calls", ()), *more["tool_calls"]]
+    if "reasoning_content" in more:
+        thoughts = _text_joined(turn.get("reasoning_content"), more["reasoning_content"])
+        joined["reasoning_content"] = thoughts
+    return joined
+
+
+def _text_joined(first: Any, second: Any) -> Any:
+    if first is None or second is None:
+        return first if second is None else second
+    if isinstance(first, str) and isinstance(second, str):
+        return first + PART_END + second
+    return [*_parts(first), *_parts(second)]
+
+
+def _parts(content: Any) -> list[Turn]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _needed(value: Value | None, name: str, kind: str, place: str) -> Value:
+    if value is None:
+        raise MalformedHistoryError(f"{place} ({kind[:40]}) has no {name}; send it")
+    return value
+
+
+_OWN: Final = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens")
+_WITHOUT_EFFECT: Final = frozenset(
+    ["max_completion_tokens", "n", "prediction", "seed", "store", "stream_options"]
+)
+_UNKNOWN: Final = CHATS_ALONE | {"stop"}
+_OUTPUT_OF: Final = {"function": "function_call_output", "custom": "custom_tool_call_output"}
+_CALL_OF: Final = {
+    "function": ("function_call", "arguments"),
+    "custom": ("custom_tool_call", "input"),
+}
+_LOGPROBS: Final = "message.output_text.logprobs"
+
+
+def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
+    """The request that asks for the same as a chat completion's, whose answer is not stored.
+
+    Args:
+        native: the input and parameters in this dialect, if they came in it.
+
+    Raises:
+        InvalidRequestError: the dialect cannot say something in the messages.
+        UnsupportedParameterError: the dialect has no such parameter.
+    """
+    parameters = {name: value for name, value in chat.items() if name not in _OWN}
+    longest = chat.get("max_completion_tokens") or chat.get("max_tokens")
+    own = {"temperature": chat.get("temperature"), "max_output_tokens": longest}
+    body = native
+    if body is None:
+        body = {"input": _input(chat["messages"]), **_parameters(parameters)}
+    given = {name: value for name, value in own.items() if value is not None}
+    return {**body, **given, "model": chat["model"], "store": False}
+
+
+def _input(rows: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """Input items; a turn with calls is several."""
+    kinds: dict[str, str] = {}
+    return [item for row in rows for item in _items(row, kinds)]
+
+
+def _items(row: Mapping[str, Any], kinds: dict[str, str]) -> Iterator[Json]:
+    """The items of a turn.
+
+    Args:
+        kinds: kind of each call so far, by its id.
+    """
+    role = row["role"]
+    if role in ("tool", "function"):
+        call_id = row.get("tool_call_id") or ""
+        kind = _OUTPUT_OF[kinds.get(call_id, "function")]
+        yield {"type": kind, "call_id": call_id, "output": text_of(row.get("content"))}
+        return
+    content = row.get("content") or row.get("refusal")
+    if role == "assistant":
+        if text := text_of(content):
+            yield {"role": role, "content": text}
+    else:
+        yield {"role": role, "content": _chat_content(content or "")}
+    for call in row.get("tool_calls") or ():
+        kind = call.get("type") or "function"
+        item, field = _CALL_OF[kind]
+        kinds[call["id"]] = kind
+        said = call[kind]
+        yield {"type": item, "call_id": call["id"], "name": said["name"], field: said[field]}
+
+
+def _chat_content(content: str | Sequence[Json]) -> str | list[Json]:
+    return content if isinstance(content, str) else [_chat_part(part) for part in content]
+
+
+def _chat_part(part: Json) -> Json:
+    match part.get("type"):
+        case "text":
+            return {"type": "input_text", "text": part.get("text") or ""}
+        case "image_url":
+            image = dict(part["image_url"])
+            return {"type": "input_image", "image_url": image.pop("url"), **image}
+        case "file":
+            return {"type": "input_file", **part["file"]}
+        case "input_audio":
+            return part
+    raise InvalidRequestError(
+        f"a message has a part of type {str(part.get('type'))[:40]!r}, which an upstream of the "
+        "dialect 'responses' cannot be sent; send text, image_url or file"
+    )
+
+
+def _parameters(parameters: Mapping[str, object]) -> Json:
+    given = passed_on(parameters, "responses", without_effect=_WITHOUT_EFFECT, unknown=_UNKNOWN)
+    said: Json = {}
+    if effort := given.pop("reasoning_effort", None):
+        said["reasoning"] = {"effort": effort}
+    if given.pop("logprobs", None):
+        said["include"] = [_LOGPROBS]
+    form, verbosity = given.pop("response_format", None), given.pop("verbosity", None)
+    text = {"format": _flat(form)} if form else {}
+    if text or verbosity:
+        said["text"] = text | ({"verbosity": verbosity} if verbosity else {})
+    if tools := given.pop("tools", None):
+        said["tools"] = [_flat(tool) for tool in tools]
+    choice = given.pop("tool_choice", None)
+    if choice is not None:
+        said["tool_choice"] = _flat(choice) if isinstance(choice, Mapping) else choice
+    return given | said
+
+
+def _flat(nested: Mapping[str, Any]) -> Json:
+    """A tool, a choice or a format; chat completions nest its fields below its type."""
+    inner = nested.get(nested["type"])
+    return {"type": nested["type"], **(inner if isinstance(inner, Mapping) else {})}

@@ -1,0 +1,104 @@
+"""Parts of answers and parameters that several dialects share."""
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from qguide.qnet.errors import UnsupportedParameterError
+from qguide.qnet.native import DialectName
+from qguide.qnet.support.json_depth import exceeds_max_depth
+
+Json = dict[str, Any]
+
+THOUGHTS: Final = ("reasoning_content", "reasoning")
+"""Fields of a chat message in which upstreams send and take thoughts."""
+LENGTH: Final = "length"
+"""Finish reason of a completion that was cut off."""
+CHATS_ALONE = frozenset(
+    (
+        "audio",
+        "frequency_penalty",
+        "function_call",
+        "functions",
+        "logit_bias",
+        "modalities",
+        "presence_penalty",
+    )
+)
+"""Parameters of chat completions that neither other dialect knows, and that change an answer."""
+
+Read = TypeVar("Read", bound=BaseModel)
+
+_NEUTRAL: tuple[object, ...] = (False, 0, "", [], {})
+
+
+class IgnoringExtras(BaseModel):
+    """A part of an answer; fields that it does not name are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+Count = Annotated[int, Field(ge=0), BeforeValidator(lambda count: count or 0)]
+Said = Annotated[str, BeforeValidator(lambda said: "" if said is None else said)]
+"""A text that may be null; any other value is no answer of the dialect."""
+Tokens = list[dict[str, Any]] | None
+"""Log-probabilities, one row per token."""
+
+
+def passed_on(
+    parameters: Mapping[str, object],
+    dialect: DialectName,
+    *,
+    without_effect: frozenset[str],
+    unknown: frozenset[str],
+) -> dict[str, Any]:
+    """A chat completion's parameters, without those that say nothing in this dialect.
+
+    Args:
+        without_effect: names that the dialect does not know and that may be left out.
+        unknown: names that it does not know and that would change the answer.
+    """
+    given = {k: v for k, v in parameters.items() if v is not None and k not in without_effect}
+    for name in sorted(unknown & given.keys()):
+        if given.pop(name) not in _NEUTRAL:
+            raise UnsupportedParameterError(
+                f"the upstream is asked in the dialect {dialect!r}, which has no {name!r}; leave "
+                "the parameter out or choose another policy",
+                parameter=name,
+            )
+    return given
+
+
+def read_as(kind: type[Read], said: dict[str, Any]) -> Read | None:
+    """The answer as `kind`; None if it is not one or is nested too deeply."""
+    try:
+        read = kind.model_validate(said)
+    except (ValidationError, RecursionError):
+        return None
+    return None if exceeds_max_depth(said) else read
+
+
+def calls_in(message: Mapping[str, Any]) -> list[Json]:
+    """The calls of a chat's reply, also where its upstream knows OpenAI's deprecated form only."""
+    calls: list[Json] = message.get("tool_calls") or []
+    if calls or not (called := message.get("function_call")):
+        return calls
+    function = {"name": called["name"], "arguments": called.get("arguments") or ""}
+    return [{"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}]
+
+
+def thoughts_in(message: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Field and text of a reply's thoughts; upstreams with both fields say the same in both."""
+    found = [(name, said) for name in THOUGHTS if isinstance(said := message.get(name), str)]
+    return next(((name, said) for name, said in found if said), None)
+
+
+_PIECE: Final = re.compile(r"\S*\s*")
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """A text word by word, each with the space after it, for a stream."""
+    return filter(None, _PIECE.findall(text))

@@ -1,0 +1,138 @@
+"""Dialects of upstreams: requests written in them, and answers read as chat completions'. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from qguide.qnet.dialects import (
+    chat_chunks,
+    messages_answers,
+    messages_requests,
+    responses_answers,
+    responses_requests,
+)
+from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.native import DialectName, NativeAnswer
+from qguide.qnet.openai_messages import wire_message
+from qguide.qnet.policies.answers import Completion, object_in, read_completion
+from qguide.qnet.types import History, Sampling
+
+MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
+"""Parameter for the longest completion; OpenAI's reasoning models take only the second."""
+
+_ANTHROPIC_VERSION: Final = "2023-06-01"
+
+
+def _bearer(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def _anthropic(api_key: str | None) -> dict[str, str]:
+    key = {"x-api-key": api_key} if api_key else {}
+    return {"anthropic-version": _ANTHROPIC_VERSION, **key}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Form of the requests to an upstream and of its answers.
+
+    Attributes:
+        path: of requests, below the upstream's base URL.
+        answer: name of an answer, for errors.
+        assembled: the answer that a stream's events add up to; None if they do not come to its
+            end. What is malformed is left out.
+        request_of: the request from that of a chat completion, and from the caller's own.
+        completion_of: the chat completion that says the same as an answer.
+        headers: of every request, with the key.
+        takes_n: False if a request draws one candidate.
+        as_stream: fields of a request whose answer is to be a stream.
+        max_tokens_name: the parameter of chat completions for the longest completion.
+    """
+
+    name: DialectName
+    path: str
+    answer: str
+    assembled: Callable[[Sequence[Mapping[str, Any]]], Json | None]
+    request_of: Callable[[Json, Mapping[str, Any] | None], Json] | None = None
+    completion_of: Callable[[Json], Json] | None = None
+    headers: Callable[[str | None], dict[str, str]] = _bearer
+    takes_n: bool = False
+    as_stream: Mapping[str, Any] = field(default_factory=lambda: {"stream": True})
+    max_tokens_name: MaxTokensName = "max_tokens"
+
+    def request_body(
+        self, model: str, history: History, *, n: int, sampling: Sampling
+    ) -> dict[str, Any]:
+        """Body of a request; settings that are None are left to the upstream.
+
+        Raises:
+            InvalidRequestError: the dialect cannot say something in the history.
+            UnsupportedParameterError: the dialect has no such parameter.
+        """
+        known = {
+            "n": n if n > 1 else None,
+            "temperature": sampling.temperature,
+            self.max_tokens_name: sampling.max_tokens,
+            "seed": sampling.seed,
+        }
+        chat = {
+            **sampling.parameters,
+            "model": model,
+            "messages": [wire_message(message) for message in history],
+            **{name: value for name, value in known.items() if value is not None},
+        }
+        if self.request_of is None:
+            return chat
+        native = sampling.native
+        # A paraphrase or a remark about poor candidates makes another history than the caller's.
+        own = native is not None and native.dialect == self.name and native.history is history
+        return self.request_of(chat, native.body if native and own else None)
+
+    def read_answer(self, answer: bytes) -> Completion:
+        """Read an answer with status 200; never raises."""
+        said, is_object = object_in(answer)
+        if said is None:
+            return Completion(is_object=is_object)
+        if self.completion_of is None:
+            return read_completion(said)
+        read = read_completion(self.completion_of(said))
+        drawn = [replace(one, native=NativeAnswer(self.name, said)) for one in read.candidates]
+        return replace(read, candidates=drawn)
+
+
+CHAT: Final = Dialect(
+    "chat",
+    "chat/completions",
+    "chat completion",
+    chat_chunks.assembled_completion,
+    takes_n=True,
+    as_stream={"stream": True, "stream_options": {"include_usage": True}},
+)
+MESSAGES: Final = Dialect(
+    "messages",
+    "messages",
+    "message",
+    messages_answers.assembled_message,
+    messages_requests.request_of,
+    messages_answers.completion_of,
+    headers=_anthropic,
+)
+RESPONSES: Final = Dialect(
+    "responses",
+    "responses",
+    "response",
+    responses_answers.assembled_response,
+    responses_requests.request_of,
+    responses_answers.completion_of,
+)
+
+
+def build_dialect(name: DialectName, max_tokens_name: MaxTokensName = "max_tokens") -> Dialect:
+    """The dialect in which an upstream is asked."""
+    match name:
+        case "chat":
+            return replace(CHAT, max_tokens_name=max_tokens_name)
+        case "messages":
+            return MESSAGES
+        case "responses":
+            return RESPONSES

@@ -1,1 +1,0 @@
-"""Forms of requests to upstreams: chat completions, Responses, Messages."""

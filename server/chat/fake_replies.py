@@ -1,0 +1,157 @@
+"""Replies of the fake upstream in a form: JSON for a `response_format`, and calls of tools."""
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qguide.qnet.dialects.shapes import Json
+
+Schema = Mapping[str, Any]
+
+_IGNORED: Final = frozenset(
+    {
+        "$defs",
+        "$schema",
+        "additionalProperties",
+        "default",
+        "definitions",
+        "description",
+        "examples",
+        "required",  # every property is made
+        "title",
+    }
+)
+_READ: Final = frozenset(
+    {
+        "$ref",
+        "anyOf",
+        "const",
+        "enum",
+        "items",
+        "maxItems",
+        "maxLength",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minimum",
+        "oneOf",
+        "properties",
+        "type",
+    }
+)
+_DEEPEST: Final = 16
+_ITEMS: Final = 2
+_LONGEST: Final = 1000
+
+
+class UnfitFormatError(ValueError):
+    """A response format that the fake upstream cannot answer in."""
+
+
+def json_reply(response_format: Any, said: str, k: int) -> str | None:
+    """The content of a reply in this format; None where it is plain text."""
+    match response_format:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return json.dumps({"reply": said})
+        case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema}}:
+            return json.dumps(_Values(schema, k).of(schema, "reply"))
+    raise UnfitFormatError(
+        "response_format is not one of text, json_object and json_schema with a schema"
+    )
+
+
+class _Values:
+    """Values that fit the parts of one schema."""
+
+    def __init__(self, root: Schema, k: int) -> None:
+        self._root = root
+        self._k = k
+
+    def of(self, schema: Any, name: str, depth: int = 0) -> Any:
+        """A value of a part."""
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            raise UnfitFormatError(f"the schema of {name!r} is no object, or nested too deeply")
+        if unknown := sorted(schema.keys() - _READ - _IGNORED):
+            raise UnfitFormatError(
+                f"the fake upstream makes no JSON for the keyword {unknown[0]!r} of {name!r}; "
+                f"leave it out, it knows {', '.join(sorted(_READ))}"
+            )
+        match schema:
+            case {"$ref": str(reference)}:
+                return self.of(self._named(reference), name, depth + 1)
+            case {"const": value}:
+                return value
+            case {"enum": [*values]} if values:
+                return values[self._k % len(values)]
+            case {"anyOf": [first, *_]} | {"oneOf": [first, *_]}:
+                return self.of(first, name, depth + 1)
+        return self._of_type(schema, name, depth)
+
+    def _of_type(self, schema: Schema, name: str, depth: int) -> Any:
+        kind = schema.get("type", "object" if "properties" in schema else None)
+        match kind[0] if isinstance(kind, list) and kind else kind:
+            case "object":
+                parts = schema.get("properties", {}).items()
+                return {key: self.of(part, key, depth + 1) for key, part in parts}
+            case "array":
+                least = max(min(_ITEMS, schema.get("maxItems", _ITEMS)), _least(schema, "minItems"))
+                items = schema.get("items", {"type": "string"})
+                return [self.of(items, f"{name} {i}", depth + 1) for i in range(least)]
+            case "string":
+                text = f"{name} {self._k}".ljust(_least(schema, "minLength"), ".")
+                return text[: schema.get("maxLength")]
+            case "integer" | "number":
+                least = max(schema.get("minimum", self._k), self._k)
+                return min(schema.get("maximum", least), least)
+            case "boolean":
+                return self._k % 2 == 0
+            case "null":
+                return None
+        raise UnfitFormatError(f"{name!r} has no type that the fake upstream knows: {kind!r}")
+
+    def _named(self, reference: str) -> Any:
+        """The part that a `$ref` points at."""
+        found: Any = self._root
+        start, *steps = reference.split("/")
+        for step in steps if start == "#" else ["nowhere"]:
+            found = found.get(step) if isinstance(found, Mapping) else None
+        return found
+
+
+def _least(schema: Schema, keyword: str) -> int:
+    """The value of `minItems` or `minLength`."""
+    least = int(schema.get(keyword, 0))
+    if least > _LONGEST:
+        raise UnfitFormatError(f"{keyword} is {least:,}; the fake upstream makes {_LONGEST:,}")
+    return least
+
+
+def made_call(tool: Json, k: int) -> Json:
+    """A call of a tool."""
+    call = {"id": f"call_{uuid.uuid4().hex}", "type": tool["type"]}
+    if tool["type"] == "custom":
+        return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}
+    function = tool["function"]
+    schema = function.get("parameters") or {}
+    arguments = {
+        name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()
+    }
+    return call | {"function": {"name": function["name"], "arguments": json.dumps(arguments)}}
+
+
+def _argument(name: str, schema: Json, k: int) -> Any:
+    if values := schema.get("enum") or schema.get("examples"):
+        return values[k % len(values)]
+    match schema.get("type"):
+        case "integer" | "number":
+            return k
+        case "boolean":
+            return k % 2 == 0
+        case "array":
+            return []
+        case "object":
+            return {}
+    return f"{name} {k}"
