@@ -192,7 +192,7 @@ def test_cached_tokens_are_read_as_a_part_of_the_prompt(stated: int | None, read
 )
 def test_the_cost_is_read_where_the_upstream_tells_it(stated: object, read: float | None) -> None:
     usage = {"prompt_tokens": 10, "cost": stated}
-    completion = read_completion(json.dumps({"choices": [], "usage": usage}).encode())
+    completion = CHAT.read_answer(json.dumps({"choices": [], "usage": usage}).encode())
     assert completion.usage.cost == read
 
 
