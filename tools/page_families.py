@@ -2,7 +2,7 @@
 
     python -m tools.page_families
 
-A page's family is every comparison of every table of `results/` that it prints, not one table's.
+A page's family is every comparison that was made for it, printed or not.
 """
 
 import json
@@ -24,24 +24,27 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "low_ppo",
         "low_equal_tokens",
         "low_mended",
+        "low_valid_seen",
         "other_agent_shipped",
         "other_agent_ipr",
         "other_agent_api",
     ),
-    "environments.md": ("environments", "webshop_mended", "hotpotqa_mended"),
+    "environments.md": ("environments", "webshop_mended", "hotpotqa_mended", "hotpotqa_guided"),
     "embedded.md": (
         "embedded_valid_seen",
         "embedded_best_of_n",
+        "embedded_equal_tokens",
         "embedded_validation",
         "embedded_verifier",
         "embedded_verifier_of_four",
         "embedded_beams",
+        "real_valid_seen",
+        "real_best_of_n",
+        "real_validation",
     ),
-    "low-annotation.md": ("low_valid_seen",),
     "real-llms.md": ("real_llms",),
-    "real-games.md": ("real_valid_seen", "real_best_of_n", "real_validation"),
 }
-"""Files of `results/` whose comparisons each page prints."""
+"""Files of `results/` with the comparisons that were made for each page, printed or not."""
 
 
 class Compared(NamedTuple):
