@@ -32,7 +32,6 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "environments.md": ("environments", "webshop_mended", "hotpotqa_mended", "hotpotqa_guided"),
     "embedded.md": (
         "embedded_valid_seen",
-        "embedded_best_of_n",
         "embedded_equal_tokens",
         "embedded_validation",
         "embedded_verifier",

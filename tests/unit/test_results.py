@@ -12,7 +12,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 @pytest.mark.parametrize(
     "name",
-    ["embedded_valid_seen", "embedded_textworld", "embedded_best_of_n", "embedded_validation"],
+    ["embedded_valid_seen", "embedded_textworld", "embedded_validation"],
 )
 def test_results_of_the_embedded_models_are_of_those_that_ship(name: str) -> None:
     config = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["config"]

@@ -25,7 +25,7 @@ def test_a_table_is_recomputed_from_its_episodes(name: str) -> None:
     runs = read_written(RESULTS / "episodes" / f"{name}.jsonl.gz")
     seeds = table["conditions"]["seeds"]
     baseline = Played(table["method"], runs[table["baseline"]])
-    assert len(table["rows"]) >= 3
+    assert len(table["rows"]) >= 2
     for row in table["rows"]:
         played = {s.method: s for s in summarise(runs[row["run"]], seeds)}
         summary = played[row["summary"]["method"]]
