@@ -202,7 +202,7 @@ _ALL: Final = (
     ),
     Job(
         "choose-recorded",
-        "qguide.training.jobs.choose_recorded",
+        "qguide.training.choosing.choose_recorded",
         "ChooseRecordedConfig",
         "run_choose_recorded",
         "Evaluation",

@@ -158,7 +158,7 @@ class _Usage(IgnoringExtras):
 
 
 def _known_cost(said: Any) -> float | None:
-    """What OpenRouter and routers like it say that a request cost; None for anything else."""
+    """Cost of a request as OpenRouter and routers like it tell it; None for anything else."""
     is_number = isinstance(said, int | float) and not isinstance(said, bool)
     return float(said) if is_number and 0 <= said < math.inf else None
 

@@ -7,12 +7,12 @@ import pytest
 
 from benchmarks.recorded.groups import run_recorded_groups
 from qguide.qnet.errors import ConfigError
-from qguide.training.data.runs import RunFolder, read_rows
-from qguide.training.jobs.choose_recorded import (
+from qguide.training.choosing.choose_recorded import (
     ChooseRecordedConfig,
     ChosenRow,
     run_choose_recorded,
 )
+from qguide.training.data.runs import RunFolder, read_rows
 from tests.support.recordings.llms import (
     bfcl_clone,
     lacking,
