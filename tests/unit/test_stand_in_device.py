@@ -33,7 +33,7 @@ from tests.support.go_groups import groups_of
 from tests.support.stand_in_device import NAME, Waits
 from tests.support.tiny_models import policy_model, q_model, save_implicit_q, save_policy
 
-_OWN_PROCESS = "QGUIDE_TEST_STAND_IN"
+_OWN_PROCESS = "STAND_IN_PROCESS"
 
 on_the_device = pytest.mark.skipif(
     _OWN_PROCESS not in os.environ, reason="runs in a process of its own, started below"
