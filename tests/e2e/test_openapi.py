@@ -217,7 +217,12 @@ def code_of(response: Any) -> str:
     if response.status_code not in (400, 422):
         return ""
     error = response.json()["error"]
-    return str(error["details"]["error_code"] if "details" in error else error["code"])
+    match error.get("details"):
+        case [reason, *_]:  # Google's
+            return str(reason["reason"])
+        case {"error_code": code}:  # Anthropic's
+            return str(code)
+    return str(error["code"])
 
 
 def _only(fields: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from qguide.server.chat.fake_openai import FakeUpstream
+    from tests.support.dialect_upstream import DialectUpstream
 
 
 @pytest.fixture(scope="module")
-def address() -> "Iterator[tuple[FakeUpstream, str]]":
+def address() -> "Iterator[tuple[DialectUpstream, str]]":
     """A fake upstream that runs for a module, and its base URL."""
     # The server's packages are not where `make gpu-check` runs tests below this folder.
-    from qguide.server.chat.fake_openai import FakeUpstream
+    from tests.support.dialect_upstream import DialectUpstream
     from tests.support.serving import serving_app
 
-    state = FakeUpstream()
+    state = DialectUpstream()
     with serving_app(state.app()) as url:
         yield state, f"{url}/v1"
 
 
 @pytest.fixture
-def upstream(address: "tuple[FakeUpstream, str]") -> "FakeUpstream":
+def upstream(address: "tuple[DialectUpstream, str]") -> "DialectUpstream":
     """The same, without a past."""
     state, _ = address
     vars(state).update(vars(type(state)()))

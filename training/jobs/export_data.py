@@ -236,8 +236,9 @@ def _arrow_type(annotation: Any) -> Any:
     if origin is Literal:
         return _arrow_type(type(arguments[0]))
     if origin in (Union, UnionType):
-        (one,) = (argument for argument in arguments if argument is not NoneType)
-        return _arrow_type(one)
+        types = {_arrow_type(argument) for argument in arguments if argument is not NoneType}
+        (one,) = types  # a name of ours and a user's are both text
+        return one
     if origin is tuple:
         return pyarrow.list_(_arrow_type(arguments[0]))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -18,7 +18,7 @@ NO_MODELS = {
     "address", "api_key_variable", "classifiers", "device", "environment", "episodes", "families",
     "format", "groups", "instructions", "judge", "judges", "messages_key", "model", "models",
     "name", "parameters", "paraphrases_sha256", "phrases", "policy_sha256", "qnet_sha256",
-    "reward_key", "runs", "salt", "slice", "target_modules", "task_key", "upstreams",
+    "reward_key", "runs", "salt", "slice", "target", "target_modules", "task_key", "upstreams",
     "verifier_sha256",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
