@@ -53,7 +53,7 @@ _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
 _ANSWERED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": GeneratedContent}, **_ERRORS}
 _STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: answer_or_events(
-        GeneratedContent,
+        list[GeneratedContent],
         GeneratedContent,
         description="A list of answers with a piece each, or with `alt=sse` their events.",
         event_description="One event: an answer with a piece of the content.",

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 def answer_or_events(
-    answer: type[BaseModel],
+    answer: type[BaseModel] | type[list[Any]],
     event: type[BaseModel],
     *,
     description: str,
