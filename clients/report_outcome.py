@@ -37,7 +37,7 @@ def main(url: str, arguments: list[str]) -> None:
 
 
 def read_hook(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
-    """What the agent tells its hook, and the command."""
+    """Session and folder as the agent tells them to its hook, and the command."""
     if arguments and arguments[-1].startswith("{"):
         return json.loads(arguments[-1]), arguments[:-1]
     return json.load(sys.stdin), arguments
