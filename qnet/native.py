@@ -6,9 +6,11 @@ as it was: what chat completions have no words for, such as signed thoughts, is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 DialectName = Literal["chat", "messages", "responses"]
+BETAS: Final = "anthropic-beta"
+"""Header of the betas of Anthropic's API that a request asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +19,13 @@ class NativeRequest:
 
     Attributes:
         history: the messages that the body was read as; for any other history it does not stand.
+        betas: of Anthropic's API that the caller asks for.
     """
 
     dialect: DialectName
     body: Mapping[str, Any]
     history: tuple[object, ...]
+    betas: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ class TokenUsage:
             were thoughts.
         replica: the server that answered, if a router says so; not compared.
         cost: if the upstream says it.
+        written_tokens: how many of the prompt's it put into its cache, if it says so.
     """
 
     prompt_tokens: int
@@ -28,6 +29,7 @@ class TokenUsage:
     completion_details: Mapping[str, int] = field(default_factory=dict, hash=False)
     replica: str = field(default="", compare=False)
     cost: float | None = None
+    written_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -49,6 +51,7 @@ def total_of(usages: Sequence[TokenUsage]) -> TokenUsage:
         cached_tokens=sum(spent.cached_tokens for spent in usages),
         completion_details=dict(details),
         cost=sum_of_known([spent.cost for spent in usages]),
+        written_tokens=sum(spent.written_tokens for spent in usages),
     )
 
 

@@ -297,6 +297,7 @@ class _Step:
                 scored_tokens=self._scored_tokens,
                 cached_tokens=self._cached_tokens,
                 cached_prompt_tokens=spent.cached_tokens,
+                written_prompt_tokens=spent.written_tokens,
                 cost=spent.cost,
                 judge=self._judge,
                 below_threshold=further,

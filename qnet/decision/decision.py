@@ -19,6 +19,7 @@ class StepUsage:
         scored_tokens: computed by the Q model.
         cached_tokens: found in the Q model's prefix cache.
         cached_prompt_tokens: found in the upstream's prefix cache.
+        written_prompt_tokens: put into it, if the upstream says so.
         paraphrasing: of the paraphrases; nothing where they were known.
         judge: requests to the judge that gave the Q-values, whose tokens are among the scored and
             cached ones; None for a trained Q model.
@@ -31,6 +32,7 @@ class StepUsage:
     scored_tokens: int
     cached_tokens: int
     cached_prompt_tokens: int = 0
+    written_prompt_tokens: int = 0
     paraphrasing: TokenUsage = NOTHING
     judge: JudgeUsage | None = None
     below_threshold: TokenUsage = NOTHING

@@ -91,11 +91,11 @@ def completion_of(message: Json) -> Json:
 
 def _chat_usage(usage: _Usage) -> Json:
     """Anthropic counts cached tokens apart from the others."""
-    cached = usage.cache_read_input_tokens
+    cached, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
     return {
-        "prompt_tokens": usage.input_tokens + cached + usage.cache_creation_input_tokens,
+        "prompt_tokens": usage.input_tokens + cached + written,
         "completion_tokens": usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
     }
 
 
@@ -195,15 +195,16 @@ def _stop_reason(choice: Json, stop_sequences: Sequence[str]) -> tuple[str, str 
 
 def _usage(usage: Json) -> Json:
     """Tokens of all candidates; Anthropic counts cached tokens apart from the input's."""
-    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    details = usage["prompt_tokens_details"]
+    cached, written = details["cached_tokens"], details.get("cache_write_tokens", 0)
     reasoning = usage.get("completion_tokens_details", {}).get("reasoning_tokens")
-    details = {"output_tokens_details": {"thinking_tokens": reasoning}} if reasoning else {}
+    thoughts = {"output_tokens_details": {"thinking_tokens": reasoning}} if reasoning else {}
     return {
-        "input_tokens": usage["prompt_tokens"] - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage["prompt_tokens"] - cached - written,
+        "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": usage["completion_tokens"],
-        **details,
+        **thoughts,
     }
 
 

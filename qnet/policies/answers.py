@@ -131,6 +131,7 @@ class _Choice(_Whole):
 
 class _PromptDetails(IgnoringExtras):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _Usage(IgnoringExtras):
@@ -144,16 +145,20 @@ class _Usage(IgnoringExtras):
     def spent(self) -> TokenUsage:
         """This usage as a `TokenUsage`; cached tokens are never more than the prompt's."""
         details = self.prompt_tokens_details or _PromptDetails()
+        cached = min(max(details.cached_tokens or 0, 0), self.prompt_tokens)
         return TokenUsage(
             self.prompt_tokens,
             self.completion_tokens,
-            min(max(details.cached_tokens or 0, 0), self.prompt_tokens),
+            cached,
             {
                 name: n
                 for name, n in (self.completion_tokens_details or {}).items()
                 if n and isinstance(n, int)
             },
             cost=_known_cost(self.cost),
+            written_tokens=min(
+                max(details.cache_write_tokens or 0, 0), self.prompt_tokens - cached
+            ),
         )
 
 

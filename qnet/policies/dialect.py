@@ -12,7 +12,7 @@ from qguide.qnet.dialects import (
     responses_requests,
 )
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.native import DialectName, NativeAnswer
+from qguide.qnet.native import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.policies.answers import Completion, object_in, read_completion
 from qguide.qnet.types import History, Sampling
@@ -83,10 +83,22 @@ class Dialect:
         }
         if self.request_of is None:
             return chat
+        native = self._own(history, sampling)
+        return self.request_of(chat, native.body if native else None)
+
+    def request_headers(self, history: History, sampling: Sampling) -> dict[str, str]:
+        """Headers of one request: the betas that the caller's own body asks for."""
+        native = self._own(history, sampling)
+        return {BETAS: ",".join(native.betas)} if native and native.betas else {}
+
+    def _own(self, history: History, sampling: Sampling) -> NativeRequest | None:
+        """The caller's own request, if it is in this dialect and was read as this history.
+
+        A paraphrase or a remark about poor candidates makes another history.
+        """
         native = sampling.native
-        # A paraphrase or a remark about poor candidates makes another history than the caller's.
         own = native is not None and native.dialect == self.name and native.history is history
-        return self.request_of(chat, native.body if native and own else None)
+        return native if own else None
 
     def read_answer(self, answer: bytes) -> Completion:
         """Read an answer with status 200; never raises."""

@@ -230,6 +230,7 @@ class OpenAICompatiblePolicy:
     async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         """At most `n` candidates from one request, retried where that is safe."""
         body = self._dialect.request_body(self.model, history, n=n, sampling=sampling)
+        headers = self._dialect.request_headers(history, sampling)
         if self._takes_cache_salt:
             body |= cache_salt_of(body)
         failures: list[Exception] = []
@@ -249,7 +250,7 @@ class OpenAICompatiblePolicy:
                 wait_jitter=_FIRST_WAIT_S,
             ):
                 with attempt:
-                    drawn = await self._ask_streaming(body)
+                    drawn = await self._ask_streaming(body, headers)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
             raise failures[0] from None
         return drawn[:n]
@@ -262,21 +263,23 @@ class OpenAICompatiblePolicy:
         longest_wait_s = self._limits.patience_s or self._limits.longest_wait_s
         return error.retry_after_s <= longest_wait_s and error.retry_after_s
 
-    async def _ask_streaming(self, body: dict[str, Any]) -> list[Candidate]:
+    async def _ask_streaming(
+        self, body: dict[str, Any], headers: dict[str, str]
+    ) -> list[Candidate]:
         """Candidates from one request, as a stream unless the upstream refuses to send one."""
         if not self._streams:
-            return await self._ask_once(body)
+            return await self._ask_once(body, headers)
         try:
-            return await self._ask_once({**body, **self._dialect.as_stream})
+            return await self._ask_once({**body, **self._dialect.as_stream}, headers)
         except UpstreamRefusedError as error:
             if not refuses_streams(error):
                 raise
-            drawn = await self._ask_once(body)
+            drawn = await self._ask_once(body, headers)
             self._streams = False  # not before: a request that fails either way says nothing of it
             _log.warning("upstream %s sends no streams; it is asked for whole answers", self.name)
             return drawn
 
-    async def _ask_once(self, body: dict[str, Any]) -> list[Candidate]:
+    async def _ask_once(self, body: dict[str, Any], headers: dict[str, str]) -> list[Candidate]:
         """Candidates from one request, whose outcome is told to the breaker.
 
         JSON that is no completion is not a failure to the breaker: this request may be the cause.
@@ -284,7 +287,7 @@ class OpenAICompatiblePolicy:
         admission = await self._admit()
         outcome = self._circuits.abandon
         try:
-            response = await self._post(body)
+            response = await self._post(body, headers)
             if response.status_code != 200:
                 outcome = (
                     self._circuits.fail if response.is_server_error else self._circuits.succeed
@@ -329,7 +332,7 @@ class OpenAICompatiblePolicy:
                 retry_after_s=error.wait_s,
             ) from error
 
-    async def _post(self, body: dict[str, Any]) -> httpx.Response:
+    async def _post(self, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
         limits = self._limits
         try:
             content = await self._written(body)
@@ -337,7 +340,7 @@ class OpenAICompatiblePolicy:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
-        headers = {**session_headers(), **trace_headers()}
+        headers = {**headers, **session_headers(), **trace_headers()}
         try:
             async with self._http.stream(
                 "POST", self._dialect.path, content=content, headers=headers

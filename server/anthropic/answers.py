@@ -51,7 +51,9 @@ class MessageUsage(BaseModel):
     """Tokens of the policy, for all candidates together."""
 
     input_tokens: int = Field(description="tokens of the prompt that were not cached")
-    cache_creation_input_tokens: int = Field(description="always 0: they are in `input_tokens`")
+    cache_creation_input_tokens: int = Field(
+        description="tokens of the prompt that an upstream of this dialect cached"
+    )
     cache_read_input_tokens: int = Field(
         description="tokens of the prompt that an upstream had cached"
     )

@@ -53,6 +53,9 @@ class PromptTokensDetails(BaseModel):
     """Details of the prompt's tokens."""
 
     cached_tokens: int = Field(description="tokens that an upstream had cached")
+    cache_write_tokens: int | Absent = Field(
+        default=None, description="tokens that it put into its cache, if it says so"
+    )
 
 
 class ChatUsage(BaseModel):

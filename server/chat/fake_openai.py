@@ -80,6 +80,7 @@ class FakeUpstream:
         keys: their Authorization or x-api-key headers.
         sessions: their X-Session-ID headers.
         traces: their traceparent headers.
+        betas: their anthropic-beta headers.
         in_flight: number of requests that wait for an answer.
         most_in_flight: the largest number of them so far.
     """
@@ -95,6 +96,7 @@ class FakeUpstream:
     streamed: int = 0
     keys: list[str | None] = field(default_factory=list)
     sessions: list[str | None] = field(default_factory=list)
+    betas: list[str | None] = field(default_factory=list)
     traces: list[str | None] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
@@ -138,6 +140,7 @@ class FakeUpstream:
         self.keys.append(headers.get("authorization") or headers.get("x-api-key"))
         self.sessions.append(request.headers.get("x-session-id"))
         self.traces.append(request.headers.get("traceparent"))
+        self.betas.append(request.headers.get("anthropic-beta"))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

@@ -153,6 +153,9 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
     best = decision.ranked[:n]
     usage = decision.usage
     details = spent_on(decision.candidates).completion_details
+    cache = {"cached_tokens": usage.cached_prompt_tokens}
+    if usage.written_prompt_tokens:
+        cache["cache_write_tokens"] = usage.written_prompt_tokens
     return {
         **decision.candidates[decision.chosen].answer_extra,
         "id": f"chatcmpl-{uuid.uuid4().hex}",
@@ -166,7 +169,7 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens},
+            "prompt_tokens_details": cache,
             **({"completion_tokens_details": dict(details)} if details else {}),
         },
         "qguide": guidance_of(taken, options, best),

@@ -1,5 +1,6 @@
 """POST /v1/messages: Anthropic's API, answered with the best of M candidates."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -39,6 +40,9 @@ router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRo
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": AnthropicErrorBody} for status in (*STATUSES, OVERLOADED)
 }
+_BETA: Final = re.compile(r"(?!oauth-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A beta that an upstream is asked for; that of a login goes with a token, and ours is a key."""
+_MOST_BETAS: Final = 32
 _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     200: answer_or_events(
         AnthropicMessage,
@@ -55,7 +59,9 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     """Draw M candidates and return the one with the highest Q as an ordinary message."""
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
-    read = partial(_read, body, options, policy, stepper.settings)
+    asked_for = map(str.strip, request.headers.get("anthropic-beta", "").split(","))
+    betas = tuple(filter(_BETA.fullmatch, asked_for))[:_MOST_BETAS]
+    read = partial(_read, body, options, policy, stepper.settings, betas)
     step, asked = await translate_body(request, read)
     complete = partial(_complete, step, asked, options, stepper)
     if not body.stream:
@@ -76,13 +82,19 @@ async def count_message_tokens(
 
 
 def _read(
-    body: MessagesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+    body: MessagesRequest,
+    options: GuidanceOptions,
+    policy: ServedPolicy,
+    settings: Settings,
+    betas: tuple[str, ...],
 ) -> tuple[GuidedStepRequest, Asked]:
     """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = as_it_came(step, body, "messages", settings, without=frozenset({"seed"}))
-    if step.sampling.native is not None:
+    if native := step.sampling.native:
+        native = replace(native, betas=betas)
+        step = replace(step, sampling=replace(step.sampling, native=native))
         asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
     return step, asked
 

@@ -148,6 +148,44 @@ def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: Dialect
     assert done.content[0] == thought
 
 
+def test_betas_reach_an_upstream_of_the_dialect_and_no_other(
+    url: str, fake: DialectUpstream
+) -> None:
+    edits: Any = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+    betas = ["context-management-2025-06-27", "context-1m-2025-08-07"]
+    given: Any = {"max_tokens": 9, "messages": ASKED, "extra_body": {**M}}
+    fake.betas.clear()
+    with claude(url) as client:
+        message = client.beta.messages.create(
+            model="messages", betas=betas, context_management=edits, **given
+        )
+        assert set(fake.betas) == {",".join(betas)}
+        assert fake.asked[-1]["context_management"] == edits
+        assert not {"betas", "anthropic-beta"} & fake.asked[-1].keys()
+        fake.betas.clear()
+        client.beta.messages.create(model="chat", betas=["oauth-2025-04-20", *betas], **given)
+        assert set(fake.betas) == {None}
+        client.beta.messages.create(model="messages", betas=["oauth-2025-04-20"], **given)
+        assert set(fake.betas) == {None}
+    assert message.usage.cache_creation_input_tokens == 3, "one of each of three candidates"
+
+
+def test_what_an_upstream_wrote_to_its_cache_is_told_in_every_dialect(url: str) -> None:
+    with gpt(url) as client:
+        chat = client.chat.completions.create(model="messages", messages=ASKED, extra_body={**M})
+    assert chat.usage
+    assert chat.usage.prompt_tokens_details
+    details = chat.usage.prompt_tokens_details.model_dump()
+    assert details["cache_write_tokens"] == 3, "one of each of three candidates"
+    with claude(url) as anthropic:
+        message = anthropic.messages.create(
+            model="messages", max_tokens=9, messages=ASKED, extra_body={**M}
+        )
+    usage = message.usage
+    counted = usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    assert counted + (usage.cache_creation_input_tokens or 0) == chat.usage.prompt_tokens
+
+
 def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(
     url: str, fake: DialectUpstream
 ) -> None:

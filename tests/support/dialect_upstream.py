@@ -18,6 +18,8 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.fake_openai import FakeUpstream, error_response, without_stream
 from qguide.server.streaming.events import event
 
+_CACHED_ANEW: Final = 1
+"""Tokens of a prompt that the fake says to have cached for its answer."""
 _STOP_REASONS: Final = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 _OVERLOADED: Final = 529
 _TEXTS: Final = {"text": "text_delta", "thinking": "thinking_delta"}
@@ -99,6 +101,7 @@ def message_of_chat(completion: Json, *, thinks: bool) -> Json:
     """The message that says the same as a chat completion's first choice."""
     choice, usage = completion["choices"][0], completion["usage"]
     said, cached = choice["message"], usage["prompt_tokens_details"]["cached_tokens"]
+    written = min(_CACHED_ANEW, usage["prompt_tokens"] - cached)
     content: list[Json] = []
     if thinks:
         content.append({"type": "thinking", "thinking": "Let me see.", "signature": "fake"})
@@ -118,9 +121,9 @@ def message_of_chat(completion: Json, *, thinks: bool) -> Json:
         "stop_reason": _STOP_REASONS[choice["finish_reason"]],
         "stop_sequence": None,
         "usage": {
-            "input_tokens": usage["prompt_tokens"] - cached,
+            "input_tokens": usage["prompt_tokens"] - cached - written,
             "cache_read_input_tokens": cached,
-            "cache_creation_input_tokens": 0,
+            "cache_creation_input_tokens": written,
             "output_tokens": usage["completion_tokens"],
         },
     }

@@ -553,6 +553,8 @@ export interface PriorCard {
 export interface PromptTokensDetails {
     /** @description tokens that an upstream had cached */
     cached_tokens: number;
+    /** @description tokens that it put into its cache, if it says so */
+    cache_write_tokens?: number;
 }
 
 /** @description A document's place and its Q. */

@@ -94,6 +94,8 @@ class PromptTokensDetails(Answer):
 
     cached_tokens: int
     """tokens that an upstream had cached"""
+    cache_write_tokens: int | None = None
+    """tokens that it put into its cache, if it says so"""
 
 
 class RankedDocument(Answer):

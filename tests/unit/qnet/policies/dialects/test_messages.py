@@ -120,7 +120,7 @@ def test_cached_tokens_are_part_of_the_prompt() -> None:
         "cache_creation_input_tokens": 3,
         "output_tokens": 4,
     }
-    assert drawn(text("go"), usage=usage).spent == TokenUsage(10, 4, 5)
+    assert drawn(text("go"), usage=usage).spent == TokenUsage(10, 4, 5, written_tokens=3)
 
 
 def test_the_stop_sequence_is_named() -> None:
