@@ -39,8 +39,8 @@ class Learned:
 
     Attributes:
         weights: of the prior in its posterior. Where recordings tell the agent's draws they are
-            fitted on held-back steps. Elsewhere tau is a share of the size of a usual advantage:
-            decisions of recorded episodes are too few and too noisy to fit it by.
+            fitted on held-back steps. Elsewhere, and where those are few, tau is a share of the
+            size of a usual advantage: recorded decisions are too few and too noisy to fit it by.
     """
 
     model: FeatureQ
@@ -108,9 +108,9 @@ class _Judge:
 
     def weights(self, among: NDArray[np.bool_] | slice = slice(None)) -> Weights:
         """Weights of the posterior by some of the steps."""
-        columns = (self.advantages, self._votes, self._greedy, self._surprises)
-        fitted = fitted_weights(*(column[among] for column in columns))
         usual = _TAU_OF_ADVANTAGE * float(np.sqrt(np.mean(self.advantages**2)))
+        columns = (self.advantages, self._votes, self._greedy, self._surprises)
+        fitted = fitted_weights(*(column[among] for column in columns), usual=usual)
         return fitted or Weights(usual)
 
     def credit(self) -> Credit:

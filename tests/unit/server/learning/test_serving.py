@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.qnet.models.manifest import MANIFEST, read_manifest
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.access.keys import create_key
 from qguide.server.chat.fake_openai import FakeUpstream
@@ -340,7 +341,7 @@ def test_replicas_with_one_folder_share_what_is_learned(
     assert set(guided) == {"learned@1"}
 
 
-def test_a_version_that_cannot_be_loaded_yet_is_tried_again(
+def test_a_version_that_cannot_be_loaded_yet_is_tried_again_and_needs_no_licence(
     serve: Serve, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qguide.server.learning.service._AFTER_FAILURE_S", 0.0)
@@ -356,6 +357,12 @@ def test_a_version_that_cannot_be_loaded_yet_is_tried_again(
     assert state(replica)["share"] == 0
     assert "version 1 cannot be loaded" in state(replica)["sentence"]
 
+    manifest = read_manifest(tmp_path / "aside")
+    assert manifest is not None
+    assert manifest.licence is not None
+    refused = manifest.licence.model_copy(update={"granted": False})
+    unlicensed = manifest.model_copy(update={"licence": refused})
+    (tmp_path / "aside" / MANIFEST).write_text(unlicensed.model_dump_json())
     (tmp_path / "aside").rename(version)
     ends = monotonic() + PATIENCE_S
     while state(replica)["share"] != 0.5:

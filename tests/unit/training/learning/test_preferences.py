@@ -51,6 +51,7 @@ def test_a_reply_that_may_be_greedy_or_not_is_no_preference() -> None:
 
 
 NOTHING = np.full(2_000, np.nan)
+USUAL = 0.3
 
 
 def test_weights_are_those_that_explain_what_was_earned() -> None:
@@ -58,23 +59,32 @@ def test_weights_are_those_that_explain_what_was_earned() -> None:
     q, votes, greedy = rng.normal(size=(3, 2_000))
     earned = 0.5 * q + 0.1 * votes + 0.2 * greedy + rng.normal(size=2_000)
 
-    found = fitted_weights(q, votes, greedy, earned)
+    found = fitted_weights(q, votes, greedy, earned, usual=USUAL)
 
     assert found is not None
     assert (found.tau, found.greedy) == pytest.approx((0.2, 2.0), rel=0.4)
-    assert fitted_weights(q, votes, NOTHING, q - votes) == Weights(0.0)
+    assert fitted_weights(q, votes, NOTHING, q - votes, usual=USUAL) == Weights(0.0)
 
 
 def test_a_q_model_that_earns_nothing_leaves_the_choice_to_the_agent() -> None:
     q, votes = np.random.default_rng(0).normal(size=(2, 2_000))
 
-    assert fitted_weights(q, votes, NOTHING, votes - q) == Weights(MOST_TAU)
+    assert fitted_weights(q, votes, NOTHING, votes - q, usual=USUAL) == Weights(MOST_TAU)
+
+
+def test_few_steps_by_which_q_earns_nothing_leave_it_its_usual_weight() -> None:
+    q, votes = np.random.default_rng(0).normal(size=(2, 12))
+
+    found = fitted_weights(q, votes, NOTHING[:12], votes - q, usual=USUAL)
+
+    assert found is not None
+    assert USUAL < found.tau < 2 * USUAL
 
 
 def test_a_greedy_reply_that_counts_alone_keeps_q_beside_it() -> None:
     q, votes, greedy = np.random.default_rng(0).normal(size=(3, 2_000))
 
-    found = fitted_weights(q, votes, greedy, q + greedy - votes)
+    found = fitted_weights(q, votes, greedy, q + greedy - votes, usual=USUAL)
 
     assert found is not None
     assert found.greedy == pytest.approx(MOST_WEIGHT)
@@ -84,5 +94,5 @@ def test_a_greedy_reply_that_counts_alone_keeps_q_beside_it() -> None:
 def test_votes_that_never_vary_fit_nothing() -> None:
     q, unknown = np.array([1.0, -1.0]), np.array([np.nan, np.nan])
 
-    assert fitted_weights(q, unknown, unknown, q) is None
-    assert fitted_weights(q, np.array([0.0, np.nan]), unknown, q) is None
+    assert fitted_weights(q, unknown, unknown, q, usual=USUAL) is None
+    assert fitted_weights(q, np.array([0.0, np.nan]), unknown, q, usual=USUAL) is None
