@@ -1,0 +1,58 @@
+"""Modules and folders whose code runs while the server answers one /v1/act, with its own models.
+
+Whoever follows a request has to open this many files; `-s` prints which.
+"""
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import httpx
+
+from qguide.server.app import create_app
+from qguide.server.settings.settings import Settings
+from tests.support.serving import serving_app
+
+_ROOT: Final = Path(__file__).parents[3]
+_PRODUCT: Final = ("qguide", "qnet", "server", "training")
+_README: Final = (_ROOT / "README.md").read_text()
+_ACT: Final = json.loads(
+    _README.partition("/v1/act -H 'content-type: application/json' -d '")[2].partition("'\n")[0]
+)
+MOST_MODULES: Final = 85
+MOST_FOLDERS: Final = 22
+
+
+def test_one_act_walks_through_few_modules() -> None:
+    called: set[CodeType] = set()
+    recording = False
+
+    def hook(frame: FrameType, event: str, _: Any) -> None:
+        if recording and event == "call":
+            called.add(frame.f_code)
+
+    threading.setprofile(hook)  # of the threads that the server starts
+    try:
+        with serving_app(create_app(Settings())) as url, httpx.Client(base_url=url) as client:
+            assert client.post("/v1/act", json=_ACT).is_success
+            recording = True
+            answer = client.post("/v1/act", json=_ACT)
+            recording = False
+    finally:
+        threading.setprofile(None)
+    assert answer.json()["guided"]
+    modules = sorted(_modules(called))
+    folders = Counter(str(module.parent) for module in modules)
+    print(*modules, f"{len(modules)} modules, {len(folders)} folders", sep="\n")  # noqa: T201
+    assert len(modules) <= MOST_MODULES
+    assert len(folders) <= MOST_FOLDERS
+
+
+def _modules(called: set[CodeType]) -> set[Path]:
+    """Files of the product that have these functions, but for generated code."""
+    files = {Path(code.co_filename).resolve() for code in called}
+    inside = {file.relative_to(_ROOT) for file in files if file.is_relative_to(_ROOT)}
+    return {file for file in inside if file.parts[0] in _PRODUCT}
