@@ -13,31 +13,24 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from qguide.qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
-from qguide.server.access.admission import AdmissionMiddleware, RateLimits
-from qguide.server.access.key_schemes import declare_keys
-from qguide.server.access.keys import KeyFile
-from qguide.server.access.rate_limits import Limiter
 from qguide.server.anthropic.answers import MessageEvent
-from qguide.server.bodies.long_bodies import LongBodies
 from qguide.server.chat.answers import ChatChunk
 from qguide.server.episodes.archive import EpisodeArchive
 from qguide.server.episodes.service import Episodes, build_recorder, build_store
 from qguide.server.episodes.state import EpisodeLimits
 from qguide.server.errors.table import STATUSES, install_error_handlers
 from qguide.server.errors.types import RATE_LIMIT_HEADERS
+from qguide.server.http.addresses import BaseUrls, SessionIds, TrustedHosts
+from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, declare_keys
+from qguide.server.http.keys import KeyFile
+from qguide.server.http.long_bodies import LongBodies
+from qguide.server.http.requests import BodyReader, CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import build_learning
 from qguide.server.messages.answers import ErrorBody
-from qguide.server.middleware.base_urls import BaseUrls
-from qguide.server.middleware.bodies import BodyReader
-from qguide.server.middleware.drain import Drain
-from qguide.server.middleware.http import CancelWhenGone, Observe
-from qguide.server.middleware.sessions import SessionIds
-from qguide.server.middleware.trusted_hosts import TrustedHosts
 from qguide.server.observability.exposition import Exposition
 from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.q_models.build import Models, build_models
-from qguide.server.race.games import Games
-from qguide.server.redis.paraphrase_cache import RedisParaphraseCache
+from qguide.server.redis.client import RedisParaphraseCache
 from qguide.server.responses.answers import ResponseEvent
 from qguide.server.responses.stored import Shelf, StoredResponses
 from qguide.server.routes import (
@@ -59,8 +52,14 @@ from qguide.server.routes import (
 from qguide.server.routes import games as games_route
 from qguide.server.routes import learning as learning_route
 from qguide.server.routes import models as models_route
-from qguide.server.routes.dependencies import TIMEOUT_HEADER, guided_steps, scorings
-from qguide.server.routes.direct import DirectRoute, prepend_routes
+from qguide.server.routes.dependencies import (
+    TIMEOUT_HEADER,
+    DirectRoute,
+    guided_steps,
+    prepend_routes,
+    scorings,
+)
+from qguide.server.routes.games import Games
 from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess

@@ -30,7 +30,7 @@ from benchmarks.measurement.records import FairnessRow, FairnessRun
 from benchmarks.score.http_baselines import free_port, wait_until_ready
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.load import percentiles
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from qguide.server.upstreams.managed_process import ManagedProcess
 
 ALONE: Final = "alone"

@@ -52,8 +52,7 @@ def demo(
     from qguide.qnet.errors import QGuideError
     from qguide.server.app import create_app
     from qguide.server.chat.fake_openai import FakeUpstream
-    from qguide.server.connections.config import bind, close, server_config
-    from qguide.server.middleware.drain import DrainingServer
+    from qguide.server.http.server import DrainingServer, bind, close, server_config
     from qguide.server.observability.logs import configure_logging
     from qguide.server.q_models.build import build_models
     from qguide.server.settings.settings import Settings

@@ -99,7 +99,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _keys(settings: "Settings") -> Finding:
-    from qguide.server.access.keys import KeyFile, read_keys
+    from qguide.server.http.keys import KeyFile, read_keys
 
     if settings.keys_file is None:
         who = "whoever can reach it" if settings.insecure else "this machine alone"

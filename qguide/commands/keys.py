@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qguide.commands.errors import shown_errors
-from qguide.server.access.keys import create_key, read_keys, revoke_key
+from qguide.server.http.keys import create_key, read_keys, revoke_key
 
 app = typer.Typer(help="API keys of `qguide serve`.", no_args_is_help=True)
 

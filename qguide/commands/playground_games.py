@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from qguide.server.race.games import Games, Played
+from qguide.server.routes.games import Games, Played
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
@@ -45,7 +45,7 @@ def build_games(table: Mapping[str, Any]) -> Games | None:
 
 
 class SuiteGames:
-    """The tasks of a suite as games; see `qguide.server.race.games.Games`."""
+    """The tasks of a suite as games; see `qguide.server.routes.games.Games`."""
 
     def __init__(self, suite: "SelectedSuite") -> None:
         self._suite = suite

@@ -137,9 +137,10 @@ def read_settings(given: dict[str, Any], console: Console) -> "Settings":
 
 def _run(settings: "Settings", console: Console) -> None:
     """Serve until a signal arrives."""
-    from qguide.server.access.keys import KeyFile
     from qguide.server.app import create_app
-    from qguide.server.connections.config import (
+    from qguide.server.http.keys import KeyFile
+    from qguide.server.http.server import (
+        DrainingServer,
         bind,
         close,
         port_of,
@@ -147,7 +148,6 @@ def _run(settings: "Settings", console: Console) -> None:
         server_config,
     )
     from qguide.server.learning.service import check_learning
-    from qguide.server.middleware.drain import DrainingServer
     from qguide.server.observability.logs import configure_logging
     from qguide.server.q_models.build import build_models
     from qguide.server.settings.settings import NONE

@@ -1,10 +1,11 @@
-"""Response schemas of a chat completion, whole and in chunks, for the OpenAPI document.
+"""Response schemas of a chat completion, whole and in chunks, and the writer of its stream.
 
-The responses themselves are plain JSON (see `translation` and `chunks`), because an upstream's own
+The responses themselves are plain JSON (see `translation`), because an upstream's own
 fields are passed through. The clients' types are generated from these schemas, and
 tests/e2e/test_openapi.py validates real responses against them.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -12,7 +13,10 @@ from pydantic.json_schema import SkipJsonSchema
 
 from qguide.qnet.decision.prior import PriorBy
 from qguide.qnet.decision.selection import Reason
+from qguide.qnet.dialects.chat_chunks import chunks_of
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
+from qguide.server.http.event_stream import DONE, HEARTBEAT, event
 from qguide.server.messages.answers import (
     POSTERIOR_TEXT,
     PRIOR_BY_TEXT,
@@ -212,3 +216,24 @@ class ChatChunk(BaseModel):
     usage: ChatUsage | None = None
     system_fingerprint: str | Absent = None
     qguide: ChatGuidance | Absent = None
+
+
+class ChunkWriter:
+    """Heartbeats, then the chunks of the chosen candidate; implements `EventWriter`."""
+
+    def __init__(self, *, include_usage: bool) -> None:
+        self._include_usage = include_usage
+
+    def waiting(self) -> Iterable[bytes]:
+        """A comment, which clients skip."""
+        return (HEARTBEAT,)
+
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """The chunks of a completion, and the end of the stream."""
+        for chunk in chunks_of(answer, include_usage=self._include_usage):
+            yield event(chunk)
+        yield DONE
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error, after which nothing comes."""
+        return (event(error),)

@@ -22,7 +22,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.openai_messages import text_of
 from qguide.server.chat.fake_judge import Verdict, read_question
 from qguide.server.chat.fake_replies import UnfitFormatError, json_reply, made_call
-from qguide.server.streaming.events import DONE, event
+from qguide.server.http.event_stream import DONE, event
 
 DEFAULT_REPLIES = (
     "Thought: I should look around first.\nAction: look",

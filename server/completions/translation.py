@@ -8,7 +8,7 @@ from qguide.qnet.dialects.shapes import Json, pieces_of
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
 from qguide.server.completions.schemas import CompletionRequest
-from qguide.server.streaming.events import DONE, HEARTBEAT, event
+from qguide.server.http.event_stream import DONE, HEARTBEAT, event
 
 _REFUSED: Final = {
     "echo": "put the prompt before the text yourself",

@@ -13,7 +13,7 @@ from typing import Final
 
 from redis.asyncio.client import Pipeline
 
-from qguide.server.context.request_context import owner_of
+from qguide.server.observability.request_context import owner_of
 from qguide.server.redis.client import NAMESPACE
 
 _INDEX: Final = f"{NAMESPACE}:episode-index"

@@ -18,7 +18,6 @@ from qguide.qnet.errors import (
     UnknownEpisodeError,
 )
 from qguide.qnet.types import History, Message
-from qguide.server.context.request_context import scoped_episode_id
 from qguide.server.episodes.recorder import EpisodeRecorder
 from qguide.server.episodes.redaction import (
     NoRedaction,
@@ -31,6 +30,7 @@ from qguide.server.episodes.ruled_outcome import ruled_outcome
 from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.q_models.aliases import plain_name
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.outcome_rules import OutcomeRule

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from qguide.server.context.request_context import owner_of
 from qguide.server.episodes.state import Episode, EpisodeChange
+from qguide.server.observability.request_context import owner_of
 
 Change = Callable[[Episode | None], EpisodeChange]
 """Maps the stored episode, or None, to its new state; pure, because it may be called again."""

@@ -19,7 +19,7 @@ from qguide.server.gemini.schemas import (
     GenerateContentRequest,
     GenerationConfig,
 )
-from qguide.server.streaming.events import event
+from qguide.server.http.event_stream import event
 
 CALLED_HERE: Final = {
     "stop": "generationConfig.stopSequences",

@@ -18,37 +18,35 @@ from qguide.qnet.errors import (
 from qguide.qnet.policies.upstream_context import SessionPolicy
 from qguide.qnet.support.concurrency import one_group
 from qguide.qnet.types import Policy, Sampling
-from qguide.server.context.request_context import upstream_session
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance.below_threshold import (
+from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
+from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
+from qguide.server.guidance.step_types import (
+    GuidedStepRequest,
+    GuidedStepResult,
     action_policies,
     action_rows,
-    require_not_stopped,
-    threshold_of,
-    threshold_settings,
-)
-from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
-from qguide.server.guidance.options import (
     domain_of,
     fallback_of,
     is_adaptive,
     long_history_mode,
     previous_q,
+    require_not_stopped,
     selection_rule,
+    threshold_of,
+    threshold_settings,
 )
-from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
-from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
-from qguide.server.observability.genai import record_draw, record_q_values, record_usage
 from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.request_context import upstream_session
+from qguide.server.observability.tracing import record_draw, record_q_values, record_usage
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.lease import QModelLease
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 

@@ -16,8 +16,12 @@ from qguide.qnet.types import ScoreRequest
 from qguide.qnet.usage import Prices
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
-from qguide.server.guidance.options import domain_of, reason_outside, selection_rule
-from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.guidance.step_types import (
+    GuidedStepRequest,
+    domain_of,
+    reason_outside,
+    selection_rule,
+)
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
 from qguide.server.messages.history import INSTRUCTING

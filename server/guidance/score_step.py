@@ -15,14 +15,14 @@ from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qguide.qnet.usage import JudgeUsage
 from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance.options import (
+from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
+from qguide.server.guidance.step_types import (
     SelectionOptions,
     SelectionRule,
     domain_of,
     reason_outside,
     selection_rule,
 )
-from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
 from qguide.server.learning.service import Learning
 from qguide.server.messages.history import (
     TriedCandidates,
@@ -31,11 +31,10 @@ from qguide.server.messages.history import (
     to_history,
 )
 from qguide.server.messages.schemas import CandidateMessage, ChatMessage, ScoreItem
-from qguide.server.observability.genai import record_q_values
 from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.tracing import record_q_values
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.lease import QModelLease
-from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
 
 

@@ -28,11 +28,10 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.types import History, HistoryWindow, ScoreRequest, ScoreResult
-from qguide.server.guidance.options import reason_outside
 from qguide.server.guidance.readable_view import ReadableView
+from qguide.server.guidance.step_types import reason_outside
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.lease import QModelLease
-from qguide.server.q_models.served import ServedQModel
+from qguide.server.q_models.served import QModelLease, ServedQModel
 
 _CHOICE: Final = (
     "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the "

@@ -1,13 +1,31 @@
-"""The request of a guided step, and its result."""
+"""The request of a guided step, what its options come to beside the settings, and its result."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
+from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.decision.history_window import LongHistory
+from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import DEFAULT_TAU, SelectionName
+from qguide.qnet.decision.threshold import Threshold
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, Sampling
+from qguide.server.episodes.state import Episode
+from qguide.server.errors.types import BelowThresholdError
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.messages.schemas import StepOptions
 from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.served import ServedQModel
+from qguide.server.settings.settings import Settings
+from qguide.server.settings.thresholds import ThresholdSettings
+
+OutOfDomain = Literal["unguided", "guide"]
+"""Answer to a state outside the Q model's domain: the likeliest candidate, or the Q model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +83,186 @@ class GuidedStepResult:
     episode_id: str | None = None
     judge: bool = False
     action_policies: tuple[str, ...] = ()
+
+
+class SelectionOptions(Protocol):
+    """Fields of a request that concern the choice."""
+
+    @property
+    def selection(self) -> SelectionName | None: ...  # noqa: D102
+    @property
+    def tau(self) -> float | None: ...  # noqa: D102
+    @property
+    def out_of_domain(self) -> OutOfDomain | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionRule:
+    """Rule for the choice of one request; see `qguide.qnet.decision.decide.Guidance`."""
+
+    selection: SelectionName
+    tau: float
+    prior: PriorBy
+    greedy_weight: float = 0.0
+
+
+def selection_rule(
+    options: SelectionOptions,
+    settings: Settings,
+    q_model: ServedQModel,
+    *,
+    prior: PriorBy | None = None,
+) -> SelectionRule:
+    """The rule by which a request's action is chosen."""
+    fitted = q_model.manifest.prior if q_model.manifest else None
+    wanted = options.selection or (None if options.tau is None else "posterior")
+    known: SelectionName = "argmax" if fitted is None else "posterior"
+    selection = wanted or settings.selection or known
+    by = prior or settings.prior or (fitted.by if fitted else "votes")
+    # It was fitted beside the prior of that source.
+    weighed = fitted is not None and selection == "posterior" and by == fitted.by
+    taus = (options.tau, settings.tau, fitted.tau if fitted else None, DEFAULT_TAU)
+    return SelectionRule(
+        selection=selection,
+        tau=next(tau for tau in taus if tau is not None),
+        prior=by,
+        greedy_weight=fitted.greedy_weight if fitted and weighed else 0.0,
+    )
+
+
+def fallback_of(asked: GuidedStepRequest, settings: Settings) -> Fallback:
+    """The answer if no Q is available.
+
+    An agent in front of an upstream goes on without a Q, as it did before QGuide was between them.
+    """
+    default: Fallback = "first" if asked.policy.upstream_model else "error"
+    return asked.options.fallback or settings.fallback or default
+
+
+def long_history_mode(asked: GuidedStepRequest, settings: Settings) -> LongHistory:
+    """The answer to a history that is too long for the Q model."""
+    wanted, own = asked.options, settings.long_history
+    if own is None and settings.fallback is None and asked.policy.upstream_model:
+        own = "window"
+    if wanted.long_history is not None or own == "window":
+        return wanted.long_history or "window"
+    return wanted.fallback or own or fallback_of(asked, settings)
+
+
+def domain_of(
+    q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings
+) -> Domain | None:
+    """The domain that a request has to be in; None where it is guided all the same."""
+    mode = wanted or settings.out_of_domain
+    return q_model.domain if mode == "unguided" else None
+
+
+async def reason_outside(domain: Domain | None, history: History) -> str:
+    """The reason why a state is outside; "" inside. Read on a thread: a history may be long."""
+    if domain is None:
+        return ""
+    distance = await asyncio.to_thread(domain.distance, history)
+    return distance.reason if distance.outside else ""
+
+
+def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: bool) -> bool:
+    """True if M is adaptive, which compares Q of one step with Q of the step before.
+
+    Args:
+        in_episodes: the setting: it is so where the caller says nothing, and the step is one of an
+            episode.
+    """
+    if not q_model.ranks:
+        by_setting = in_episodes and options.episode_id is not None
+        return by_setting if options.adaptive is None else options.adaptive
+    if options.adaptive:
+        raise InvalidRequestError(
+            f"adaptive compares Q with the previous step's, but {q_model.id} is "
+            f"{'a judge' if q_model.judge else 'a rule'} that ranks the candidates of one step; "
+            "leave adaptive out, or name another Q model (a judge with the mode 'score')"
+        )
+    return False
+
+
+def previous_q(
+    options: StepOptions, history: History, episode: Episode | None, q_model: str
+) -> float | None:
+    """The Q that adaptive M has to exceed; None at an episode's first step."""
+    if options.previous_q is None and options.episode_id is None:
+        raise InvalidRequestError(
+            "adaptive compares Q with the previous step's, but neither episode_id nor previous_q "
+            "is given; send one of them"
+        )
+    if options.previous_q is None and episode is not None:
+        return episode.previous_q(history, q_model=q_model)
+    return options.previous_q
+
+
+def threshold_settings(
+    thresholds: Mapping[str, ThresholdSettings], q_model: ServedQModel
+) -> ThresholdSettings | None:
+    """The threshold of a Q model: of its version, or of all versions with its name."""
+    if q_model.ranks:
+        return None
+    return thresholds.get(q_model.id) or thresholds.get(q_model.name)
+
+
+def threshold_of(settings: ThresholdSettings | None) -> Threshold | None:
+    """The threshold as the decision reads it."""
+    if settings is None:
+        return None
+    return Threshold(settings.below, settings.actions, settings.num_candidates)
+
+
+def action_policies(
+    decision: Decision, settings: ThresholdSettings | None, own: str
+) -> tuple[str, ...]:
+    """Name of the policy that drew for each action; "" for `stop`, which draws nothing."""
+    if decision.below_threshold is None or settings is None:
+        return ()
+    drawers = {"refine": own, "escalate": settings.policy, "stop": ""}
+    return tuple(drawers[taken.action] for taken in decision.below_threshold.taken)
+
+
+def action_rows(decision: Decision, policies: Sequence[str]) -> tuple[ThresholdActionRow, ...]:
+    """The actions of a step as they are recorded."""
+    below = decision.below_threshold
+    if below is None:
+        return ()
+    q_before = [below.best_q, *(taken.best_q for taken in below.taken)]
+    return tuple(
+        ThresholdActionRow(
+            action=taken.action,
+            outcome=taken.outcome,
+            policy=policy,
+            candidates=tuple(decision.candidates[i].message.text for i in taken.candidates),
+            q_before=before,
+            q_after=taken.best_q,
+            prompt_tokens=taken.spent.prompt_tokens,
+            completion_tokens=taken.spent.completion_tokens,
+        )
+        for taken, policy, before in zip(below.taken, policies, q_before, strict=False)
+    )
+
+
+def require_not_stopped(decision: Decision, q_model: ServedQModel) -> None:
+    """Refuse to answer with a candidate where the operator's threshold says so."""
+    below = decision.below_threshold
+    if below is None or not below.stopped:
+        return
+    best_q, usage = below.taken[-1].best_q, decision.usage
+    raise BelowThresholdError(
+        f"stopped: the best of {len(decision.candidates)} candidates has a Q of {best_q:.3g}, "
+        f"below the threshold of {below.below:g} that the operator has set for {q_model.id} "
+        "(QGUIDE_THRESHOLDS), so no action is answered; ask a person, or change the task",
+        details={
+            "below": below.below,
+            "best_q": best_q,
+            "q_model": q_model.name,
+            "q_model_version": q_model.version,
+            "num_candidates": len(decision.candidates),
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "scored_tokens": usage.scored_tokens,
+        },
+    )

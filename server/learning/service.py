@@ -17,7 +17,6 @@ from typing import Final, get_args
 import structlog
 
 from qguide.qnet.errors import ConfigError, QGuideError
-from qguide.server.context.request_context import calling_key, owner_of, scoped_episode_id
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.cost import Spent
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
@@ -34,6 +33,7 @@ from qguide.server.learning.state import (
     state_of,
 )
 from qguide.server.learning.webhook import build_webhook
+from qguide.server.observability.request_context import calling_key, owner_of, scoped_episode_id
 from qguide.server.q_models.build import Models, open_q_model
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings

@@ -46,7 +46,7 @@ def _whole_number(value: object) -> object:
 
 
 def _paced(part: object, info: ValidationInfo) -> object:
-    """Let validation rest between the parts of a list; see `qguide.server.bodies.long_bodies`."""
+    """Let validation rest between the parts of a list; see `qguide.server.http.long_bodies`."""
     return part if info.context is None else info.context.keep(part)
 
 

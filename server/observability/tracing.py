@@ -3,24 +3,35 @@
 OpenTelemetry is imported only if a collector is configured. Of a failure only its type is
 recorded, because a message may quote a prompt. Requests to upstreams carry the trace in
 `traceparent`: the stage's span as the parent, or without a collector what the caller sent.
+
+Guided steps are described by OpenTelemetry's GenAI conventions, with an event for each Q. These
+are set on the span of the request, which is the operation that a candidate's evaluation belongs
+to: the span of the draw has ended before there is a Q. Texts are never recorded.
+See https://github.com/open-telemetry/semantic-conventions-genai.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from qguide.qnet.decision.decision import StepUsage
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.policies.upstream_context import in_trace
 from qguide.qnet.support.extras import install
+from qguide.qnet.types import Sampling
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
+
 
 Attributes = dict[str, str | int | float]
 """Attributes of a span or an event, by name."""
 
 Describe = Callable[[str, Mapping[str, str | int]], None]
 """Sets the name and attributes of a request's span, once they are known."""
+EVALUATION: Final = "gen_ai.evaluation.result"
+_Q_VALUE: Final = "q_value"
+"""Name of the evaluation."""
 
 
 class Tracing(Protocol):
@@ -164,3 +175,73 @@ def build_tracing(endpoint: str | None) -> Tracing:
         ) from error
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
     return OtelTracing(BatchSpanProcessor(exporter))
+
+
+def record_draw(
+    tracing: Tracing,
+    *,
+    model: str,
+    num_candidates: int,
+    sampling: Sampling,
+    episode_id: str | None,
+) -> None:
+    """Record what a step asks of its policy, before it draws."""
+    if not tracing.records:
+        return
+    attributes: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "qguide",
+        "gen_ai.request.model": model,
+        "gen_ai.request.choice.count": num_candidates,
+    }
+    given = {
+        "gen_ai.conversation.id": episode_id,
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.max_tokens": sampling.max_tokens,
+    }
+    tracing.annotate(attributes | {k: v for k, v in given.items() if v is not None})
+
+
+def record_usage(tracing: Tracing, usage: StepUsage) -> None:
+    """Record the tokens that a step's policy read and generated."""
+    if not tracing.records:
+        return
+    tracing.annotate(
+        {
+            "gen_ai.usage.input_tokens": usage.prompt_tokens,
+            "gen_ai.usage.output_tokens": usage.completion_tokens,
+            "gen_ai.usage.cache_read.input_tokens": usage.cached_prompt_tokens,
+            "qguide.usage.scored_tokens": usage.scored_tokens,
+            "qguide.usage.cached_tokens": usage.cached_tokens,
+        }
+    )
+
+
+def record_q_values(
+    tracing: Tracing,
+    q_values: Sequence[float],
+    *,
+    chosen: int,
+    q_model: str,
+    episode_id: str | None = None,
+) -> None:
+    """Record an evaluation for each candidate, in their order.
+
+    Args:
+        episode_id: of a step that draws nothing.
+    """
+    if not tracing.records:
+        return
+    if episode_id is not None:
+        tracing.annotate({"gen_ai.conversation.id": episode_id})
+    for index, q_value in enumerate(q_values):
+        tracing.add_event(
+            EVALUATION,
+            {
+                "gen_ai.evaluation.name": _Q_VALUE,
+                "gen_ai.evaluation.score.value": q_value,
+                "gen_ai.evaluation.score.label": "chosen" if index == chosen else "not_chosen",
+                "qguide.candidate.index": index,
+                "qguide.q_model": q_model,
+            },
+        )

@@ -12,7 +12,7 @@ from qguide.qnet.native import DialectName
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Policy, TaskMarker
-from qguide.server.context.request_context import named_deployment, tell_stand_in
+from qguide.server.observability.request_context import named_deployment, tell_stand_in
 from qguide.server.q_models.served import Source, source_of
 from qguide.server.settings.settings import (
     DEFAULT_POLICY,

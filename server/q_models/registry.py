@@ -23,11 +23,10 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.policies.usage_ledger import record_usage
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
-from qguide.server.context.request_context import name_episode
 from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.request_context import name_episode
 from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
-from qguide.server.q_models.lease import QModelLease, ShadowScoring
-from qguide.server.q_models.served import Runtime, ServedQModel, Source
+from qguide.server.q_models.served import QModelLease, Runtime, ServedQModel, ShadowScoring, Source
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Renderer

@@ -5,19 +5,22 @@ All keys are in the namespace `qguide:` and expire.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import structlog
 from limits.aio.storage import RedisStorage
+from pydantic import TypeAdapter
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from qguide.qnet.decision.perturbation import MemoryParaphraseCache
 from qguide.qnet.errors import ConfigError
 from qguide.server.observability.metrics import Metrics
 
@@ -26,6 +29,8 @@ Answer = TypeVar("Answer")
 NAMESPACE: Final = "qguide"
 _DATABASE: Final = re.compile(r"/?\d*")
 _log = structlog.get_logger(__name__)
+_TEXTS: Final = TypeAdapter(tuple[str, ...])
+_TTL_S: Final = 7 * 24 * 3600
 
 
 class RedisLink:
@@ -143,3 +148,38 @@ def _connection_pool(url: str, *, timeout_s: float) -> ConnectionPool:
             "percent-encode / @ : ? # in the password as %2F %40 %3A %3F %23"
         ) from None
     return pool
+
+
+class RedisParaphraseCache:
+    """Paraphrases in Redis, and in memory while Redis is down."""
+
+    def __init__(self, link: RedisLink) -> None:
+        self._link = link
+        self._own = MemoryParaphraseCache()
+
+    async def get(self, key: str) -> tuple[str, ...]:
+        """The cached paraphrases of a task; empty if it is unknown."""
+
+        async def shared() -> tuple[str, ...]:
+            row = cast("bytes | None", await self._link.client.get(_name(key)))
+            known = self._link.read(row, _TEXTS.validate_json)
+            return await self._own.get(key) if known is None else known
+
+        return await self._link.use(shared, lambda: self._own.get(key))
+
+    async def put(self, key: str, texts: tuple[str, ...]) -> None:
+        """Store the paraphrases of a task, replacing earlier ones."""
+        await self._own.put(key, texts)
+
+        async def shared() -> None:
+            await self._link.client.set(_name(key), json.dumps(texts), ex=_TTL_S)
+
+        await self._link.use(shared, _nothing)
+
+
+async def _nothing() -> None:
+    """Fallback while Redis is down: the copy in memory has been stored already."""
+
+
+def _name(key: str) -> str:
+    return f"{NAMESPACE}:paraphrases:{key}"

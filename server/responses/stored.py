@@ -20,8 +20,8 @@ from cachetools import TTLCache
 from pydantic import TypeAdapter
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.context.request_context import scoped_episode_id
 from qguide.server.errors.types import PreviousResponseError, UnknownResponseError
+from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.redis.client import NAMESPACE, RedisLink
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 

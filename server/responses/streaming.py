@@ -9,8 +9,8 @@ from qguide.qnet.dialects.responses_answers import (
     opening_events,
 )
 from qguide.qnet.dialects.shapes import Json
+from qguide.server.http.event_stream import HEARTBEAT, event
 from qguide.server.responses.output import failed
-from qguide.server.streaming.events import HEARTBEAT, event
 
 
 class ResponseWriter:

@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.types import Sampling
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.messages.answers import (
     ActResponse,
     DrawnMessage,

@@ -6,8 +6,8 @@ Every change is answered with the models served after it. A refused change has n
 
 from fastapi import APIRouter, Depends
 
-from qguide.server.access.admission import require_admin
-from qguide.server.bodies.route import BodyRoute
+from qguide.server.http.admission import require_admin
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.q_models.aliases import shares_of
 from qguide.server.q_models.schemas import (
     AliasRequest,

@@ -9,9 +9,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.anthropic.answers import AnthropicMessage, CountedTokens, MessageEvent
+from qguide.server.anthropic.answers import (
+    AnthropicMessage,
+    CountedTokens,
+    MessageEvent,
+    MessageWriter,
+)
 from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
-from qguide.server.anthropic.streaming import MessageWriter
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.anthropic.translation import (
     CALLED_HERE,
@@ -20,8 +24,6 @@ from qguide.server.anthropic.translation import (
     chat_prompt,
     read_message,
 )
-from qguide.server.bodies.parsing import translate_body
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.errors.dialects import OVERLOADED
@@ -29,11 +31,11 @@ from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.native import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
-from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
 

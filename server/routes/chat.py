@@ -6,23 +6,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from qguide.server.bodies.parsing import translate_body
-from qguide.server.bodies.route import BodyRoute
-from qguide.server.chat.answers import ChatChunk, ChatCompletion
+from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
     GuidanceOptions,
     OpenAIErrorBody,
     options_of,
 )
-from qguide.server.chat.streaming import ChunkWriter
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.routes.dependencies import StepperDep
-from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter
 
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.episodes.state import Outcome
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.messages.answers import OutcomeResponse
 from qguide.server.messages.schemas import OutcomeRequest
 from qguide.server.routes.dependencies import EpisodesDep

@@ -1,5 +1,8 @@
 """POST /v1/games/play: games for the playground's race (`QGUIDE_PLAYGROUND_GAMES`).
 
+The server knows no environment; whoever creates the application may bring games (`qguide serve`
+does, if that is set).
+
 Nothing is kept between requests: each one plays a game from its start with all replies so far, so
 there is no session to leak or to fill the memory with. The number of replies is limited, and a
 few games are played at a time, in threads of their own: a game whose caller hangs up keeps its
@@ -7,22 +10,54 @@ thread until it is over.
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Annotated, Final, cast
+from dataclasses import dataclass
+from typing import Annotated, Final, Protocol, cast
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.server.bodies.route import BodyRoute
+from qguide.qnet.types import History
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.messages.schemas import Body, ChatMessage, Integer, ListOf
-from qguide.server.race.games import Games
 
 router = APIRouter(prefix="/v1/games", tags=["playground"], route_class=BodyRoute)
 
 MOST_REPLIES: Final = 60
 GAMES_AT_ONCE: Final = 2
 """Threads that play; other requests wait for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A game after some replies.
+
+    Attributes:
+        opening: the messages before the first reply.
+        observation: after the last reply; "" before the first.
+        reward: of the last reply; 0 until the game is over.
+        ended: the game takes no more replies.
+        won: it ended in success, by the environment's own criterion.
+    """
+
+    opening: History
+    observation: str
+    reward: float
+    ended: bool
+    won: bool
+
+
+class Games(Protocol):
+    """A list of games; its methods block, and threads may share it."""
+
+    name: str
+    count: int
+
+    def play(self, game: int, replies: Sequence[str]) -> Played:
+        """Play a game from its start with these replies; those after its end are ignored."""
+        ...
 
 
 class GameRequest(Body):

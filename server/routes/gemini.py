@@ -8,8 +8,6 @@ from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
-from qguide.server.bodies.parsing import translate_body
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.errors.table import STATUSES
@@ -35,11 +33,11 @@ from qguide.server.gemini.translation import (
 )
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
-from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(tags=["gemini"], route_class=BodyRoute)
 

@@ -5,13 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
-from qguide.server.access.admission import require_admin
-from qguide.server.bodies.route import BodyRoute
-from qguide.server.context.request_context import calling_key
+from qguide.server.http.admission import require_admin
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.learning.group import GROUP_PATTERN, Order
 from qguide.server.learning.service import Learning
 from qguide.server.learning.state import CurveState, LearningState
 from qguide.server.messages.schemas import Body
+from qguide.server.observability.request_context import calling_key
 from qguide.server.routes.dependencies import LearningDep
 
 router = APIRouter(prefix="/v1/learning", tags=["learning"])

@@ -13,9 +13,8 @@ from fastapi.responses import FileResponse, RedirectResponse
 from pydantic import Field
 
 from qguide.server.messages.schemas import Body
-from qguide.server.race.games import Games
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep
-from qguide.server.routes.games import MOST_REPLIES
+from qguide.server.routes.games import MOST_REPLIES, Games
 
 router = APIRouter(tags=["playground"])
 

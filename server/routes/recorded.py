@@ -12,8 +12,8 @@ from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.records import OfferRow, TreeRow
-from qguide.server.access.admission import require_admin
 from qguide.server.episodes.archive import MOST_EPISODES, EpisodeArchive, Recorded
+from qguide.server.http.admission import require_admin
 from qguide.server.messages.schemas import Body, JudgeFlag
 
 router = APIRouter(prefix="/v1/episodes", tags=["admin"], dependencies=[Depends(require_admin)])

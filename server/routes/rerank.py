@@ -12,11 +12,10 @@ from fastapi import APIRouter, Request
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import History, Message
-from qguide.server.bodies.parsing import translate_body
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.messages.history import TriedCandidates
-from qguide.server.q_models.lease import QModelLease
+from qguide.server.q_models.served import QModelLease
 from qguide.server.rerank.foreign import (
     AnyRerankRequest,
     TeiRank,

@@ -13,14 +13,14 @@ from pydantic import Field
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
-from qguide.server.bodies.parsing import translate_body
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
 from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.native import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.messages.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
@@ -31,8 +31,6 @@ from qguide.server.responses.streaming import ResponseWriter
 from qguide.server.responses.translation import read_request, temperature_of, to_chat_request
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
-from qguide.server.streaming.event_stream import EventStream
-from qguide.server.streaming.openapi import answer_or_events
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 

@@ -10,8 +10,8 @@ from fastapi import APIRouter
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.support.concurrency import all_of
-from qguide.server.bodies.route import BodyRoute
 from qguide.server.guidance.score_step import Scored, ScoringService
+from qguide.server.http.bodies import BodyRoute
 from qguide.server.messages.answers import (
     JudgeCalls,
     Score,
@@ -23,7 +23,7 @@ from qguide.server.messages.answers import (
     Window,
 )
 from qguide.server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
-from qguide.server.q_models.lease import QModelLease
+from qguide.server.q_models.served import QModelLease
 from qguide.server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from qguide.server.routes.dependencies import ScoringDep
 from qguide.server.routes.rerank import score_pairs

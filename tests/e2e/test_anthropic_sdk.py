@@ -9,9 +9,9 @@ import anthropic
 import pytest
 from anthropic.types import MessageParam, ToolParam, ToolResultBlockParam
 
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.http.keys import create_key
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.support.serving import serving_app

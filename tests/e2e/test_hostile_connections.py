@@ -18,9 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
-from qguide.server.connections.protocol import LimitedHttpProtocol
+from qguide.server.http.keys import create_key
+from qguide.server.http.protocol import LimitedHttpProtocol
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES
 

@@ -33,9 +33,9 @@ from schemathesis.specs.openapi.checks import (
 )
 from schemathesis.specs.openapi.schemas import OpenApiSchema
 
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.http.keys import create_key
 from qguide.server.routes.dependencies import TIMEOUT_HEADER
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings

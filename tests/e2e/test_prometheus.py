@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from tests.support.serving import ROOT, free_port, serving
 
 BINARY = shutil.which("prometheus") or os.environ.get("QGUIDE_PROMETHEUS", "")

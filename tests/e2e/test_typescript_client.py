@@ -21,10 +21,10 @@ from fastapi.responses import HTMLResponse
 from fastapi.staticfiles import StaticFiles
 from qguide_client import errors
 
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.errors.table import HTTP_CODES, TABLE
+from qguide.server.http.keys import create_key
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import ROOT, serving_app

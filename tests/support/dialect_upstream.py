@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.fake_openai import FakeUpstream, error_response, without_stream
-from qguide.server.streaming.events import event
+from qguide.server.http.event_stream import event
 
 _CACHED_ANEW: Final = 1
 """Tokens of a prompt that the fake says to have cached for its answer."""

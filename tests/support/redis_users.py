@@ -4,12 +4,12 @@ import asyncio
 
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
-from qguide.server.access.rate_limits import Caller, Limiter
-from qguide.server.context.request_context import Account
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.errors.types import OverLimitError
+from qguide.server.http.admission import Caller, Limiter
+from qguide.server.observability.request_context import Account
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 

@@ -19,7 +19,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from qguide.server.connections.config import server_config
+from qguide.server.http.server import server_config
 
 ROOT = Path(__file__).parents[2]
 START_S = 180.0

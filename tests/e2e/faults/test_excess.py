@@ -8,8 +8,8 @@ import httpx
 
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.policies.scripted import ScriptedPolicy
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
+from qguide.server.http.keys import create_key
 from qguide.server.settings.settings import Settings
 from tests.support.gated_scorer import (
     END_S,

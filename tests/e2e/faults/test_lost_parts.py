@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from tests.support.gated_scorer import (
     END_S,
     SCORE,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from selenium.webdriver.support.ui import Select
 
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
+from qguide.server.http.keys import create_key
 from tests.e2e.playground.conftest import Page
 from tests.support.serving import ROOT, serving_app
 from tests.unit.server.conftest import FAKES

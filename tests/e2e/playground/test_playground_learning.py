@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qguide.server.access.keys import create_key
 from qguide.server.episodes.learning_part import Arm, ShadowTally
+from qguide.server.http.keys import create_key
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.rules import Rules

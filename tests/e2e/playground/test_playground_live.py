@@ -9,7 +9,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from tests.e2e.playground.conftest import EVIL, Page, served
 from tests.unit.server.conftest import FAKES
 

@@ -9,7 +9,7 @@ from selenium.webdriver.common.keys import Keys
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from tests.e2e.playground.conftest import Page, served
 from tests.unit.server.conftest import FAKES
 

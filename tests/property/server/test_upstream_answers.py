@@ -14,13 +14,11 @@ from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.types import Candidate, spent_on
-from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
+from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent, MessageWriter
 from qguide.server.anthropic.schemas import MessagesRequest
-from qguide.server.anthropic.streaming import MessageWriter
 from qguide.server.anthropic.translation import answer_of, read_message
-from qguide.server.chat.answers import ChatChunk, ChatCompletion
+from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
 from qguide.server.chat.schemas import GuidanceOptions
-from qguide.server.chat.streaming import ChunkWriter
 from qguide.server.chat.translation import completion_of
 from qguide.server.completions.schemas import TextCompletion
 from qguide.server.completions.translation import TextWriter, text_completion_of

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from qguide.server.access.keys import KeyFile, create_key, revoke_key
+from qguide.server.http.keys import KeyFile, create_key, revoke_key
 from tests.support.helm_chart import CASES, KEYS, environment, needs_helm, pods, rendered, server_of
 
 WAIT_S = 60

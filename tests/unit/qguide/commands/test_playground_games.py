@@ -14,10 +14,9 @@ from pydantic import ValidationError
 from qguide.commands.playground_games import HELD_OUT, build_games, games_of
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.types import Message
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
-from qguide.server.race.games import Games, Played
-from qguide.server.routes.games import GAMES_AT_ONCE, MOST_REPLIES
+from qguide.server.http.keys import create_key
+from qguide.server.routes.games import GAMES_AT_ONCE, MOST_REPLIES, Games, Played
 from qguide.training.environments.corridor import Corridor
 from tests.unit.server.conftest import FAKES
 

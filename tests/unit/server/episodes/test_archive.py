@@ -6,9 +6,9 @@ import pytest
 
 from qguide.qnet.errors import UnknownEpisodeError
 from qguide.qnet.records import NodeRow, OfferRow, TreeRow
-from qguide.server.access.keys import create_key
 from qguide.server.episodes import archive as archive_module
 from qguide.server.episodes.archive import SEARCHED_CHARACTERS, EpisodeArchive
+from qguide.server.http.keys import create_key
 from tests.support.offers import offer
 from tests.unit.server.conftest import FAKES, Serve
 

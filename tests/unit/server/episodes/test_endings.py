@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.outcome_rules import OutcomeRule
 from tests.unit.server.conftest import FAKES, Serve, settings_of
-from tests.unit.server.middleware.test_sessions import DIALECTS, TASK
+from tests.unit.server.http.test_sessions import DIALECTS, TASK
 
 RULES = (
     OutcomeRule(where="last_tool_result", contains="Thanks", outcome=1.0),

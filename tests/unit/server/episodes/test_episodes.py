@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.qnet.errors import QGuideError
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from tests.unit.server.conftest import FAKES, Serve
 from tests.unit.server.episodes.conftest import TASK, act, end, play, recording, then
 

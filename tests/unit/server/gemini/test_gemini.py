@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.server.access.keys import create_key
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from qguide.server.gemini.contents import signature_of
+from qguide.server.http.keys import create_key
 from tests.unit.server.conftest import Serve, settings_of
 
 FIND = {"role": "user", "parts": [{"text": "find the mug"}]}

@@ -268,7 +268,7 @@ def test_a_threshold_may_belong_to_one_version(serve: Serve, weak: str) -> None:
 def test_the_tokens_of_actions_count_against_the_callers_budget(
     serve: Serve, weak: str, tmp_path: Path
 ) -> None:
-    from qguide.server.access.keys import create_key
+    from qguide.server.http.keys import create_key
 
     keys = tmp_path / "keys.json"
     key = create_key(keys, "agent", tokens_per_day=10_000)

@@ -22,11 +22,11 @@ from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.tenant import Tenant, working_for
 from qguide.qnet.types import Message, Sampling, ScoreRequest, ScoreResult
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
-from qguide.server.context.request_context import open_account
+from qguide.server.http.keys import create_key
 from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.request_context import open_account
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 
 from qguide.qnet.models.manifest import MANIFEST, read_manifest
 from qguide.qnet.records import OfferRow, TreeRow
-from qguide.server.access.keys import create_key
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.http.keys import create_key
 from qguide.server.learning.service import KEYLESS, LEARNING
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings

@@ -21,7 +21,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from qguide.server.observability.logs import configure_logging
 from qguide.server.q_models.build import Models
 from qguide.server.settings.settings import Settings

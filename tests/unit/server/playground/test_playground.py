@@ -14,8 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.commands.playground_games import build_games
-from qguide.server.access.keys import create_key
 from qguide.server.app import create_app
+from qguide.server.http.keys import create_key
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, Serve

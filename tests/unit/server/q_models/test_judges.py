@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.records import OfferRow
-from qguide.server.access.keys import create_key
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.http.keys import create_key
 from qguide.server.q_models.build import build_models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings

@@ -14,7 +14,7 @@ from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
-from qguide.server.context.request_context import open_account
+from qguide.server.observability.request_context import open_account
 from qguide.server.q_models.build import build_runtime
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.served import Runtime

@@ -9,11 +9,10 @@ from typer.testing import CliRunner
 
 from qguide.cli import app as cli
 from qguide.qnet.errors import ConfigError
-from qguide.server.access.rate_limits import Limiter
+from qguide.server.http.admission import Limiter
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.score_cache import ScoreCache
-from qguide.server.redis.client import RedisLink
-from qguide.server.redis.paraphrase_cache import RedisParaphraseCache
+from qguide.server.redis.client import RedisLink, RedisParaphraseCache
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import (
     REQUEST,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from qguide.server.access.rate_limits import Limiter
-from qguide.server.context.request_context import Account
 from qguide.server.errors.types import OverLimitError
+from qguide.server.http.admission import Limiter
+from qguide.server.observability.request_context import Account
 from qguide.server.redis.client import RedisLink
 from tests.support.redis_users import ADA, admitted
 

@@ -9,10 +9,10 @@ from qguide.qnet.dialects.responses_answers import (
     failure_events,
     opening_events,
 )
+from qguide.server.http.event_stream import HEARTBEAT
 from qguide.server.responses.output import failed, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
 from qguide.server.responses.streaming import ResponseWriter
-from qguide.server.streaming.events import HEARTBEAT
 
 BODY = ResponsesRequest.model_validate({"input": "find the mug", "metadata": {"a": "b"}})
 USAGE: Any = {

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.server.access.keys import create_key
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.http.keys import create_key
 from qguide.server.responses.stored import Shelf
 from tests.unit.server.conftest import Serve, settings_of
 

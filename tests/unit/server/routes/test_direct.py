@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from qguide.server.app import create_app
-from qguide.server.routes.dependencies import TIMEOUT_HEADER
-from qguide.server.routes.direct import DirectRoute
+from qguide.server.routes.dependencies import TIMEOUT_HEADER, DirectRoute
 from qguide.server.settings.settings import SCRIPTED, Settings
 
 TASK = [{"role": "user", "content": "Find the mug."}]

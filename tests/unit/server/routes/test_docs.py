@@ -7,7 +7,7 @@ from urllib.parse import urljoin
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.server.access.keys import create_key
+from qguide.server.http.keys import create_key
 from tests.unit.server.conftest import FAKES, Serve
 
 SCHEMES = ("bearer", "x-api-key", "x-goog-api-key", "api-key")

@@ -1,1 +1,0 @@
-"""API keys, admission and rate limits."""

@@ -1,1 +1,0 @@
-"""Request bodies: parsed and validated once, within limits, and off the event loop where long."""

@@ -1,1 +1,0 @@
-"""Limits on connections: their number, the size of heads, and time."""

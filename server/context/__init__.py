@@ -1,1 +1,0 @@
-"""Caller and token count of the request being served."""

@@ -1,0 +1,233 @@
+"""Hosts and paths of requests: who is trusted to send them, and which route and episode they mean.
+
+Base URLs of other services are Azure's paths, and those of clients that leave out `/v1`.
+`/episodes/{id}/v1/…` is served as `/v1/…`, and `X-Session-ID` names the episode on any path. An id
+that a request gives itself (`episode_id`, `X-QGuide-Episode-Id`) comes first, then the URL's, then
+the header's: routers and frameworks may send `X-Session-ID` for reasons of their own.
+`X-QGuide-Outcome` ends the episode after the step that has it; `/episodes/{id}/outcome` is served
+as `/v1/episodes/{id}/outcome`.
+
+Coding agents name their session in headers of their own, which comes last: see
+`qguide.server.episodes.service.Episodes.current`.
+"""
+
+import re
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.policies.upstream_context import HEADER
+from qguide.server.episodes.service import OUTCOME_HEADER
+from qguide.server.errors.table import known_error_response
+from qguide.server.errors.types import UntrustedHostError
+from qguide.server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
+from qguide.server.settings.settings import Settings
+
+ANY: Final = "*"
+_FOREIGN: Final = re.compile(
+    r"(?:/openai(?:/v1|/deployments/(?P<deployment>[^?]+?))?|/v1(?=/v1/))?(?:/v1)?"
+    r"(?P<path>/(?:chat/completions|completions|responses|conversations|messages|models)(?:/.*)?)",
+    re.DOTALL,
+)
+"""`/openai/deployments/NAME/…` and `/openai/v1/…` of Azure, `/v1/v1/…` of Anthropic's clients whose
+base URL ends in `/v1`, and `/chat/completions` of OpenAI's whose base URL does not."""
+PREFIX: Final = "/episodes/"
+_HEADER: Final = HEADER.lower().encode()
+_OUTCOME: Final = OUTCOME_HEADER.lower().encode()
+_AGENTS: Final = (
+    b"x-claude-code-session-id",
+    b"x-qwen-code-session-id",
+    b"thread-id",
+    b"thread_id",
+    b"session-id",
+    b"session_id",
+)
+"""Headers in which agents name their session; Codex has its thread's name in all four of the last,
+and a subagent's thread in the first two."""
+_SUBAGENT: Final = b"x-claude-code-agent-id"
+_ID: Final = re.compile(EPISODE_ID_PATTERN)
+_NUMBER: Final = re.compile(r"[0-9.eE+-]{1,40}")
+_SHOWN: Final = 40
+
+
+class TrustedHosts:
+    """Refuses requests whose Host header is not one of this server's names.
+
+    A web page on evil.example can make that name resolve to 127.0.0.1 and then call this server
+    as its own origin; the browser still sends `Host: evil.example`. An IP address in Host is
+    therefore always safe. With API keys such a page has no key to send, so the check is made only
+    if the operator lists trusted hosts.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+        self.app = app
+        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.trusted_hosts)}
+        self._any = ANY in self._names or bool(settings.keys_file and not settings.trusted_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request if its Host header is trusted."""
+        if scope["type"] == "http" and not self._any:
+            hosts = [value for name, value in scope["headers"] if name == b"host"]
+            if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
+                await _refuse(b", ".join(hosts), scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _is_trusted(self, name: str) -> bool:
+        return name in self._names or name.endswith(".localhost") or _is_address(name)
+
+
+async def _refuse(host: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    error = UntrustedHostError(
+        f"the Host header is {host.decode('latin-1')[:80]!r}; this server accepts localhost, IP "
+        "addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
+        '(["qguide.example"]; ["*"] accepts any)'
+    )
+    await known_error_response(Request(scope), error)(scope, receive, send)
+
+
+def _name_in(host: bytes) -> str:
+    """The host name without its port, in lower case."""
+    text = host.decode("latin-1").strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class BaseUrls:
+    """Serves the paths of other services as those under `/v1`.
+
+    The name of a deployment is the model of a request whose body names none.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request by the path that it means."""
+        found = _FOREIGN.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if found and not scope["path"].startswith(f"/v1{found['path']}"):
+            scope["path"] = f"/v1{found['path']}"
+            if found["deployment"]:
+                scope["state"]["account"].deployment = found["deployment"]
+        await self.app(scope, receive, send)
+
+
+class SessionIds:
+    """Reads a request's episode id and outcome into its state."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, its path without the episode."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            read = {
+                "session_id": _session_of(scope),
+                "agent_session": _agent_session(scope),
+                "outcome": _outcome_of(scope),
+            }
+        except InvalidRequestError as error:
+            await known_error_response(Request(scope), error)(scope, receive, send)
+            return
+        given = {name: value for name, value in read.items() if value is not None}
+        if given:
+            scope.setdefault("state", {}).update(given)
+        await self.app(scope, receive, send)
+
+
+def _session_of(scope: Scope) -> str | None:
+    """The episode that the URL names, or else the header."""
+    named = _take_from_path(scope)
+    place = f"the episode id in the path {PREFIX}ID/"
+    if named is None:
+        # Percent-encoded, as QGuide itself sends it to upstreams.
+        header = _header_of(scope, _HEADER)
+        named, place = _decoded(header) if header else None, f"the header {HEADER}"
+    if named and not _is_usable(named):
+        raise InvalidRequestError(
+            f"{place} has {len(named)} characters or a control character; send 1 to "
+            f"{MAX_EPISODE_ID_CHARACTERS} printable characters, percent-encoded as in a URL"
+        )
+    return named or None
+
+
+def _agent_session(scope: Scope) -> str | None:
+    """The session that a coding agent names by itself, with its subagent; None if unusable."""
+    named = next(filter(None, (_header_of(scope, name) for name in _AGENTS)), None)
+    if named is None:
+        return None
+    parts = [
+        named.decode(errors="replace"),
+        (_header_of(scope, _SUBAGENT) or b"").decode(errors="replace"),
+    ]
+    session = "/".join(filter(None, parts))
+    return session if _is_usable(session) else None
+
+
+def _outcome_of(scope: Scope) -> float | None:
+    """The outcome that ends the episode of this request; None without one."""
+    header = _header_of(scope, _OUTCOME)
+    if header is None:
+        return None
+    said = header.decode(errors="replace")
+    if said.lower() in ("true", "false"):
+        return float(said.lower() == "true")
+    with suppress(ValueError):
+        if _NUMBER.fullmatch(said) and 0 <= float(said) <= 1:
+            return float(said)
+    raise InvalidRequestError(
+        f"the header {OUTCOME_HEADER} is {said[:_SHOWN]!r}; send a number from 0 to 1, true or "
+        "false, or post another reward to /v1/episodes/ID/outcome"
+    )
+
+
+def _take_from_path(scope: Scope) -> str | None:
+    """The id of `/episodes/{id}/…`, which is cut from the path; None for any other path.
+
+    The raw path is read, where a slash within an id is still percent-encoded.
+    """
+    if not scope["path"].startswith(PREFIX):
+        return None
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    encoded, slash, rest = raw.partition(b"?")[0][len(PREFIX) :].partition(b"/")
+    if not encoded or not slash:
+        return None
+    if rest == b"outcome":
+        scope["raw_path"] = b"/v1" + raw
+        scope["path"] = _decoded(scope["raw_path"].partition(b"?")[0])
+        return None
+    scope["raw_path"] = slash + rest
+    scope["path"] = _decoded(scope["raw_path"])
+    return _decoded(encoded)
+
+
+def _header_of(scope: Scope, wanted: bytes) -> bytes | None:
+    for name, value in scope["headers"]:
+        if name == wanted:
+            return bytes(value.strip())
+    return None
+
+
+def _decoded(encoded: bytes) -> str:
+    return unquote_to_bytes(encoded).decode(errors="replace")
+
+
+def _is_usable(named: str) -> bool:
+    return len(named) <= MAX_EPISODE_ID_CHARACTERS and bool(_ID.fullmatch(named))

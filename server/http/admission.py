@@ -1,0 +1,354 @@
+"""Admission of requests: API keys, graceful shutdown and rate limits.
+
+The key is checked before any of the body is read, so that requests without one cost next to
+nothing. Limits apply after the body has arrived, so that slow senders do not use up places. They
+are of concurrent requests, requests per minute and tokens per day.
+
+Windows are fixed and begin with a caller's first request in them, so `Retry-After` is exactly the
+rest of the window. Tokens are known only after they were spent, so a budget can be overdrawn by
+requests that were admitted before it ran out. Replicas count together in Redis; while Redis is
+down each counts on its own, starting at zero.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import structlog
+from fastapi import Request
+from limits import RateLimitItem, RateLimitItemPerDay, RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
+from redis.exceptions import ResponseError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.tenant import Tenant, working_for
+from qguide.server.errors.table import known_error_response
+from qguide.server.errors.types import (
+    ForbiddenError,
+    OverLimitError,
+    UnauthorizedError,
+    rate_limit_headers,
+)
+from qguide.server.http.keys import Key
+from qguide.server.observability.request_context import Account
+from qguide.server.redis.client import RedisLink
+from qguide.server.settings.settings import Settings
+
+ANONYMOUS: Final = "anonymous"
+_ROUNDING_S: Final = 0.5
+Answer = TypeVar("Answer")
+_log = structlog.get_logger(__name__)
+KEY_HEADERS: Final = ("x-api-key", "x-goog-api-key", "api-key")
+"""Headers that may hold a key beside `Authorization`: of Anthropic's, Gemini's, Azure's clients."""
+HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
+METRICS: Final = frozenset({"/metrics"})
+DOCS: Final = frozenset(
+    {
+        "/docs",
+        "/docs/start.js",
+        "/docs/swagger-ui-bundle.js",
+        "/docs/swagger-ui.css",
+        "/openapi.json",
+        "/redoc",
+    }
+)
+PAGE: Final = frozenset({"/", "/playground"})
+"""The playground page; the paths below /playground/ (its files and features) are open as well."""
+_SCHEMES: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},
+    **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
+}
+_OPEN: Final = HEALTH | {"/playground/abilities"}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A caller and its limits, where 0 is no limit.
+
+    Attributes:
+        cache_salt: see `qguide.qnet.tenant.Tenant`; "" shares every cache, on a server without
+            keys.
+    """
+
+    name: str
+    admin: bool
+    requests_per_minute: int
+    tokens_per_day: int
+    cache_salt: str = ""
+
+
+def caller_of(key: Key | None, settings: Settings) -> Caller:
+    """The caller of a key; None is the anonymous caller of a server without keys."""
+    if key is None:
+        return Caller(ANONYMOUS, True, settings.requests_per_minute, settings.tokens_per_day)
+    requests, tokens = key.requests_per_minute, key.tokens_per_day
+    return Caller(
+        key.name,
+        key.admin,
+        settings.requests_per_minute if requests is None else requests,
+        settings.tokens_per_day if tokens is None else tokens,
+        key.cache_salt,
+    )
+
+
+class Limiter:
+    """Counts the requests and tokens of callers.
+
+    Args:
+        link: Redis in which replicas count together; None counts in this process. Concurrent
+            requests are always counted in this process.
+        concurrent_requests: maximum concurrent requests of each caller; 0 is no limit.
+    """
+
+    def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
+        self._concurrent_requests = concurrent_requests
+        self._running: Counter[str] = Counter()
+        self._link = link
+        self._own: RateLimiter = FixedWindowRateLimiter(MemoryStorage())
+        self._shared = FixedWindowRateLimiter(link.limits_storage()) if link else self._own
+
+    @property
+    def running(self) -> int:
+        """Number of admitted requests that have no complete answer yet."""
+        return self._running.total()
+
+    @asynccontextmanager
+    async def admit(self, caller: Caller, account: Account) -> AsyncIterator[Mapping[str, str]]:
+        """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
+
+        Raises:
+            OverLimitError: the caller has reached its concurrent requests, its requests of this
+                minute or its tokens of this day.
+        """
+        self._enter(caller)
+        try:
+            headers = await self._windows(caller, lambda windows: self._count(caller, windows))
+            try:
+                yield headers
+            finally:
+                await self._charge(caller, account.tokens)
+        finally:
+            self._running[caller.name] -= 1
+            if not self._running[caller.name]:
+                del self._running[caller.name]
+
+    def _enter(self, caller: Caller) -> None:
+        most = self._concurrent_requests
+        if most and self._running[caller.name] >= most:
+            raise OverLimitError(
+                f"{caller.name} has {most:,} requests running, its limit; wait until one has ended",
+                code="too_many_at_once",
+                limit=most,
+                retry_after_s=1,
+            )
+        self._running[caller.name] += 1
+
+    async def _count(self, caller: Caller, windows: RateLimiter) -> Mapping[str, str]:
+        if caller.tokens_per_day:
+            budget = _tokens(caller)
+            if not await windows.test(budget, caller.name):
+                reset_s, _ = await self._rest(windows, budget, caller)
+                raise OverLimitError(
+                    f"{caller.name} has used up its {caller.tokens_per_day:,} tokens of 24 hours; "
+                    "retry later or ask the operator for more",
+                    code="tokens_used_up",
+                    limit=caller.tokens_per_day,
+                    retry_after_s=reset_s,
+                )
+        if not caller.requests_per_minute:
+            return {}
+        rate = _requests(caller)
+        admitted = await windows.hit(rate, caller.name)
+        reset_s, remaining = await self._rest(windows, rate, caller)
+        if not admitted:
+            raise OverLimitError(
+                f"{caller.name} has used up its {caller.requests_per_minute:,} requests of this "
+                "minute; retry later or ask the operator for more",
+                code="rate_limited",
+                limit=caller.requests_per_minute,
+                retry_after_s=reset_s,
+            )
+        return rate_limit_headers(caller.requests_per_minute, remaining=remaining, reset_s=reset_s)
+
+    async def _rest(
+        self, windows: RateLimiter, item: RateLimitItem, caller: Caller
+    ) -> tuple[int, int]:
+        """Whole seconds until the window has certainly ended, and the requests left in it."""
+        reset_at, remaining = await windows.get_window_stats(item, caller.name)
+        # Redis reports the rest of a window in whole seconds, up to half a second too short.
+        rounding_s = 0.0 if windows is self._own else _ROUNDING_S
+        rest_s = math.ceil(reset_at - time.time() + rounding_s)
+        return min(max(1, rest_s), item.get_expiry()), remaining
+
+    async def _charge(self, caller: Caller, tokens: int) -> None:
+        if tokens and caller.tokens_per_day:
+            budget = _tokens(caller)
+            await self._windows(
+                caller, lambda windows: windows.hit(budget, caller.name, cost=tokens)
+            )
+
+    async def _windows(
+        self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
+    ) -> Answer:
+        if self._link is None:
+            return await ask(self._own)
+        return await self._link.use(lambda: self._ask_shared(caller, ask), lambda: ask(self._own))
+
+    async def _ask_shared(
+        self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
+    ) -> Answer:
+        """Count in Redis, resetting a counter that does not hold a number."""
+        try:
+            return await ask(self._shared)
+        except (ValueError, ResponseError) as error:
+            # Subclasses mean that Redis itself is full, read-only or refuses us.
+            if isinstance(error, ResponseError) and type(error) is not ResponseError:
+                raise
+        for item in (_requests(caller), _tokens(caller)):
+            try:
+                await self._shared.hit(item, caller.name, cost=0)  # fails if it is not a number
+            except ResponseError:
+                _log.warning("rate_limit_counter_unreadable", key=caller.name, window=str(item))
+                await self._shared.clear(item, caller.name)
+        return await ask(self._shared)
+
+
+def _requests(caller: Caller) -> RateLimitItem:
+    return RateLimitItemPerMinute(caller.requests_per_minute, namespace="requests")
+
+
+def _tokens(caller: Caller) -> RateLimitItem:
+    return RateLimitItemPerDay(caller.tokens_per_day, namespace="tokens")
+
+
+class AdmissionMiddleware:
+    """Refuses requests without a valid API key or during shutdown; health checks are open to all.
+
+    Drain and keys are taken from the application's state.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
+        self.app = app
+        self._settings = settings
+        self._anonymous = caller_of(None, settings)
+        self._open = set(HEALTH)
+        if settings.public_metrics:
+            self._open |= METRICS
+        if settings.public_docs:
+            self._open |= DOCS
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or answer with the reason for its refusal."""
+        if scope["type"] != "http" or self._is_open(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self._serve(scope, receive, send)
+        except QGuideError as error:  # raised here; errors of routes have been answered already
+            await known_error_response(Request(scope), error)(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        is_page = path in PAGE or path.startswith("/playground/")
+        return path in self._open or (self._settings.playground and is_page)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state = scope["app"].state
+        caller = self._caller(scope)
+        scope["state"]["account"].key = caller.name if state.keys else None
+        if scope["path"] not in METRICS:  # served even during shutdown and above limits
+            scope["state"]["caller"] = caller
+            state.drain.check()
+        await self.app(scope, receive, send)
+
+    def _caller(self, scope: Scope) -> Caller:
+        keys = scope["app"].state.keys
+        if keys is None:
+            return self._anonymous
+        given = _given_key(Headers(scope=scope))
+        if given is None:
+            raise UnauthorizedError(
+                "the request has no API key; send one as `Authorization: Bearer KEY` or "
+                "`X-API-Key: KEY`"
+            )
+        key: Key | None = keys.find(given)
+        if key is None:
+            raise UnauthorizedError("the API key is unknown; ask the operator for a valid one")
+        return caller_of(key, self._settings)
+
+
+class RateLimits:
+    """Refuses requests above the caller's limits, and charges the tokens they spend.
+
+    The limiter is taken from the application's state; open paths have no caller and no limits.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request within its caller's limits."""
+        caller = scope.get("state", {}).get("caller")
+        if caller is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            await self._serve(scope, caller, receive, send)
+        except OverLimitError as error:  # raised here; errors of routes have been answered already
+            await known_error_response(Request(scope), error)(scope, receive, send)
+
+    async def _serve(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+        limiter: Limiter = scope["app"].state.limiter
+        account = scope["state"]["account"]
+        tenant = Tenant(account.key or "", caller.cache_salt, request=account)
+        async with limiter.admit(caller, account) as left:
+
+            async def with_limits(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(left)
+                await send(message)
+
+            with working_for(tenant):
+                await self.app(scope, receive, with_limits if left else send)
+
+
+async def require_admin(request: Request) -> None:
+    """Require an admin key.
+
+    Raises:
+        ForbiddenError: the caller's key is not an admin key.
+    """
+    caller: Caller = request.state.caller
+    if not caller.admin:
+        raise ForbiddenError(
+            f"the key {caller.name!r} is not an admin key; create one with `qguide keys create "
+            "NAME --admin`"
+        )
+
+
+def _given_key(headers: Headers) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return next((headers[name] for name in KEY_HEADERS if name in headers), None)
+
+
+def declare_keys(document: dict[str, Any], *, required: bool) -> None:
+    """Declare the headers that may hold a key.
+
+    Args:
+        document: the OpenAPI document, changed in place.
+        required: the server has keys; otherwise any request is served without one.
+    """
+    document["components"]["securitySchemes"] = _SCHEMES
+    alternatives: list[dict[str, list[str]]] = [{name: []} for name in _SCHEMES]
+    document["security"] = alternatives if required else [{}, *alternatives]
+    for path in _OPEN & document["paths"].keys():
+        for operation in document["paths"][path].values():
+            operation["security"] = []

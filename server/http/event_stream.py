@@ -1,0 +1,141 @@
+"""Server-sent events of an answer that is still being made, and their OpenAPI schema."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
+
+from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.errors import QGuideError
+from qguide.server.errors.table import known_error_response, unknown_error_response
+
+_FIRST_SIGN_S: Final = 1.0
+"""Time for an error to have its own status; clients that wait longer for a first byte give up."""
+_HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+DONE: Final = b"data: [DONE]\n\n"
+HEARTBEAT: Final = b": still working\n\n"
+"""A comment that clients skip; it shows proxies that the connection is alive."""
+
+
+class EventWriter(Protocol):
+    """The events of one answer, in one dialect."""
+
+    def waiting(self) -> Iterable[bytes]:
+        """A sign of life; sent again and again until the answer is there."""
+        ...
+
+    def finished(self, answer: Json) -> Iterable[bytes]:
+        """The answer, which is the body of the same request without a stream."""
+        ...
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error's body, after at least one sign of life."""
+        ...
+
+
+class EventStream(StreamingResponse):
+    """Signs of life until the answer is there, then the events of the answer.
+
+    The response owns the work. If the client disconnects, even before the first byte, the work is
+    cancelled, and the response ends only after it, when its cost is known.
+
+    Args:
+        complete: makes the answer; called when the response is sent.
+        writer: writes the answer as events.
+        heartbeat_s: time between signs of life. A failure before the first one has its own HTTP
+            status; a later one is an event of the stream.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        complete: Callable[[], Awaitable[Json]],
+        writer: EventWriter,
+        *,
+        heartbeat_s: float,
+    ) -> None:
+        super().__init__(self._events(), media_type="text/event-stream", headers=_HEADERS)
+        self._request = request
+        self._complete = complete
+        self._writer = writer
+        self._heartbeat_s = heartbeat_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the work and send its result.
+
+        Raises:
+            QGuideError: the work failed before anything was sent.
+        """
+        self._work = asyncio.ensure_future(self._complete())
+        try:
+            await asyncio.wait({self._work}, timeout=min(self._heartbeat_s, _FIRST_SIGN_S))
+            if self._work.done():
+                self._work.result()
+            await super().__call__(scope, receive, send)
+        finally:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        try:
+            while not self._work.done():
+                for written in self._writer.waiting():
+                    yield written
+                await asyncio.wait({self._work}, timeout=self._heartbeat_s)
+            for written in self._writer.finished(self._work.result()):
+                yield written
+        except QGuideError as error:
+            for written in self._writer.failed(_body(known_error_response(self._request, error))):
+                yield written
+        except Exception as error:  # the stream has begun, so no one above can still answer
+            for written in self._writer.failed(_body(unknown_error_response(self._request, error))):
+                yield written
+
+
+def _body(response: JSONResponse) -> Json:
+    read: Json = json.loads(bytes(response.body))
+    return read
+
+
+def event(data: Mapping[str, Any], name: str = "") -> bytes:
+    """One server-sent event.
+
+    Args:
+        name: its `event:` line; "" for none.
+    """
+    head = f"event: {name}\n".encode() if name else b""
+    written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
+    return head + b"data: " + written + b"\n\n"
+
+
+def answer_or_events(
+    answer: type[BaseModel] | type[list[Any]],
+    event: type[BaseModel],
+    *,
+    description: str,
+    event_description: str,
+    named: bool = True,
+) -> dict[str, Any]:
+    """Status 200 of a route that answers in JSON or, with `stream`, in server-sent events."""
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"$ref": f"#/components/schemas/{event.__name__}"},
+    }
+    properties = {"event": {"type": "string"}, "data": data} if named else {"data": data}
+    schema = {
+        "description": event_description,
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+    }
+    return {
+        "description": description,
+        "model": answer,
+        "content": {"text/event-stream": {"schema": schema}},
+    }

@@ -1,0 +1,158 @@
+"""Long bodies, read in a thread of their own: one at a time, fairly between keys.
+
+Parsing and validating a body of a megabyte takes some milliseconds, and one of very many values a
+tenth of a second, as does its translation from another dialect. On the event loop every other
+request would stand still for as long.
+"""
+
+import asyncio
+import gc
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from time import perf_counter, sleep
+from typing import Final, TypeVar
+
+from qguide.qnet.device.fair_queue import FairQueue
+
+T = TypeVar("T")
+
+_WORK_S: Final = 0.001
+"""Longest time without a rest, as far as the work asks for one often enough."""
+_REST_S: Final = 0.001
+_MARKS: Final = (b",", b"[", b"{")
+"""Bytes before a value; at most one for each, and none only for the first. A byte may become
+a hundred in memory, and one value several errors: 1 MB of `[1,1,1,…]` took 8 s to refuse."""
+LONG_BYTES: Final = 65_536
+"""Size from which a body is long: parsing it takes longer than the rest of its request."""
+LONG_VALUES: Final = 2_000
+"""Likewise for its number of values, commas and brackets in texts included."""
+_REST: Final = 3.0
+"""Pause after a turn, as a multiple of its time on the event loop, in which the loop serves others.
+
+A turn ends when its task first awaits something after its body was read.
+"""
+_LONGEST_REST_S: Final = 0.1
+"""Limit of the pause, for when the machine itself stood still during a turn."""
+
+
+def marks_in(body: bytes) -> int:
+    """Upper bound for the number of values; marks within texts count as well."""
+    return sum(body.count(mark) for mark in _MARKS)
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """True if JSON in UTF-8 has more than `most` values; its texts may hold any marks."""
+    if marks_in(body) <= most:
+        return False
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * (most + 1):  # each value is at most two texts: itself and its name
+        return True
+    return marks_in(b"".join(plain.split(b'"')[::2])) > most
+
+
+class Pace:
+    """Rests of one piece of work, taken between its parts.
+
+    Args:
+        clock: monotonic clock in seconds.
+        rest: releases the interpreter's lock for a time in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = perf_counter,
+        rest: Callable[[float], object] = sleep,
+    ) -> None:
+        self._clock = clock
+        self._rest = rest
+        self._rests_at_s = clock() + _WORK_S
+
+    def keep(self, part: T) -> T:
+        """Rest if it is time to; returns the part of the work that is done."""
+        if self._clock() >= self._rests_at_s:
+            self._rest(_REST_S)
+            self._rests_at_s = self._clock() + _WORK_S
+        return part
+
+
+def is_long(body: bytes) -> bool:
+    """True if a body is read in the thread."""
+    return len(body) > LONG_BYTES or marks_in(body) > LONG_VALUES
+
+
+class LongBodies:
+    """The thread, and the turns at it; the key that has used it least is next."""
+
+    def __init__(self, *, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._queue = FairQueue[asyncio.Future[None]]()
+        self._taken = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-body")
+
+    async def work(self, caller: str, work: Callable[[Pace], T]) -> T:
+        """The result of `work`, which runs in the thread when it is the caller's turn.
+
+        A caller that hangs up keeps its turn until its work is done.
+        """
+        if self._taken:
+            await self._wait(caller)
+        self._taken = True
+        self._queue.serve(self._queue.used_s(caller))
+        began_s = self._clock()
+        working = self._thread.submit(_without_collector, work)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(working))
+        finally:
+            self._end_after(working, partial(self._end, caller, began_s))
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _wait(self, caller: str) -> None:
+        called = asyncio.get_running_loop().create_future()
+        self._queue.add(caller, called)
+        try:
+            await called
+        except asyncio.CancelledError:
+            if not called.cancelled():  # cancelled just after its turn had begun
+                self._call_next()
+            raise
+
+    def _end_after(self, working: "Future[T]", end: Callable[[float], None]) -> None:
+        loop = asyncio.get_running_loop()
+        if working.done():
+            loop.call_soon(end, self._clock())  # after the task's next steps on the loop
+        else:
+            working.add_done_callback(lambda _: loop.call_soon_threadsafe(end, self._clock()))
+
+    def _end(self, caller: str, began_s: float, worked_s: float) -> None:
+        """Charge the turn to its caller, and start the next one after the pause."""
+        now_s = self._clock()
+        self._queue.charge({caller: now_s - began_s})
+        pause_s = min(_REST * (now_s - worked_s), _LONGEST_REST_S)
+        asyncio.get_running_loop().call_later(pause_s, self._call_next)
+
+    def _call_next(self) -> None:
+        live = [called for _, called in self._queue if not called.done()]
+        self._queue.keep({id(called) for called in live[1:]})
+        self._taken = bool(live)
+        if live:
+            live[0].set_result(None)
+
+
+def _without_collector(work: Callable[[Pace], T]) -> T:
+    """The result of `work`, during which no garbage is collected.
+
+    Each of hundreds of thousands of new objects would be walked ten times, and other threads stand
+    still during each walk. There is one such thread, so nobody else turns the collector on.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return work(Pace())
+    finally:
+        if was_enabled:
+            gc.enable()

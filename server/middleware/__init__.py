@@ -1,1 +1,0 @@
-"""Request ids, body limits, access log and drain."""

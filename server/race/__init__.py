@@ -1,1 +1,0 @@
-"""Games for the race of the playground."""

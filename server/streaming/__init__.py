@@ -1,1 +1,0 @@
-"""Server-sent events, for the streams of every dialect."""
