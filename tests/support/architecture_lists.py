@@ -107,6 +107,32 @@ PACKED_TREES: Final = frozenset(
 )
 """Architectures whose hidden states in a packed tree are those of each path, so that they train."""
 
+TREE_PATHS: Final = frozenset(
+    {
+        "bamba",
+        "falcon_h1",
+        "falcon_mamba",
+        "granitemoehybrid",
+        "jamba",
+        "lfm2",
+        "lfm2_moe",
+        "lfm3",
+        "mamba",
+        "mamba2",
+        "minimax",
+        "nemotron_h",
+        "olmo_hybrid",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+        "recurrent_gemma",
+        "rwkv",
+        "xlstm",
+        "zamba2",
+    }
+)
+"""Architectures with recurrent layers, which train on the paths of trees in padded batches."""
+
 PADDED: Final = frozenset(
     {
         *PACKED_TREES,

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import (
     GPT2Config,
+    Lfm2Config,
     LlamaConfig,
     MistralConfig,
     PhiConfig,
@@ -69,6 +70,7 @@ def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> Pret
         "qwen3": Qwen3Config,
         "mistral": MistralConfig,
         "phi": PhiConfig,
+        "lfm2": Lfm2Config,
     }
     shape: dict[str, Any] = {
         "vocab_size": vocab_size,
@@ -79,6 +81,8 @@ def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> Pret
         "num_key_value_heads": 2,
         "max_position_embeddings": context,
     }
+    if architecture == "lfm2":  # a hybrid
+        shape["layer_types"] = ["conv", "full_attention"]
     config: PretrainedConfig = kinds[architecture](**(shape | more))
     return config
 

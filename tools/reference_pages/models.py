@@ -14,6 +14,7 @@ from tests.support.architecture_lists import (
     PACKED_TREES,
     PADDED,
     READS_MORE,
+    TREE_PATHS,
     WHOLE_PADDED,
 )
 from tests.support.architectures import MODEL_TYPES, WINDOWED
@@ -55,9 +56,13 @@ _BY_VLLM: Final = (
 )
 _TRAINING: Final = (
     "*SFT* and *QNet, DPO* name what trains. SFT pads conversations on the right, which changes "
-    "nothing before the padding where it says *yes*. QNets and DPO train on packed trees; an "
-    "architecture that ignores their mask is refused before the first step. Both are tested on "
-    "the same tiny models (`tests/contract/trees/test_every_architecture.py`)."
+    "nothing before the padding where it says *yes*. QNets, DPO and policies train on packed "
+    "trees, each distinct token once; *paths*: an architecture that declares recurrent layers "
+    "reads the paths of a tree in padded batches instead, with the same loss and gradients "
+    "(`tests/unit/qnet/engine/test_tree_paths.py`), at the cost of computing shared beginnings "
+    "once for each path. *no*: its layers ignore the mask of a tree, or take none, so it is "
+    "refused before the first step. All are tested on the same tiny models "
+    "(`tests/contract/trees/test_every_architecture.py`)."
 )
 _OTHERS: Final = (
     "RoPE types whose angles depend on the length (`dynamic`, `longrope`) are refused from packed "
@@ -111,7 +116,7 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
         scored,
         by_vllm,
         _trained(model_type, PADDED),
-        _trained(model_type, PACKED_TREES),
+        "yes, paths" if model_type in TREE_PATHS else _trained(model_type, PACKED_TREES),
     )
 
 

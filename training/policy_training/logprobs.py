@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
+from qguide.qnet.engine.tree_paths import has_recurrent_layers, outputs_of_paths
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.training.optimization.options import Optimization
@@ -26,14 +27,7 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
     scored = sorted({token for reply in tree.replies for token in reply})
     row_of = {before: row for row, before in enumerate(sorted({tree.before[t] for t in scored}))}
     device = model.device
-    inputs = tree_inputs(tree, device)
-    logits_RV = model(
-        input_ids=inputs["input_ids"],
-        attention_mask=inputs["attention_mask"].of_layers(model.config),
-        position_ids=inputs["position_ids"],
-        use_cache=False,
-        logits_to_keep=upload(list(row_of), device),
-    ).logits[0]
+    logits_RV = _logits(model, tree, list(row_of))
     rows_N = upload([row_of[tree.before[token]] for token in scored], device)
     tokens_N = upload([tree.token_ids[token] for token in scored], device)
     logprobs_N = token_logprobs(logits_RV[rows_N], tokens_N)
@@ -42,6 +36,33 @@ def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
     parts = [index_of[token] for reply in tree.replies for token in reply]
     sums_R = torch.zeros(len(tree.replies), device=device)
     return sums_R.index_add(0, upload(owners, device), logprobs_N[upload(parts, device)])
+
+
+def _logits(model: PreTrainedModel, tree: PackedReplies, read: list[int]) -> Tensor:
+    """(R, V) logits at some of a packed row's tokens, and at no other."""
+    if not has_recurrent_layers(model):
+        inputs = tree_inputs(tree, model.device)
+        logits_RV: Tensor = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"].of_layers(model.config),
+            position_ids=inputs["position_ids"],
+            use_cache=False,
+            logits_to_keep=upload(read, model.device),
+        ).logits[0]
+        return logits_RV
+
+    def run(ids_BT: Tensor, read_N: Tensor) -> Tensor:
+        # `logits_to_keep` takes columns of all rows alike, and not every architecture has it.
+        chosen = model.get_output_embeddings().register_forward_pre_hook(
+            lambda _, args: (args[0].flatten(0, 1)[read_N][None],)
+        )
+        try:
+            logits_1NV: Tensor = model(input_ids=ids_BT, use_cache=False).logits
+        finally:
+            chosen.remove()
+        return logits_1NV[0]
+
+    return outputs_of_paths(model, run, tree, read)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from transformers import PretrainedConfig
 
 from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs
+from qguide.qnet.engine.tree_paths import has_recurrent_layers, outputs_of_paths
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
@@ -20,12 +21,8 @@ _PACKING_TOLERANCE = 1e-4
 
 def q_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T,) Q at every token of a packed tree."""
-    features_TF = features_of_tree(qnet, tree)
-    q_BT: Tensor = qnet(
-        **tree_inputs(tree, qnet.device),
-        features=None if features_TF is None else features_TF[None],
-    )
-    return q_BT[0]
+    q_T: Tensor = qnet.head(hidden_of_tree(qnet, tree), features_of_tree(qnet, tree))
+    return q_T
 
 
 def features_of_tree(qnet: QNet, tree: PackedTree) -> Tensor | None:
@@ -36,12 +33,18 @@ def features_of_tree(qnet: QNet, tree: PackedTree) -> Tensor | None:
 
 def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     """(T, D) the trunk's last hidden state at every token of a packed tree."""
-    return qnet.hidden_states(**tree_inputs(tree, qnet.device))[0]
+    if not has_recurrent_layers(qnet.trunk):
+        return qnet.hidden_states(**tree_inputs(tree, qnet.device))[0]
+
+    def run(ids_BT: Tensor, read_N: Tensor) -> Tensor:
+        return qnet.hidden_states(ids_BT).flatten(0, 1)[read_N]
+
+    return outputs_of_paths(qnet.trunk, run, tree, range(len(tree)))
 
 
 @torch.no_grad()
 def require_packable(qnet: QNet) -> None:
-    """Check that hidden states in a packed tree equal those of each path alone."""
+    """Check that hidden states of a packed tree equal those of each path alone."""
     with in_float32(qnet):
         _compare_packed(qnet)
 
@@ -64,9 +67,9 @@ def _compare_packed(qnet: QNet) -> None:
 
 
 def two_branches(config: PretrainedConfig) -> list[list[int]]:
-    """Two paths of eight tokens, from all over the vocabulary, that share their first four."""
+    """Paths of six and eight tokens, from all over the vocabulary, that share their first four."""
     step = config.get_text_config().vocab_size // 12
-    return [[step * i for i in (*range(4), *branch)] for branch in (range(4, 8), range(8, 12))]
+    return [[step * i for i in (*range(4), *branch)] for branch in (range(4, 6), range(8, 12))]
 
 
 def require_same(model: str, packed: Tensor, alone: Tensor) -> None:

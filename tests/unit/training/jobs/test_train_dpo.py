@@ -84,9 +84,14 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
     assert mean == pytest.approx(figures["preference_margin"], abs=1e-4)
 
 
-def test_adapters_learn_the_pairs_and_are_merged(config: TrainDpoConfig) -> None:
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_adapters_learn_the_pairs_and_are_merged(
+    config: TrainDpoConfig, tmp_path: Path, architecture: str
+) -> None:
     options = config.optimization.model_copy(update={"lora": Lora(rank=8), "lr": 1e-2})
-    manifest = run_train_dpo(config.model_copy(update={"optimization": options}))
+    policy = save_policy(tmp_path / architecture, architecture)
+    update = {"optimization": options, "policy": policy}
+    manifest = run_train_dpo(config.model_copy(update=update))
     assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
     assert manifest.metrics["preference_accuracy"] == 1.0
     assert manifest.lora == MergedLora(rank=8, alpha=32)
@@ -94,7 +99,7 @@ def test_adapters_learn_the_pairs_and_are_merged(config: TrainDpoConfig) -> None
     assert q_model.manifest == manifest
     start, end = q_model.model.reference.state_dict(), q_model.model.policy.state_dict()
     changed = {name for name in start if not torch.equal(start[name], end[name])}
-    assert changed == {name for name in start if "_proj" in name}
+    assert changed == {name for name in start if "_proj" in name or "feed_forward" in name}
 
 
 def test_policy_and_reference_are_rounded_alike_beside_adapters(config: TrainDpoConfig) -> None:

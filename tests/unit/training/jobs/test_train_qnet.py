@@ -161,7 +161,9 @@ def test_a_linear_head_learns_to_rank(tmp_path: Path, policy: Path) -> None:
     assert [name for name, _ in head.named_parameters()] == ["out.weight"]
 
 
-def test_adapters_learn_to_rank_and_are_merged(tmp_path: Path, policy: Path) -> None:
+@pytest.mark.parametrize("architecture", ["llama", "lfm2"])
+def test_adapters_learn_to_rank_and_are_merged(tmp_path: Path, architecture: str) -> None:
+    policy = save_policy(tmp_path / "policy", architecture)
     options = {"lora": {"rank": 8}, "lr": 1e-2, "epochs": 6, "average_last": 0.2}
     tokens = {"batch_tokens": 300, "micro_batch_tokens": 300}
     config = qnet_config(tmp_path, policy, keep="spearman", optimization=options | tokens)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Lfm2Config
+from transformers import AutoModelForCausalLM, MptConfig
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
@@ -101,17 +101,8 @@ def test_log_pi_of_a_packed_reply_is_that_which_a_scorer_reads(architecture: str
         assert mine == pytest.approx(list(scored.q_values), abs=1e-4)
 
 
-def test_a_policy_with_a_memory_beside_the_mask_is_refused() -> None:
-    config = Lfm2Config(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        layer_types=["conv", "full_attention"],
-        initializer_range=0.3,
-    )
+def test_a_policy_that_ignores_the_mask_is_refused() -> None:
+    config = MptConfig(vocab_size=64, d_model=16, n_layers=2, n_heads=2, initializer_range=0.3)
     torch.manual_seed(0)
     with pytest.raises(ConfigError, match="ignore the attention mask"):
         require_packable(AutoModelForCausalLM.from_config(config).eval())
