@@ -153,9 +153,10 @@ def test_recurrent_layers_are_known_by_what_an_architecture_declares() -> None:
 
 
 def causal_lm(model_type: str) -> PreTrainedModel:
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(tiny_config(model_type)).float()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(tiny_config(model_type))
+    model.float().eval()
     enliven(model)
-    return model.eval()
+    return model
 
 
 @contextmanager
