@@ -85,6 +85,11 @@ class DifferenceSequence:
         return Interval(self.low, min(max(self._estimate, self.low), self.high), self.high)
 
     @property
+    def fortune(self) -> float:
+        """Logarithm of the fortune of the bet that guidance helps."""
+        return self.above[_GRID // 2]
+
+    @property
     def more_to_show_a_gain(self) -> float:
         """About how many more episodes lift the interval above 0; infinite if these do not tend to.
 
@@ -94,7 +99,7 @@ class DifferenceSequence:
         mean = self.outcomes / self.count if self.count else 0.5
         bet = self._bet(max(mean, 1 - mean) / 0.5)
         growth = bet * self._estimate - bet**2 * self._variance / 2
-        missing = math.log(2 / self.alpha) - self.above[_GRID // 2]
+        missing = math.log(2 / self.alpha) - self.fortune
         return max(missing, 0.0) / growth if growth > 0 else math.inf
 
     @property

@@ -1,5 +1,6 @@
 """Changes of the phase, and of the versions, that follow from the state of learning."""
 
+import math
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any
@@ -85,6 +86,15 @@ def _begun(of: Progress, tally: ShadowTally) -> PhaseLine:
 
 
 def _followed(of: Progress, tally: ShadowTally) -> PhaseLine:
+    """A newer version goes on with the trial, or begins another one.
+
+    Another one is harder to win, by the level of its interval, and is worth it where the versions
+    before have lost more than that.
+    """
+    harder = math.log(of.rules.alpha_of(of.trial) / of.rules.alpha_of(of.trial + 1))
+    if of.latest.compared.fortune < -harder:
+        why = f"version {tally.version} has a trial of its own; {trials.shadow_text(tally)}"
+        return begun(of, tally.version, why)
     why = f"the trial goes on with version {tally.version}; {trials.shadow_text(tally)}"
     return _with(now(of, "newer_version", why), version=tally.version)
 
@@ -118,7 +128,7 @@ def _in_vain(of: Progress) -> bool:
 
 def _end_challenge(of: Progress) -> PhaseLine | None:
     challenge = of.challenge
-    wins = challenge.decided(most=of.rules.most_in_trial) if challenge else None
+    wins = challenge.decided(most=of.rules.most_in_challenge) if challenge else None
     if challenge is None or wins is None:
         return None
     newer, figures = f"version {challenge.version}", challenge.figures
@@ -127,7 +137,7 @@ def _end_challenge(of: Progress) -> PhaseLine | None:
     elif challenge.lost:
         why = f"{newer} is worse than version {of.version}, which stays: {figures}"
     else:
-        why = f"{newer} is not shown to be better than version {of.version}: {figures}"
+        why = f"{newer} is not better than version {of.version}, which stays: {figures}"
     ended = _with(now(of, "challenge_decided", why), challenger=None)
     return _with(
         ended,

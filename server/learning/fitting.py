@@ -185,12 +185,12 @@ def _numbers(versions: Path) -> Iterator[int]:
 def may_be_tried(licence: Licence) -> bool:
     """True for a Q model that a trial may compare with the agent.
 
-    A licence, by which an operator lets a model guide without a trial, asks for more than each of
-    the agent's own preferences, such as the vote of several candidates. An agent that is not guided
-    takes one draw, and the trial compares with that. So it is enough here that the actions that the
-    model prefers earned more than was expected.
+    A licence, by which an operator lets a model guide without a trial, asks for proof, and for more
+    than each of the agent's own preferences, such as the vote of several candidates. An agent that
+    is not guided takes one draw, and the trial is the proof. So it is enough here that the actions
+    that the model prefers earned more than was expected, be it by chance.
     """
-    credited = licence.credit_interval is not None and licence.credit_interval[0] > 0
+    credited = licence.credit is not None and licence.credit > 0
     return licence.granted or (credited and licence.credit_tasks >= _FEWEST_CREDIT_TASKS)
 
 

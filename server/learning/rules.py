@@ -50,6 +50,7 @@ class Rules:
         alpha: probability that a Q model that is not better ever guides, over all trials together.
         most_in_trial: episodes after which a trial ends without a result, unless as many more are
             expected to show a gain; it ends after twice as many.
+        most_in_challenge: guided episodes after which the better mean of two versions decides.
         patience: least mean number of guided episodes to a rollback where nothing is worse.
         budget: of each group.
     """
@@ -59,6 +60,7 @@ class Rules:
     control: float = 0.1
     alpha: float = 0.05
     most_in_trial: int = 300
+    most_in_challenge: int = 100
     patience: float = 100.0
     budget: Budget = field(default_factory=Budget)
 

@@ -132,11 +132,17 @@ class Challenge:
         self.compared.add(line.outcome, guided=newer, share=SHARE)
 
     def decided(self, *, most: int) -> bool | None:
-        """True: the newer version wins; False: it does not; None: the challenge goes on."""
+        """True: the newer version wins; False: it does not; None: the challenge goes on.
+
+        In the end the better mean decides. The newer version has learned from more episodes, so to
+        wait for a proof would keep the worse one for longer than a wrong choice costs.
+        """
         if self.interval.low > 0:
             return True
-        if self.lost or self.newer.count + self.present.count >= most:
+        if self.lost:
             return False
+        if self.newer.count + self.present.count >= most:
+            return self.newer.mean >= self.present.mean
         return None
 
     @property

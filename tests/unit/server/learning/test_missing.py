@@ -36,13 +36,13 @@ def test_each_lack_has_its_words(refused: Licence, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("interval", "tasks", "tried"),
-    [((0.01, 0.2), 20, True), ((0.01, 0.2), 19, False), ((-0.01, 0.2), 90, False)],
+    ("credit", "tasks", "tried"),
+    [(0.1, 20, True), (0.1, 19, False), (-0.1, 90, False)],
 )
-def test_a_trial_takes_credit_above_chance_and_no_lead_over_votes(
-    interval: tuple[float, float], tasks: int, tried: bool
+def test_a_trial_takes_some_credit_and_no_lead_over_votes(
+    credit: float, tasks: int, tried: bool
 ) -> None:
-    found = licence(credit=0.1, credit_interval=interval, credit_tasks=tasks)
+    found = licence(credit=credit, credit_interval=(-0.3, 0.3), credit_tasks=tasks)
     assert may_be_tried(found) is tried
     assert (missing_of(found) == "") is tried
 

@@ -172,13 +172,19 @@ def test_a_newer_version_that_is_worse_is_not_tried_again() -> None:
     assert progress.challenges == 2
 
 
-def test_a_challenge_without_a_difference_ends() -> None:
+@pytest.mark.parametrize(
+    ("newer", "version", "said"),
+    [(0.6, 2, "version 2 replaces version 1"), (0.4, 1, "not better than version 1, which stays")],
+)
+def test_a_challenge_without_a_proof_goes_to_the_better_mean(
+    newer: float, version: int, said: str
+) -> None:
     progress = guiding()
     fitted(progress, 2)
-    event, reason = duel(progress, newer=0.5, present=0.5)
+    event, reason = duel(progress, newer=newer, present=0.5)
     assert event == "challenge_decided"
-    assert "not shown to be better" in reason
-    assert progress.version == 1
+    assert said in reason
+    assert progress.version == version
 
 
 def test_a_challenge_follows_the_newest_version() -> None:
@@ -197,6 +203,21 @@ def test_a_bad_challenger_does_not_roll_back_what_guides() -> None:
     assert duel(progress, newer=0.0, present=1.0)[0] == "challenge_decided"
     assert progress.phase == "guiding"
     assert progress.latest.guided.mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lost", "event", "trial"), [(4, "newer_version", 1), (40, "trial_begun", 2)]
+)
+def test_a_newer_version_has_a_trial_of_its_own_where_the_one_before_lost_much(
+    lost: int, event: str, trial: int
+) -> None:
+    progress = Progress(Rules())
+    fitted(progress, 1)
+    for number in range(lost):
+        arm = Arm(trial=1, guided=number % 2 == 0, share=0.5)
+        progress.apply(EpisodeLine(outcome=float(number // 2 % 2), arm=arm))
+    assert fitted(progress, 2) == event
+    assert (progress.phase, progress.trial, progress.version) == ("trial", trial, 2)
 
 
 def test_an_episode_of_an_earlier_trial_is_not_compared() -> None:
