@@ -237,9 +237,11 @@ class Progress:
     def _enter(self, line: PhaseLine) -> None:
         self.curve.change(self.episodes.count, line)
         known = (self.phase, self.trial) == (line.phase, line.trial)
-        if line.event == "trial_begun":
+        if line.event == "trial_begun" and self.phase == "trial":
+            self.latest = self.latest.followed(line.trial, self.rules)
+        elif line.event == "trial_begun":
             self.latest = Trial.begun(line.trial, self.rules, Drift(Counter(self.prompts)))
-        if line.event in ("trial_begun", "guiding", "challenge_decided"):
+        if line.event in ("guiding", "challenge_decided"):
             self.latest.watch_anew(self.rules)
         if line.phase == "collecting" and self.phase != "collecting":
             self.licensed, self.shadow = None, None

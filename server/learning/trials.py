@@ -72,6 +72,12 @@ class Trial:
         alpha = rules.alpha_of(max(1, number))
         return cls(number, DifferenceSequence(alpha=alpha), DropDetector(rules.patience), drift)
 
+    def followed(self, number: int, rules: Rules) -> "Trial":
+        """A trial of a newer version after this one, in which harm is watched on."""
+        begun = Trial.begun(number, rules, self.drift)
+        begun.drop, begun.watched, begun.forgotten = self.drop, self.watched, self.forgotten
+        return begun
+
     def watch_anew(self, rules: Rules) -> None:
         """Measure anew what a lucky trial gained, or another version."""
         self.drop, self.watched, self.forgotten = DropDetector(rules.patience), [], 0
