@@ -29,7 +29,7 @@ install := $(pip) install --disable-pip-version-check --constraint constraints.t
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast test-vllm test-litellm test-clients test-open-responses test-openapi \
+.PHONY: help setup serve test test-fast test-architectures test-vllm test-litellm test-clients test-open-responses test-openapi \
 	test-image test-typescript vllm-cpu \
 	check format pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
@@ -52,6 +52,9 @@ test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld $(VENV)/.installe
 
 test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server
 	$(pytest) -m 'not server' tests/unit tests/property $(PYTEST_ARGS)
+
+test-architectures: setup $(VENV)/.installed-dev ## every architecture of transformers; the suite takes a sample
+	QGUIDE_ARCHITECTURES=all $(pytest) tests/contract/scorers tests/contract/trees $(PYTEST_ARGS)
 
 test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
 	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \

@@ -15,6 +15,13 @@ export function byId(id) {
   return found;
 }
 
+/** Puts a template's content wherever the page names it, so that parts share what they say. */
+export function fillFromTemplates() {
+  for (const place of document.querySelectorAll("[data-template]")) {
+    place.replaceWith(byId(place.dataset.template).content.cloneNode(true));
+  }
+}
+
 /**
  * A new element. Properties are those of the DOM (`className`, `htmlFor`), or attributes where
  * they have a hyphen (`aria-label`); children that are null are left out.

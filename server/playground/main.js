@@ -2,7 +2,7 @@
 
 import { Act, newId } from "./act.js";
 import { showError } from "./alert.js";
-import { byId, offer } from "./dom.js";
+import { byId, fillFromTemplates, offer } from "./dom.js";
 import { newEpisode } from "./episode.js";
 import { EXAMPLE, EXAMPLE_CANDIDATES } from "./example.js";
 import { knowsOf } from "./knows.js";
@@ -111,6 +111,7 @@ function startEpisode() {
 }
 
 async function main() {
+  fillFromTemplates();
   const { turns, act } = startEpisode();
   new Score(turns, EXAMPLE_CANDIDATES);
   const withGames = [act.game, new Play(), new Race()];

@@ -1,6 +1,29 @@
 """Support of every causal architecture of transformers, which the contract tests verify."""
 
+import os
+from collections.abc import Iterable
 from typing import Final
+
+ALL_VARIABLE: Final = "QGUIDE_ARCHITECTURES"
+_COMMON: Final = frozenset(
+    {
+        "deepseek_v3",
+        "gemma3_text",
+        "gpt2",
+        "gpt_oss",
+        "lfm2",
+        "llama",
+        "mamba",
+        "mistral",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+    }
+)
+"""Served often, or the one of its kind."""
+_EVERY: Final = 8
 
 PACKED: Final = (
     "afmoe",
@@ -279,3 +302,16 @@ NOT_BUILT: Final = frozenset(
     }
 )
 """Architectures without a tiny model: their configurations have rules or parts of their own."""
+
+
+def sampled(names: Iterable[str]) -> list[str]:
+    """The common ones of these and every eighth other; all in `make test-architectures`.
+
+    Each of the hundreds is one model more for the same code: what breaks for many breaks for one of
+    these, and an update of transformers or of the engine is tried on all.
+    """
+    every = sorted(names)
+    if os.environ.get(ALL_VARIABLE) == "all":
+        return every
+    others = [name for name in every if name not in _COMMON]
+    return sorted({*others[::_EVERY], *_COMMON.intersection(every)})

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.support.architecture_lists import NOT_BUILT, PACKED
+from tests.support.architecture_lists import NOT_BUILT, PACKED, sampled
 from tests.support.architectures import MODEL_TYPES, is_tiny, refusal_of, tiny_config
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("model_type", sampled(MODEL_TYPES))
 @pytest.mark.filterwarnings("ignore")
 def test_its_q_are_those_of_full_sequences_or_it_is_refused_with_the_reason(
     model_type: str,

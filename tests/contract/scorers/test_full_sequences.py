@@ -32,6 +32,7 @@ from tests.support.architecture_lists import (
     PACKED,
     WHOLE_PADDED,
     WITHOUT_FORWARD,
+    sampled,
 )
 from tests.support.architectures import (
     MODEL_TYPES,
@@ -63,7 +64,7 @@ def assert_same_q(found: Sequence[ScoreResult], expected: Sequence[ScoreResult])
         assert one.q_values == pytest.approx(other.q_values, abs=1e-5, rel=1e-5)
 
 
-@pytest.mark.parametrize("model_type", UNPACKED)
+@pytest.mark.parametrize("model_type", sampled(UNPACKED))
 def test_q_of_batches_is_that_of_sequences_alone(model_type: str) -> None:
     naive, served = tiny_pair(tiny_config(model_type))
     scorer = FullSequenceScorer(served, tokens_per_forward=ROOM)

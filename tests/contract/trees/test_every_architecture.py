@@ -8,7 +8,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from qguide.qnet.engine.tree_paths import has_recurrent_layers
 from qguide.qnet.errors import ConfigError
 from qguide.training.q_training.validation import require_packable, two_branches
-from tests.support.architecture_lists import NOT_BUILT, PACKED_TREES, PADDED, TREE_PATHS
+from tests.support.architecture_lists import (
+    NOT_BUILT,
+    PACKED_TREES,
+    PADDED,
+    TREE_PATHS,
+    sampled,
+)
 from tests.support.architectures import MODEL_TYPES, enliven, tiny_config, tiny_pair
 
 BUILT = [name for name in MODEL_TYPES if name not in NOT_BUILT]
@@ -16,7 +22,7 @@ BROKEN = ["bailing_hybrid"]  # recurrent, but its tiny model does not run
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("model_type", BUILT)
+@pytest.mark.parametrize("model_type", sampled(BUILT))
 def test_a_q_model_trains_on_trees_or_is_refused_with_the_reason(model_type: str) -> None:
     loaded, _ = tiny_pair(tiny_config(model_type))
     assert has_recurrent_layers(loaded.model.trunk) == (model_type in {*TREE_PATHS, *BROKEN})
@@ -27,7 +33,7 @@ def test_a_q_model_trains_on_trees_or_is_refused_with_the_reason(model_type: str
             require_packable(loaded.model)
 
 
-@pytest.mark.parametrize("model_type", sorted(PADDED))
+@pytest.mark.parametrize("model_type", sampled(PADDED))
 def test_padding_on_the_right_changes_no_logit_before_it(model_type: str) -> None:
     config = tiny_config(model_type)
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config).float().eval()
