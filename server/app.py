@@ -28,8 +28,8 @@ from qguide.server.http.requests import BodyReader, CancelWhenGone, Drain, Obser
 from qguide.server.learning.service import build_learning
 from qguide.server.messages.answers import ErrorBody
 from qguide.server.observability.exposition import Exposition
-from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.q_models.build import Models, build_models
+from qguide.server.q_models.policies import MeteredPolicy
 from qguide.server.redis.client import RedisParaphraseCache
 from qguide.server.responses.answers import ResponseEvent
 from qguide.server.responses.stored import Shelf, StoredResponses

@@ -20,8 +20,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from qguide.qnet.decision.prior import prior_of
-from qguide.qnet.decision.selection import select
+from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
 from qguide.training.environment import Task
 from qguide.training.environments.task_selection import SelectedSuite

@@ -10,7 +10,7 @@ request (`qguide.qnet.decision.guide`) and for many games played at once
 What cannot be answered is raised where it was asked for.
 
 With `selection` "posterior" the policy's own preference counts beside Q: see
-`qguide.qnet.decision.prior`.
+`qguide.qnet.decision.selection`.
 
 Where the best Q is below `threshold`, further candidates may be drawn, or none is taken: see
 `qguide.qnet.decision.threshold`.
@@ -28,13 +28,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qguide.qnet.decision.decision import Decision, StepUsage
-from qguide.qnet.decision.prior import Prior, PriorBy, prior_of
 from qguide.qnet.decision.selection import (
     DEFAULT_TAU,
+    Prior,
+    PriorBy,
     Selection,
     SelectionName,
     TieBreak,
     explore,
+    prior_of,
     select,
 )
 from qguide.qnet.decision.threshold import Threshold, ThresholdActions, with_note

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from qguide.qnet.decision.prior import Prior, PriorBy, prior_of
-from qguide.qnet.decision.selection import Reason, ranking
+from qguide.qnet.decision.selection import Prior, PriorBy, Reason, prior_of, ranking
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import Candidate, HistoryWindow, Message
 from qguide.qnet.usage import NOTHING, JudgeUsage, TokenUsage

@@ -1,15 +1,18 @@
 """One guided step of a server: answers what `decide` asks for, within a deadline.
 
 Every endpoint that draws candidates calls `guide`. Perturbation (Q*Agent-I-aug) wraps the policy:
-candidates are drawn under paraphrases of the task and scored after the true history.
+candidates are drawn under paraphrases of the task and scored after the true history. All work done
+for one request has one deadline.
 """
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Final, Self
 
-from qguide.qnet.decision.deadline import DRAWING, NO_DEADLINE, REWORDING, SCORING, Deadline
 from qguide.qnet.decision.decide import Guidance, decide
 from qguide.qnet.decision.decision import Decision, StepTimings
 from qguide.qnet.decision.perturbation import (
@@ -18,6 +21,7 @@ from qguide.qnet.decision.perturbation import (
     different_texts,
     find_task,
 )
+from qguide.qnet.errors import DeadlineExceededError
 from qguide.qnet.types import (
     AsyncScorer,
     Candidate,
@@ -29,6 +33,52 @@ from qguide.qnet.types import (
     ScoreResult,
     TaskMarker,
 )
+
+DRAWING: Final = "candidates were still being drawn"
+SCORING: Final = "candidates were still being scored"
+REWORDING: Final = "the task was still being reworded"
+"""Work that a deadline can end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A shared deadline for all work done for one request.
+
+    Attributes:
+        at: by the running loop's clock; None never comes.
+        timeout_s: how far off it was.
+        remedy: what the caller may do about it.
+    """
+
+    at: float | None = None
+    timeout_s: float = 0.0
+    remedy: str = "ask for less or try again later"
+
+    @classmethod
+    def after(cls, timeout_s: float, *, remedy: str = remedy) -> Self:
+        """A deadline that many seconds from now."""
+        return cls(asyncio.get_running_loop().time() + timeout_s, timeout_s, remedy)
+
+    @asynccontextmanager
+    async def enforce(self, doing: str) -> AsyncIterator[None]:
+        """Cancel the block when the time is up, and with it what still waits for the device.
+
+        Args:
+            doing: work of the block, for the error: "candidates were being drawn".
+
+        Raises:
+            DeadlineExceededError: the time is up.
+        """
+        try:
+            async with asyncio.timeout_at(self.at):
+                yield
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"no answer within {self.timeout_s:g} s, {doing}; {self.remedy}"
+            ) from error
+
+
+NO_DEADLINE: Final = Deadline()
 
 
 @dataclass(frozen=True, slots=True)

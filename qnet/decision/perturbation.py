@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qguide.qnet.openai_messages import reworded
-from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.support.lru_cache import LRUCache
 from qguide.qnet.tenant import current_tenant

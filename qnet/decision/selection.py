@@ -1,15 +1,33 @@
-"""Choice of a candidate by Q, or by Q and the policy's prior. Pure functions."""
+"""Choice of a candidate by Q, or by its posterior with the prior of the policy that drew it. Pure.
+
+An argmax over distinct candidates forgets what the policy knows: a reply that was drawn four times
+of five counts as much as one that was drawn once. The posterior is the policy, improved by Q under
+a KL penalty (Peters et al., 2010, REPS; MPO's E-step):
+
+    posterior(a | s) ~ prior(a | s) * exp(Q(s, a) / tau)
+
+tau -> 0 is the argmax of Q (QLASS, algorithm 4), a large tau the prior with its ties broken by Q.
+Candidates of one effect (equal `message_key`) share one prior, which is that of the effect, and the
+highest of their Q-values speaks for it.
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal
 
-from qguide.qnet.decision.prior import Prior, posterior, prior_of
+from qguide.qnet.action_key import effects_of
 from qguide.qnet.errors import InvalidCandidatesError, ScorerUnavailableError
 from qguide.qnet.types import Message
 
+PriorBy = Literal["votes", "likelihood", "likelihood-per-token"]
+"""The prior's source: smoothed shares of the draws; the policy's own log-likelihood; or that
+divided by the reply's tokens, because a longer reply is less likely whatever it says."""
+
+SMOOTHING: Final = 0.5
+"""Added to the votes of each effect (Jeffreys' prior), so that one without votes is possible."""
 Reason = Literal[
     "highest_q",
     "tied_highest_q",
@@ -22,15 +40,168 @@ Reason = Literal[
     "explored",
 ]
 """Reason for the choice of a candidate; the last three occur only if no Q was read."""
-
 SelectionName = Literal["argmax", "posterior"]
 """The candidate of highest Q (the papers'), or the one of highest Q / tau + log prior."""
-
 DEFAULT_TAU: Final = 0.05
 """Tau of a posterior where nobody has fitted one, for a Q between 0 and 1."""
-
 TieBreak = Literal["first", "most-drawn", "logprob"]
 """Order among candidates of equal Q: drawn first, drawn most often, or likeliest by the policy."""
+EXPLORED: Final = "explored"
+"""Reason of a random choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Prior of each candidate of a step.
+
+    Attributes:
+        log_shares: log of the share of the candidate's effect; the effects' shares sum to 1.
+        effects: number of the effect of each candidate.
+        by: what the shares were made of.
+    """
+
+    log_shares: tuple[float, ...]
+    effects: tuple[int, ...]
+    by: PriorBy = "votes"
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of each candidate's effect."""
+        return tuple(math.exp(log) for log in self.log_shares)
+
+    @property
+    def likeliest(self) -> int:
+        """Index of the likeliest candidate, the first of equal ones."""
+        return max(range(len(self.log_shares)), key=self.log_shares.__getitem__)
+
+
+def prior_of(
+    candidates: Sequence[Message],
+    *,
+    by: PriorBy = "votes",
+    counts: Sequence[int] = (),
+    logprobs: Sequence[float | None] = (),
+    tokens: Sequence[int] = (),
+    greedy: int | None = None,
+    greedy_weight: float = 0.0,
+) -> Prior:
+    """The prior of candidates: by likelihood where every one has a logprob, else by votes.
+
+    Args:
+        candidates: as they were drawn, repetitions included; the greedy reply is one draw.
+        by: "votes" looks at no logprob.
+        counts: how often each was drawn, if repetitions were left out; empty: each once.
+        logprobs: log-likelihood of each whole reply by the policy; None if unknown.
+        tokens: of each reply, for "likelihood-per-token".
+        greedy: index of the policy's greedy reply; None if unknown.
+        greedy_weight: added to the log share of its effect, before the shares are made to sum to 1.
+
+    Raises:
+        InvalidCandidatesError: the numbers are not one per candidate, or a count is negative.
+    """
+    for name, given in (("counts", counts), ("logprobs", logprobs)):
+        if given and len(given) != len(candidates):
+            raise InvalidCandidatesError(
+                f"{name} has {len(given)} entries, but there are {len(candidates)} candidates; "
+                "send one for each"
+            )
+    effects = effects_of(candidates)
+    prior = _prior(candidates, effects, by, counts, logprobs, tokens)
+    if greedy is None or not greedy_weight:
+        return prior
+    return replace(prior, log_shares=_favoured(prior.log_shares, effects, greedy, greedy_weight))
+
+
+def _prior(
+    candidates: Sequence[Message],
+    effects: tuple[int, ...],
+    by: PriorBy,
+    counts: Sequence[int],
+    logprobs: Sequence[float | None],
+    tokens: Sequence[int],
+) -> Prior:
+    """The prior without regard to the greedy reply; see `prior_of`."""
+    known = [logprob for logprob in logprobs if logprob is not None]
+    if by == "votes" or not known or len(known) < len(candidates):
+        return Prior(log_votes(effects, counts or [1] * len(effects)), effects)
+    if by == "likelihood-per-token":
+        known = [log / max(n, 1) for log, n in zip(known, tokens, strict=True)]
+    return Prior(log_likelihoods(candidates, effects, known), effects, by)
+
+
+def _favoured(
+    log_shares: Sequence[float], effects: Sequence[int], greedy: int, weight: float
+) -> tuple[float, ...]:
+    """Log shares with a weight on one candidate's effect; the effects' shares sum to 1 again."""
+    logs = [
+        log + weight * (effect == effects[greedy])
+        for log, effect in zip(log_shares, effects, strict=True)
+    ]
+    total = _log_sum(list(dict(zip(effects, logs, strict=True)).values()))
+    return tuple(log - total for log in logs)
+
+
+def posterior(
+    q_values: Sequence[float], prior: Prior, *, tau: float, left: Sequence[int] | None = None
+) -> tuple[float, ...]:
+    """Posterior share of each candidate's effect; the effects' shares sum to 1.
+
+    Args:
+        q_values: one per candidate, finite.
+        tau: temperature of Q, at least 0; at 0 the effects of highest Q keep their prior's ratio.
+        left: candidates that may be chosen, at least one; the others have 0. None: all.
+    """
+    best: dict[int, float] = {}
+    log_of: dict[int, float] = {}
+    for i in range(len(q_values)) if left is None else left:
+        effect = prior.effects[i]
+        best[effect] = max(q_values[i], best.get(effect, -math.inf))
+        log_of[effect] = prior.log_shares[i]
+    highest = max(best.values())
+    logs = {effect: _tilt(q - highest, tau) + log_of[effect] for effect, q in best.items()}
+    total = _log_sum(list(logs.values()))
+    return tuple(math.exp(logs.get(effect, -math.inf) - total) for effect in prior.effects)
+
+
+def _tilt(gap: float, tau: float) -> float:
+    """gap / tau for a gap to the highest Q, which is never above 0."""
+    if gap == 0:
+        return 0.0
+    return gap / tau if tau else -math.inf
+
+
+def log_votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...]:
+    """Log of the smoothed share of the draws with each candidate's effect.
+
+    Raises:
+        InvalidCandidatesError: a count is negative.
+    """
+    if any(count < 0 for count in counts):
+        raise InvalidCandidatesError(f"a count is {min(counts)}; send how often each was drawn")
+    votes: Counter[int] = Counter()
+    for effect, count in zip(effects, counts, strict=True):
+        votes[effect] += count
+    total = sum(counts) + SMOOTHING * len(votes)
+    return tuple(math.log((votes[effect] + SMOOTHING) / total) for effect in effects)
+
+
+def log_likelihoods(
+    replies: Sequence[Hashable], effects: Sequence[int], logprobs: Sequence[float]
+) -> tuple[float, ...]:
+    """Log of the share of each candidate's effect in the likelihood of the distinct replies."""
+    once = {r: (e, log) for r, e, log in zip(replies, effects, logprobs, strict=True)}
+    of_effect = {
+        effect: _log_sum([log for own, log in once.values() if own == effect])
+        for effect in set(effects)
+    }
+    total = _log_sum(list(of_effect.values()))
+    return tuple(of_effect[effect] - total for effect in effects)
+
+
+def _log_sum(logs: Sequence[float]) -> float:
+    """Log of the sum of exponentials, whatever their order."""
+    highest = max(logs)
+    return highest + math.log(math.fsum(math.exp(log - highest) for log in logs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +261,6 @@ def ranking(
         return first[candidates[index]] != index, [-own for own in (*before, value)]
 
     return sorted(range(len(candidates)), key=place)
-
-
-EXPLORED: Final = "explored"
-"""Reason of a random choice."""
 
 
 def explore(prior: Prior, seed: int) -> Selection:

@@ -2,23 +2,38 @@
 
 While a hosted model draws, the device may have nothing to do. The history is then read pass by
 pass, each only when no request waits for the device, and the candidates find what has been read.
+
+How many requests make a batch is told by an estimate of their new tokens, from their texts alone:
+counting them would take the tokenizer and the scorer's cache, which belong to the device thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, chain
 from threading import Lock
 from typing import Any
 
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import DEFAULT_MAX_BATCH, BatchRun, DeviceWorker, Ending
-from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
+from qguide.qnet.device.device_thread import (
+    DEFAULT_MAX_BATCH,
+    BatchRun,
+    DeviceThread,
+    DeviceWorker,
+    Ending,
+)
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.support.lru_cache import LRUCache
 from qguide.qnet.tenant import current_tenant
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
+
+DEFAULT_MAX_BATCH_TOKENS = 2048
+"""As many as one forward pass takes: a larger batch would be split into several passes anyway."""
+CHARACTERS_PER_TOKEN = 4
+"""Of English, in the vocabularies of today's models."""
+_REMEMBERED = 65_536
 
 
 class ReadAhead:
@@ -88,10 +103,6 @@ class ReadAhead:
 
     def _count(self, tokens: int) -> None:
         self._tokens += tokens
-
-
-DEFAULT_MAX_BATCH_TOKENS = 2048
-"""As many as one forward pass takes: a larger batch would be split into several passes anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +192,40 @@ class ScoringWorker:
         results = yield from self._scorer.slices([prepared.tokens.result() for prepared in batch])
         self._uncached.remember([prepared.request for prepared in batch])
         return results
+
+
+class UncachedTokenEstimator:
+    """Estimates new tokens by remembering the histories that were scored.
+
+    Safe for several threads. Histories that the scorer has evicted since still count as known.
+    """
+
+    def __init__(self) -> None:
+        self._known = LRUCache[int, bool](size=_REMEMBERED)
+
+    def new_tokens(self, request: ScoreRequest) -> int:
+        """About how many tokens the scorer would have to compute for it now, at least 1."""
+        answers = chain.from_iterable(request.observations)
+        characters = sum(len(message.text) for message in chain(request.candidates, answers))
+        ends = list(_ends(request))
+        for message, end in zip(reversed(request.history), reversed(ends), strict=False):
+            if self._known.get(end):
+                break
+            characters += len(message.text)
+        return 1 + characters // CHARACTERS_PER_TOKEN
+
+    def remember(self, requests: Sequence[ScoreRequest]) -> None:
+        """Note that these were scored; the next history may continue with any candidate."""
+        for request in requests:
+            *_, end = _ends(request)
+            for known in (end, *(_after(end, candidate) for candidate in request.candidates)):
+                self._known.put(known, True, size=1)
+
+
+def _ends(request: ScoreRequest) -> Iterator[int]:
+    """A hash of each prefix of the history under its salt, the empty one first."""
+    return accumulate(request.history, _after, initial=hash(request.cache_salt))
+
+
+def _after(beginning: int, message: Message) -> int:
+    return hash((beginning, message))

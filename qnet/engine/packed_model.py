@@ -26,8 +26,7 @@ from qguide.qnet.engine.attention import (
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import Passes, pack
 from qguide.qnet.engine.last_layer_pruning import LastLayerPruning
-from qguide.qnet.engine.prefix_cache import Entry, PrefixCache
-from qguide.qnet.engine.radix_tree import common_prefix
+from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError

@@ -32,7 +32,7 @@ from qguide.qnet.judging.answers import read_ranking, read_score
 from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
-from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.support.lru_cache import LRUCache
 from qguide.qnet.tenant import current_tenant

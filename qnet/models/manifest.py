@@ -133,7 +133,7 @@ class TauOutcome(BaseModel):
 
 
 class PriorSection(BaseModel):
-    """Posterior selection that was fitted with a Q model; see `qguide.qnet.decision.prior`.
+    """Posterior selection that was fitted with a Q model; see `qguide.qnet.decision.selection`.
 
     Attributes:
         tau: temperature of Q beside the log prior; 0 is the argmax of Q.

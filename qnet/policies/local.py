@@ -10,13 +10,12 @@ from hashlib import blake2b
 
 import torch
 
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker
 from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw_passes
 from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import LoadedPolicy
-from qguide.qnet.policies.usage_ledger import record_usage
+from qguide.qnet.policies.upstream_context import record_usage
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import (

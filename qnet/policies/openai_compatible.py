@@ -35,8 +35,12 @@ from qguide.qnet.policies.failures import (
     stream_failure,
 )
 from qguide.qnet.policies.n_support import NSupport
-from qguide.qnet.policies.upstream_context import cache_salt_of, session_headers, trace_headers
-from qguide.qnet.policies.usage_ledger import record_usage
+from qguide.qnet.policies.upstream_context import (
+    cache_salt_of,
+    record_usage,
+    session_headers,
+    trace_headers,
+)
 from qguide.qnet.support.bounded_body import (
     ACCEPT_ENCODING,
     AnswerTooLargeError,

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN
+from qguide.qnet.device.scoring_worker import CHARACTERS_PER_TOKEN
 from qguide.qnet.types import History
 
 _ANY: Final = ""

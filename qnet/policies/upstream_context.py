@@ -5,6 +5,10 @@ All travel in context variables, so that policies know nothing of episodes or of
 The episode is sent as `X-Session-ID`: a router in front of several replicas sends the requests of
 one session to one replica, which has the episode's prefix cached. The W3C trace context is sent as
 `traceparent` and `tracestate`, so that an upstream's spans belong to the trace of the request.
+
+The usage of each request comes back the same way. A draw may take several: if one of them fails,
+the candidates of the others are dropped, and with them the usage that they carry, though it was
+paid for. Here it is collected all the same.
 """
 
 import json
@@ -18,11 +22,19 @@ from urllib.parse import quote
 
 from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import Candidate, History, Policy, Sampling
+from qguide.qnet.usage import TokenUsage
 
 HEADER: Final = "X-Session-ID"
 _SAFE: Final = "/:@!$*+,;=()'&[]"
 
 _current: ContextVar[str] = ContextVar("session", default="")
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[ -~]{0,64})?")
+_STATE: Final = re.compile(r"[\t -~]{1,512}")
+_NONE: Final[Mapping[str, str]] = {}
+_trace: ContextVar[Mapping[str, str]] = ContextVar("trace_context", default=_NONE)
+_collecting: ContextVar[list[TokenUsage] | None] = ContextVar("usage", default=None)
 
 
 @contextmanager
@@ -72,15 +84,6 @@ def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
     return {"cache_salt": sha256(f"{salt}\0{given}".encode()).hexdigest()}
 
 
-TRACEPARENT: Final = "traceparent"
-TRACESTATE: Final = "tracestate"
-_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[ -~]{0,64})?")
-_STATE: Final = re.compile(r"[\t -~]{1,512}")
-_NONE: Final[Mapping[str, str]] = {}
-
-_trace: ContextVar[Mapping[str, str]] = ContextVar("trace_context", default=_NONE)
-
-
 @contextmanager
 def in_trace(headers: Mapping[str, str]) -> Iterator[None]:
     """Requests sent within, also by tasks that begin within, carry the trace of these headers.
@@ -105,3 +108,23 @@ def _well_formed(headers: Mapping[str, str]) -> Mapping[str, str]:
     if not _PARENT.fullmatch(parent):
         return _NONE
     return {TRACEPARENT: parent} | ({TRACESTATE: state} if _STATE.fullmatch(state) else {})
+
+
+@contextmanager
+def collect_usage() -> Iterator[list[TokenUsage]]:
+    """Collect the usage of all requests answered within, by this task and those it starts."""
+    outer, inner = _collecting.get(), list[TokenUsage]()
+    token = _collecting.set(inner)
+    try:
+        yield inner
+    finally:
+        _collecting.reset(token)
+        if outer is not None:
+            outer.extend(inner)
+
+
+def record_usage(spent: TokenUsage) -> None:
+    """Add the usage of one answer to the running collections."""
+    collecting = _collecting.get()
+    if collecting is not None:
+        collecting.append(spent)

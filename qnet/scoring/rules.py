@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
 from qguide.qnet.action_key import effects_of
-from qguide.qnet.decision.prior import log_likelihoods
+from qguide.qnet.decision.selection import log_likelihoods
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.types import (
     Message,

@@ -11,8 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import Reason
+from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall

@@ -5,10 +5,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qguide.qnet.decision.deadline import Deadline
 from qguide.qnet.decision.decide import Fallback, Guidance
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.decision.guide import Perturbation, guide
+from qguide.qnet.decision.guide import Deadline, Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.qnet.errors import (
     InvalidCandidatesError,
@@ -40,12 +39,11 @@ from qguide.server.guidance.step_types import (
 from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
-from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import upstream_session
 from qguide.server.observability.tracing import record_draw, record_q_values, record_usage
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.policies import MeteredPolicy, ServedPolicy
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings

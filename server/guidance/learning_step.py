@@ -9,8 +9,7 @@ import structlog
 
 from qguide.qnet.action_key import effects_of
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.decision.prior import prior_of
-from qguide.qnet.decision.selection import EXPLORED, distinct, select
+from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
 from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import ScoreRequest
 from qguide.qnet.usage import Prices

@@ -6,10 +6,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qguide.qnet.decision.deadline import SCORING, Deadline
+from qguide.qnet.decision.guide import SCORING, Deadline
 from qguide.qnet.decision.history_window import LongHistory
-from qguide.qnet.decision.prior import Prior
-from qguide.qnet.decision.selection import Distinct, Reason, Selection, distinct, select
+from qguide.qnet.decision.selection import Distinct, Prior, Reason, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qguide.qnet.usage import JudgeUsage

@@ -8,8 +8,7 @@ from typing import Literal, Protocol
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.history_window import LongHistory
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import DEFAULT_TAU, SelectionName
+from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, SelectionName
 from qguide.qnet.decision.threshold import Threshold
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
 from qguide.qnet.features.domain import Domain

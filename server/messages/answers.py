@@ -6,8 +6,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import Reason
+from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.usage import JudgeUsage

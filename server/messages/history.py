@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from qguide.qnet.decision.prior import Prior, PriorBy, prior_of
+from qguide.qnet.decision.selection import Prior, PriorBy, prior_of
 from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,

@@ -13,8 +13,7 @@ from pydantic import (
 
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.history_window import LongHistory
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import SelectionName
+from qguide.qnet.decision.selection import PriorBy, SelectionName
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import (
     PART_END,

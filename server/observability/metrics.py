@@ -10,7 +10,7 @@ from typing import Final, Literal, get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from qguide.qnet.decision.threshold import ActionTaken
-from qguide.qnet.device.device_worker import BatchRun, Ending
+from qguide.qnet.device.device_thread import BatchRun, Ending
 from qguide.qnet.judging.judge import CallOutcome
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.usage import TokenUsage

@@ -11,8 +11,7 @@ from typing import Final
 
 import structlog
 
-from qguide.qnet.device.device_loss import is_lost
-from qguide.qnet.device.device_thread import DeviceThread
+from qguide.qnet.device.device_thread import DeviceThread, is_lost
 from qguide.qnet.errors import (
     CheckpointError,
     InvalidRequestError,

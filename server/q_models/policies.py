@@ -1,7 +1,7 @@
 """Served policies: upstreams, checkpoints in this process, and fakes."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qguide.qnet.device.device_thread import DeviceThread
@@ -10,10 +10,13 @@ from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
+from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.support.extras import MODELS, extra_named
-from qguide.qnet.types import Policy, TaskMarker
+from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on
+from qguide.qnet.usage import TokenUsage, total_of
+from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import named_deployment, tell_stand_in
-from qguide.server.q_models.served import Source, source_of
+from qguide.server.q_models.served import Source, Stage, measured, source_of
 from qguide.server.settings.settings import (
     DEFAULT_POLICY,
     EMBEDDED,
@@ -129,3 +132,41 @@ def build_paraphraser(
     if settings.paraphraser == SCRIPTED:
         return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
     return named_policy(settings.paraphraser, settings, thread, upstreams)
+
+
+class MeteredPolicy:
+    """A policy whose draws are traced, timed and charged.
+
+    A draw that fails or is cancelled is charged for what upstreams have answered and the device
+    has computed by then; the tokens of an unfinished upstream request are unknown.
+    """
+
+    def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._metrics = metrics
+        self._stage = stage
+
+    async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+        """Draw candidates, measuring the time including waits."""
+        with measured(self._stage, self._metrics), collect_usage() as answered:
+            try:
+                drawn = await self._policy.sample(history, n=n, sampling=sampling)
+            except BaseException:  # including the cancellation when the client disconnects
+                self._count(total_of(answered))
+                raise
+        spent = spent_on(drawn)
+        self._count(spent)
+        return _with_usage(drawn, spent)
+
+    def _count(self, spent: TokenUsage) -> None:
+        self._metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
+        if self._stage == "paraphrase":
+            self._metrics.paraphrase_tokens.inc(spent.prompt_tokens + spent.completion_tokens)
+
+
+def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
+    """Attach the usage, as upstreams report it, so that a decision's usage equals the charge."""
+    if not drawn or any(candidate.spent for candidate in drawn):
+        return drawn
+    return [replace(drawn[0], spent=spent), *drawn[1:]]

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from structlog.contextvars import bound_contextvars
 
 from qguide.qnet.decision.history_window import RequestSize
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import BatchRun
+from qguide.qnet.device.device_thread import BatchRun, DeviceThread
 from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.policies.usage_ledger import record_usage
+from qguide.qnet.policies.upstream_context import record_usage
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.server.observability.metrics import Metrics

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import AwareDatetime, Field
 
-from qguide.qnet.decision.prior import PriorBy
+from qguide.qnet.decision.selection import PriorBy
 from qguide.qnet.judging.settings import JudgeMode
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.messages.schemas import Body, is_none

@@ -7,8 +7,10 @@ never returned.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Literal
 
 import structlog
@@ -21,9 +23,10 @@ from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhea
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import History, ScoreRequest, ScoreResult
-from qguide.server.observability.metered import metered_score
+from qguide.qnet.usage import total_of
 from qguide.server.observability.metrics import Metrics, Outcome
 from qguide.server.q_models.aliases import join
 from qguide.server.q_models.score_cache import ScoreCache
@@ -32,6 +35,7 @@ from qguide.server.settings.settings import EMBEDDED
 
 Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "rules", "none"]
 _log = structlog.get_logger(__name__)
+Stage = Literal["paraphrase", "sample", "score"]
 
 
 def source_of(setting: str) -> Source:
@@ -117,7 +121,7 @@ class ServedQModel(ABC):
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate: by the cache or the model, which is charged, behind the rules."""
         scoring = self._cached(request)
-        result = await metered_score(scoring, self._runtime.metrics, self.id)
+        result = await _metered(scoring, self._runtime.metrics, self.id)
         return rules_before(self._rules, request, result)
 
     async def score_uncharged(self, request: ScoreRequest) -> ScoreResult:
@@ -271,3 +275,28 @@ class QModelLease:
         if self.shadow is not None:
             self.scoring.start(request, result, q_model=self.id, shadow=self.shadow)
         return result
+
+
+async def _metered(scoring: Awaitable[ScoreResult], metrics: Metrics, q_model: str) -> ScoreResult:
+    """A score that is traced, timed including waits, and charged, even if it fails."""
+    with measured("score", metrics), collect_usage() as unanswered:
+        try:
+            result = await scoring
+        except BaseException:  # including the cancellation when the client disconnects
+            spent = total_of(unanswered)
+            computed = spent.prompt_tokens + spent.completion_tokens
+            metrics.count_scored(q_model, computed=computed, cached=0)
+            raise
+    metrics.count_scored(q_model, computed=result.computed_tokens, cached=result.cached_tokens)
+    return result
+
+
+@contextmanager
+def measured(stage: Stage, metrics: Metrics) -> Iterator[None]:
+    """Trace a stage and record its time, even if it fails."""
+    started = perf_counter()
+    try:
+        with metrics.tracing.stage(stage):
+            yield
+    finally:
+        metrics.stage_seconds.labels(stage).observe(perf_counter() - started)

@@ -21,7 +21,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from qguide.qnet.decision.deadline import Deadline
+from qguide.qnet.decision.guide import Deadline
 from qguide.server.episodes.service import Episodes
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.score_step import ScoringService

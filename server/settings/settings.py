@@ -11,8 +11,7 @@ from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.perturbation import DEFAULT_MAX_TOKENS
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import SelectionName
+from qguide.qnet.decision.selection import PriorBy, SelectionName
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.upstream_settings import UpstreamName
 from qguide.qnet.records import MAX_REWARD

@@ -4,8 +4,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker
 from qguide.qnet.errors import ScorerUnavailableError, UnscorableError
 
 

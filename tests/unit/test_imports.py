@@ -26,7 +26,6 @@ WITHOUT_TORCH = (
     "types.py",
     "errors.py",
     "action_key.py",
-    "decision/prior.py",
     "decision/selection.py",
     "decision/decide.py",
     "decision/guide.py",

@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import DEFAULT_TAU, TieBreak
+from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.training.rollouts.episode import (

@@ -14,8 +14,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qguide.qnet.decision.prior import prior_of
-from qguide.qnet.decision.selection import select
+from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.types import (
     Candidate,

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from qguide.qnet.action_key import effects_of, message_key
-from qguide.qnet.decision.prior import log_votes
+from qguide.qnet.decision.selection import log_votes
 from qguide.qnet.records import OfferRow
 from qguide.qnet.types import Message
 from qguide.training.evaluation.statistics import bootstrap_interval

@@ -20,8 +20,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
-from qguide.qnet.decision.prior import PriorBy
-from qguide.qnet.decision.selection import DEFAULT_TAU, TieBreak
+from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Sampling, Scorer
 from qguide.training.data.paraphrases import Paraphrases, read_paraphrases

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from qguide.qnet.action_key import message_key
-from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.decision.selection import prior_of
 from qguide.qnet.types import Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.ridge import Floats

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qguide.qnet.action_key import message_key
-from qguide.qnet.decision.prior import prior_of
+from qguide.qnet.decision.selection import prior_of
 from qguide.qnet.types import History, Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.licence.evidence import HeldBackDecision

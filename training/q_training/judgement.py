@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qguide.qnet.decision.prior import log_likelihoods, log_votes
+from qguide.qnet.decision.selection import log_likelihoods, log_votes
 from qguide.qnet.models.manifest import Licence, PriorSection, TauOutcome
 from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.algorithms.posterior_temperature import TauFit, ValuedDecision, fit_tau

@@ -32,9 +32,8 @@ from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, 
 from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
-from qguide.qnet.policies.upstream_context import current_session, in_session
+from qguide.qnet.policies.upstream_context import collect_usage, current_session, in_session
 from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
-from qguide.qnet.policies.usage_ledger import collect_usage
 from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.training.rollouts.usage import Usage

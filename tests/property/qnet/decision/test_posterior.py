@@ -5,8 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.decision.prior import posterior, prior_of
-from qguide.qnet.decision.selection import select
+from qguide.qnet.decision.selection import posterior, prior_of, select
 from qguide.qnet.types import Message
 
 TEXTS = st.lists(st.sampled_from(["Action: a", "Thought: t\nAction: a", "b", "c", "d"]), min_size=2)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from qguide.qnet.engine.radix_tree import RadixTree, common_prefix
+from qguide.qnet.engine.prefix_cache import RadixTree, common_prefix
 
 SEQUENCES = st.lists(st.integers(0, 2), max_size=8)
 

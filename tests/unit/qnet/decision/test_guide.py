@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.decision.deadline import NO_DEADLINE, Deadline
 from qguide.qnet.decision.decide import Guidance
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.decision.guide import guide
+from qguide.qnet.decision.guide import NO_DEADLINE, Deadline, guide
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.scoring_worker import ScoringWorker
 from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, ScorerUnavailableError

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.decision.deadline import NO_DEADLINE
 from qguide.qnet.decision.decide import Guidance
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.decision.guide import Perturbation, guide
+from qguide.qnet.decision.guide import NO_DEADLINE, Perturbation, guide
 from qguide.qnet.decision.perturbation import (
     MAX_TASK_CHARACTERS,
     MemoryParaphraseCache,

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from qguide.qnet.action_key import effects_of, message_key
-from qguide.qnet.decision.prior import SMOOTHING, posterior, prior_of
-from qguide.qnet.decision.selection import select
+from qguide.qnet.decision.selection import SMOOTHING, posterior, prior_of, select
 from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.types import Message, ToolCall
 

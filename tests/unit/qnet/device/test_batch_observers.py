@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import BatchRun, DeviceWorker, Ending
+from qguide.qnet.device.device_thread import BatchRun, DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import OverloadedError, ScorerUnavailableError
 from tests.support.device_work import Gated
 

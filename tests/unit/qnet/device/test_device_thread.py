@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker
 from qguide.qnet.device.scoring_worker import ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.scoring.scripted import ScriptedScorer

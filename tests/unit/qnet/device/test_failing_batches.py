@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from qguide.qnet.device.device_loss import is_lost
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker, is_lost
 from qguide.qnet.errors import ScorerUnavailableError
 from tests.support.device_work import Gated, is_red, together
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.device.device_worker import DeviceWorker
+from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker
 from qguide.qnet.device.scoring_worker import ScoringWorker
 from qguide.qnet.errors import HistoryTooLongError, ScorerUnavailableError
 from qguide.qnet.models.checkpoint import LoadedQNet

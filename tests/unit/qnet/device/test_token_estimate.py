@@ -2,7 +2,7 @@
 
 import pytest
 
-from qguide.qnet.device.token_estimate import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
+from qguide.qnet.device.scoring_worker import CHARACTERS_PER_TOKEN, UncachedTokenEstimator
 from qguide.qnet.types import Message, ScoreRequest, ToolCall
 
 TASK = Message("user", "t" * 4000)

@@ -6,8 +6,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
-from qguide.qnet.device.device_thread import LONG_CHARACTERS, DeviceThread
-from qguide.qnet.device.device_worker import MOST_UNFINISHED, DeviceWorker
+from qguide.qnet.device.device_thread import (
+    LONG_CHARACTERS,
+    MOST_UNFINISHED,
+    DeviceThread,
+    DeviceWorker,
+)
 from qguide.qnet.errors import OverloadedError
 from qguide.qnet.tenant import Tenant, working_for
 from qguide.qnet.types import Slices

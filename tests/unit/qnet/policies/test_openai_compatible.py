@@ -10,7 +10,7 @@ from qguide.qnet.errors import (
     UpstreamError,
 )
 from qguide.qnet.policies.openai_compatible import UpstreamLimits
-from qguide.qnet.policies.usage_ledger import collect_usage
+from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.types import Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream

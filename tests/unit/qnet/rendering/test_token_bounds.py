@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.models.checkpoint import load_q_model
 from qguide.qnet.models.loading import embedded_path
-from qguide.qnet.rendering.renderer import Renderer
-from qguide.qnet.rendering.token_bounds import longest_token
+from qguide.qnet.rendering.renderer import Renderer, longest_token
 from qguide.qnet.types import Message
 from tests.support.tiny_models import renderer
 

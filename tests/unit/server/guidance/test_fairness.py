@@ -24,11 +24,10 @@ from qguide.qnet.tenant import Tenant, working_for
 from qguide.qnet.types import Message, Sampling, ScoreRequest, ScoreResult
 from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
-from qguide.server.observability.metered import MeteredPolicy
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import open_account
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.policies import MeteredPolicy, ServedPolicy
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.served import Runtime
 from tests.support.queues import until_waiting
