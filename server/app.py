@@ -32,7 +32,7 @@ from qguide.server.q_models.build import Models, build_models
 from qguide.server.q_models.policies import MeteredPolicy
 from qguide.server.redis.client import RedisParaphraseCache
 from qguide.server.responses.answers import ResponseEvent
-from qguide.server.responses.stored import Shelf, StoredResponses
+from qguide.server.responses.stored import build_stored
 from qguide.server.routes import (
     act,
     admin,
@@ -176,9 +176,8 @@ def _lifespan(
             ended=learning.ended if learning else None,
             heard=learning.heard if learning else None,
         )
-        ttl_s, most = settings.responses_ttl_s, settings.responses_memory_bytes
-        shelf = Shelf(redis, max_bytes=most, ttl_s=ttl_s) if ttl_s else None
-        app.state.stored = StoredResponses(shelf)
+        app.state.long_bodies = long_bodies = LongBodies()
+        app.state.stored = build_stored(settings, redis, long_bodies)
         app.state.limiter = Limiter(redis, concurrent_requests=settings.concurrent_requests)
         models.runtime.metrics.watch_load(
             waiting=lambda: models.waiting,
@@ -188,7 +187,6 @@ def _lifespan(
         app.state.game_threads = games = ThreadPoolExecutor(
             games_route.GAMES_AT_ONCE, thread_name_prefix="game"
         )
-        app.state.long_bodies = long_bodies = LongBodies()
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with (

@@ -106,7 +106,7 @@ def _turns_of(turn: Turn, place: str) -> Iterator[Json]:
 def _assistant(blocks: Sequence[Block], place: str) -> Json:
     texts: list[str] = []
     calls: list[Json] = []
-    thoughts: dict[str, str] = {}
+    thoughts: dict[str, list[str]] = {}
     for index, block in enumerate(blocks):
         here = f"{place}[{index}]"
         match block.type:
@@ -116,11 +116,12 @@ def _assistant(blocks: Sequence[Block], place: str) -> Json:
                 calls.append(_call(block, here))
             case "thinking" | "redacted_thinking":
                 if field := thoughts_field(block):
-                    thoughts[field] = thoughts.get(field, "") + (block.thinking or "")
+                    thoughts.setdefault(field, []).append(block.thinking or "")
             case other:
                 raise _misplaced(other, here, "the assistant's message")
     content = "".join(texts)
-    turn = {"role": "assistant", "content": None if calls and not content else content, **thoughts}
+    turn: Json = {"role": "assistant", "content": None if calls and not content else content}
+    turn |= {field: "".join(parts) for field, parts in thoughts.items()}
     return turn | {"tool_calls": calls} if calls else turn
 
 

@@ -4,7 +4,7 @@ The models take whatever was recorded. The server's request body is a subclass o
 less.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
@@ -68,13 +68,8 @@ def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list
         turns.append({"role": "system", "content": instructions})
     if isinstance(items, str):
         return [*turns, {"role": "user", "content": items}]
-    for index, item in enumerate(items):
-        for turn in _turns_of(item, f"input[{index}]"):
-            if turns and _is_same_turn(turns[-1], turn):
-                turns[-1] = _joined(turns[-1], turn)
-            else:
-                turns.append(turn)
-    return [_with_content(turn) for turn in turns]
+    said = (turn for index, item in enumerate(items) for turn in _turns_of(item, f"input[{index}]"))
+    return [*turns, *map(_joined, _by_turn(said))]
 
 
 def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
@@ -164,39 +159,50 @@ def _part(part: ItemPart, place: str) -> Turn:
     )
 
 
-def _is_same_turn(turn: Turn, more: Turn) -> bool:
-    """True if the policy said both in one turn.
+def _by_turn(said: Iterable[Turn]) -> Iterator[list[Turn]]:
+    """Consecutive items together that the policy said in one turn, and each other one alone.
 
     Calls join what was said before them. Text and reasoning begin a turn, except where the calls
     before them still wait for their results, or where only reasoning was before.
     """
-    if turn["role"] != "assistant" or more["role"] != "assistant":
-        return False
-    return "tool_calls" in more or "tool_calls" in turn or turn["content"] is None
+    together: list[Turn] = []
+    calls = silent = False
+    for item in said:
+        goes_on = item["role"] == "assistant" and ("tool_calls" in item or calls or silent)
+        if together and not (goes_on and together[0]["role"] == "assistant"):
+            yield together
+            together = []
+        if not together:
+            calls, silent = False, True
+        together.append(item)
+        calls = calls or "tool_calls" in item
+        silent = silent and item["content"] is None
+    if together:
+        yield together
 
 
-def _with_content(turn: Turn) -> Turn:
-    """The turn; reasoning alone gets an empty text: only beside calls may a chat have none."""
-    alone = turn["content"] is None and "tool_calls" not in turn
-    return turn | {"content": ""} if alone else turn
+def _joined(together: Sequence[Turn]) -> Turn:
+    """One turn of all items; each is read once, because a body may have very many."""
+    if len(together) == 1:
+        turn = together[0]
+    else:
+        turn = dict(together[0], content=_text_joined([item["content"] for item in together]))
+        if calls := [call for item in together for call in item.get("tool_calls", ())]:
+            turn["tool_calls"] = calls
+        if thoughts := [
+            item["reasoning_content"] for item in together if "reasoning_content" in item
+        ]:
+            turn["reasoning_content"] = _text_joined(thoughts)
+    # Reasoning alone gets an empty text: only beside calls may a chat have none.
+    return turn if turn["content"] is not None or "tool_calls" in turn else turn | {"content": ""}
 
 
-def _joined(turn: Turn, more: Turn) -> Turn:
-    joined = turn | {"content": _text_joined(turn["content"], more["content"])}
-    if "tool_calls" in more:
-        joined["tool_calls"] = [*turn.get("tool_calls", ()), *more["tool_calls"]]
-    if "reasoning_content" in more:
-        thoughts = _text_joined(turn.get("reasoning_content"), more["reasoning_content"])
-        joined["reasoning_content"] = thoughts
-    return joined
-
-
-def _text_joined(first: Any, second: Any) -> Any:
-    if first is None or second is None:
-        return first if second is None else second
-    if isinstance(first, str) and isinstance(second, str):
-        return first + PART_END + second
-    return [*_parts(first), *_parts(second)]
+def _text_joined(contents: Sequence[Any]) -> Any:
+    """Texts as one, or parts if any content is a list of them; None if there is none."""
+    given = [content for content in contents if content is not None]
+    if all(isinstance(content, str) for content in given):
+        return PART_END.join(given) if given else None
+    return [part for content in given for part in _parts(content)]
 
 
 def _parts(content: Any) -> list[Turn]:

@@ -147,12 +147,16 @@ def _without_collector(work: Callable[[Pace], T]) -> T:
     """The result of `work`, during which no garbage is collected.
 
     Each of hundreds of thousands of new objects would be walked ten times, and other threads stand
-    still during each walk. There is one such thread, so nobody else turns the collector on.
+    still during each walk. There is one such thread, so nobody else turns the collector on. What is
+    new joins the oldest generation unwalked: the next collection would else walk all of it at once,
+    a tenth of a second.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         return work(Pace())
     finally:
+        gc.freeze()
+        gc.unfreeze()
         if was_enabled:
             gc.enable()

@@ -8,80 +8,45 @@
 `RESPONSE_ID.N` names candidate N of a response, so that an agent can go back and take it.
 """
 
-import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final, cast
 
-from cachetools import TTLCache
 from pydantic import TypeAdapter
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.errors.types import PreviousResponseError, UnknownResponseError
-from qguide.server.observability.request_context import scoped_episode_id
-from qguide.server.redis.client import NAMESPACE, RedisLink
+from qguide.server.errors.types import (
+    PreviousResponseError,
+    UnknownResponseError,
+)
+from qguide.server.http.long_bodies import LongBodies
+from qguide.server.redis.client import RedisLink
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
+from qguide.server.responses.shelf import Shelf
+from qguide.server.settings.settings import Settings
 
 _PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
 _ITEMS: Final = TypeAdapter(list[InputItem])
+_BYTES_PER_ITEM: Final = 128
+"""The least that a stored item takes; by it many items go to the thread."""
 
 
-class Shelf:
-    """JSON objects by name: in Redis, or in memory without it and while it is down.
-
-    Names are scoped by the caller's key, so that no key reads another's.
-    """
-
-    def __init__(self, link: RedisLink | None, *, max_bytes: int, ttl_s: float) -> None:
-        self._link = link
-        self._own: TTLCache[str, bytes] = TTLCache(max_bytes, ttl_s, getsizeof=_size)
-        self._max_bytes = max_bytes
-        self._ttl_ms = max(1, round(ttl_s * 1e3))
-
-    async def get(self, names: Sequence[str]) -> list[Json | None]:
-        """The objects of these names; None for one that is unknown or has expired."""
-        places = [_place(name) for name in names]
-
-        async def alone() -> list[bytes | None]:
-            return [self._own.get(place) for place in places]
-
-        async def shared() -> list[bytes | None]:
-            assert self._link is not None
-            return cast("list[bytes | None]", await self._link.client.mget(places))
-
-        rows = await (self._link.use(shared, alone) if self._link and places else alone())
-        return [None if row is None else json.loads(row) for row in rows]
-
-    async def put(self, objects: Mapping[str, Json]) -> None:
-        """Keep objects, replacing earlier ones; one that exceeds the whole memory is not kept."""
-        rows = {_place(name): json.dumps(one).encode() for name, one in objects.items()}
-
-        async def alone() -> None:
-            self._own.update({k: row for k, row in rows.items() if len(row) <= self._max_bytes})
-
-        async def shared() -> None:
-            assert self._link is not None
-            async with self._link.client.pipeline() as pipe:
-                for place, row in rows.items():
-                    pipe.set(place, row, px=self._ttl_ms)
-                await pipe.execute()
-
-        await (self._link.use(shared, alone) if self._link else alone())
-
-    async def drop(self, name: str) -> None:
-        """Forget an object."""
-
-        async def alone() -> None:
-            self._own.pop(_place(name), None)
-
-        async def shared() -> None:
-            assert self._link is not None
-            await self._link.client.delete(_place(name))
-
-        await (self._link.use(shared, alone) if self._link else alone())
+def build_stored(
+    settings: Settings, link: RedisLink | None, bodies: LongBodies
+) -> "StoredResponses":
+    """The store that the settings describe."""
+    if not settings.responses_ttl_s:
+        return StoredResponses(None)
+    shelf = Shelf(
+        link,
+        bodies,
+        max_bytes=settings.responses_memory_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        ttl_s=settings.responses_ttl_s,
+    )
+    return StoredResponses(shelf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +55,14 @@ class Continued:
 
     Attributes:
         own: items that the request brings itself.
+        size: about so many bytes of them.
         chain: responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`.
         conversation: id of its conversation, "" for none.
     """
 
     body: ResponsesRequest
-    own: list[Json]
+    own: Sequence[InputItem | Json]
+    size: int = 0
     chain: list[str] = field(default_factory=list)
     conversation: str = ""
 
@@ -110,15 +77,19 @@ class StoredResponses:
         """True if the response to this request is to be stored."""
         return self._shelf is not None and body.store is not False
 
-    async def continued(self, body: ResponsesRequest) -> Continued:
+    async def continued(self, body: ResponsesRequest, *, size: int) -> Continued:
         """The request with the items that it continues and refers to in place.
+
+        Args:
+            size: of the request in bytes.
 
         Raises:
             PreviousResponseError: they are unknown, or have expired.
+            BodyTooLargeError: they are larger than a body may be.
         """
         named = body.conversation
         conversation = (named if isinstance(named, str) else (named or {}).get("id")) or ""
-        own = _own_items(body)
+        own = [_said(body.input)] if isinstance(body.input, str) else body.input
         if self._shelf is None:
             return Continued(body, own)
         given: list[Json] = []
@@ -126,16 +97,23 @@ class StoredResponses:
         if body.previous_response_id:
             given, chain = await self._before(body.previous_response_id)
         if conversation:
-            given = [
-                *given,
-                *(await self._kept(f"conversation {conversation}", "conversation"))["items"],
+            talk = await self._kept(f"conversation {conversation}", "conversation")
+            given = [*given, *talk["items"]]
+        named_items = [_id(item) for item in own if _kind(item) == "item_reference"]
+        if not given and not named_items:
+            return Continued(body, own, size, conversation=conversation)
+        found = await self._referred(named_items)
+
+        def whole() -> Continued:
+            ours = [
+                found[_id(item)] if _kind(item) == "item_reference" else _dumped(item)
+                for item in own
             ]
-        if not given and not any(item.get("type") == "item_reference" for item in own):
-            return Continued(body, own, conversation=conversation)
-        own = [await self._referred(item) for item in own]
-        whole: Json = {"input": _ITEMS.validate_python([*given, *own])}
-        whole |= {"previous_response_id": None, "conversation": None}
-        return Continued(body.model_copy(update=whole), own, chain, conversation)
+            update: Json = {"input": _ITEMS.validate_python([*given, *ours])}
+            update |= {"previous_response_id": None, "conversation": None}
+            return Continued(body.model_copy(update=update), ours, size, chain, conversation)
+
+        return await self._shelf.apart(whole, size=size + _BYTES_PER_ITEM * len(given))
 
     async def keep(
         self, request: Continued, response: Json, others: Mapping[str, list[Json]]
@@ -147,17 +125,24 @@ class StoredResponses:
         """
         if self._shelf is None or not response["store"]:
             return
-        own = [_as_stored(item) for item in request.own]
-        record = {"response": response, "input": own, "chain": request.chain, "others": others}
-        kept: dict[str, Json] = {f"response {response['id']}": record}
-        for item in (*own, *response["output"]):
-            if item.get("id"):
-                kept[f"item {item['id']}"] = {"response": response["id"]}
+        talk: Json = {}
         if request.conversation:
-            name = f"conversation {request.conversation}"
-            talk = await self._kept(name, "conversation")
-            kept[name] = talk | {"items": [*talk["items"], *own, *response["output"]]}
-        await self._shelf.put(kept)
+            talk = await self._kept(f"conversation {request.conversation}", "conversation")
+
+        def rows() -> dict[str, Json]:
+            own = [_as_stored(_dumped(item)) for item in request.own]
+            record = {"response": response, "input": own, "chain": request.chain, "others": others}
+            kept: dict[str, Json] = {f"response {response['id']}": record}
+            for item in (*own, *response["output"]):
+                if item.get("id"):
+                    kept[f"item {item['id']}"] = {"response": response["id"]}
+            if talk:
+                items = [*talk["items"], *own, *response["output"]]
+                kept[f"conversation {request.conversation}"] = talk | {"items": items}
+            return kept
+
+        size = request.size + _BYTES_PER_ITEM * len(talk.get("items", ()))
+        await self._shelf.put(rows, size=size)
 
     async def response(self, response_id: str) -> Json:
         """A stored response."""
@@ -184,8 +169,7 @@ class StoredResponses:
             "created_at": int(time.time()),
             "metadata": metadata,
         }
-        items = [_as_stored(item) for item in items]
-        await self._shelf.put({f"conversation {talk['id']}": talk | {"items": items}})
+        await self._rewrite(talk, [_as_stored(item) for item in items])
         return talk
 
     async def conversation(self, conversation_id: str) -> Json:
@@ -206,7 +190,8 @@ class StoredResponses:
 
     async def _rewrite(self, talk: Json, items: list[Json]) -> list[Json]:
         assert self._shelf is not None
-        await self._shelf.put({f"conversation {talk['id']}": talk | {"items": items}})
+        row = {f"conversation {talk['id']}": talk | {"items": items}}
+        await self._shelf.put(lambda: row, size=_BYTES_PER_ITEM * len(items))
         return items
 
     async def _before(self, previous: str) -> tuple[list[Json], list[str]]:
@@ -233,18 +218,26 @@ class StoredResponses:
             items += record["others"][number] if number else record["response"]["output"]
         return items
 
-    async def _referred(self, item: Json) -> Json:
-        if item.get("type") != "item_reference":
-            return item
-        wanted = item.get("id", "")
-        response_id = (await self._kept(f"item {wanted}", "input"))["response"]
-        record = await self._kept(f"response {response_id}", "input")
-        found: list[Json] = [
-            one
-            for one in (*record["input"], *record["response"]["output"])
-            if one.get("id") == wanted
-        ]
-        return found[0]
+    async def _referred(self, names: Sequence[str]) -> dict[str, Json]:
+        """Stored items by their ids; each response that has some is read once."""
+        if not names or self._shelf is None:
+            return {}
+        ids = list(dict.fromkeys(names))
+        held = await self._shelf.get([f"item {name}" for name in ids])
+        if None in held:
+            raise _lost(ids[held.index(None)], "input")
+        holders = list(dict.fromkeys(row["response"] for row in held if row))
+        records = await self._shelf.get([f"response {holder}" for holder in holders])
+        items = {
+            item.get("id"): item
+            for record in records
+            if record
+            for item in (*record["input"], *record["response"]["output"])
+        }
+        for name in ids:
+            if name not in items:
+                raise _lost(name, "input")
+        return items
 
     async def _kept(self, name: str, parameter: str) -> Json:
         assert self._shelf is not None
@@ -271,10 +264,21 @@ def _lost(name: str, parameter: str) -> PreviousResponseError:
     )
 
 
-def _own_items(body: ResponsesRequest) -> list[Json]:
-    if isinstance(body.input, str):
-        return [{"type": "message", "role": "user", "content": body.input}]
-    return [item.model_dump(exclude_unset=True) for item in body.input]
+def _said(text: str) -> Json:
+    return {"type": "message", "role": "user", "content": text}
+
+
+def _kind(item: InputItem | Json) -> str | None:
+    return item.get("type") if isinstance(item, dict) else item.type
+
+
+def _id(item: InputItem | Json) -> str:
+    given = item if isinstance(item, dict) else item.model_extra or {}
+    return str(given.get("id", ""))
+
+
+def _dumped(item: InputItem | Json) -> Json:
+    return item if isinstance(item, dict) else item.model_dump(exclude_unset=True)
 
 
 def _as_stored(item: Mapping[str, Any]) -> Json:
@@ -288,12 +292,3 @@ def _as_stored(item: Mapping[str, Any]) -> Json:
     if content is not None:
         given["content"] = content
     return {"id": f"{_PREFIXES.get(kind, 'msg')}_{uuid.uuid4().hex}"} | given
-
-
-def _size(row: bytes) -> int:
-    return len(row)
-
-
-def _place(name: str) -> str:
-    scoped = sha256(scoped_episode_id(name).encode(errors="surrogatepass")).hexdigest()
-    return f"{NAMESPACE}:responses:{scoped}"

@@ -61,7 +61,7 @@ async def create_response(
     """Draw M candidates and return the one with the highest Q as an ordinary response."""
     settings = stepper.settings
     stored = _stored(request)
-    continued = await stored.continued(body)
+    continued = await stored.continued(body, size=len(await request.body()))
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
     read = partial(_read, continued.body, options, policy, settings)
@@ -80,7 +80,7 @@ async def count_input_tokens(
 ) -> dict[str, Any]:
     """Count the tokens of an input, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(body.model)
-    continued = await _stored(request).continued(body)
+    continued = await _stored(request).continued(body, size=len(await request.body()))
     read = partial(prompt_history, partial(_prompt, continued.body), policy, settings)
     history = await translate_body(request, read)
     told = await count_tokens(history, body.qguide.q_model, policy, models, tools=bool(body.tools))

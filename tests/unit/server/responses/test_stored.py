@@ -1,5 +1,6 @@
 """Responses that later requests continue: for whom, and for how long."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.errors.types import BodyTooLargeError
 from qguide.server.http.keys import create_key
-from qguide.server.responses.stored import Shelf
+from qguide.server.http.long_bodies import LongBodies
+from qguide.server.responses.shelf import Shelf
 from tests.unit.server.conftest import Serve, settings_of
 
 TASK = "You see a desk. Your task is to: take the mug."
@@ -64,17 +67,40 @@ def test_what_is_not_stored_is_named(guided: TestClient, body: Any, param: str) 
     assert "send the items themselves" in error["message"]
 
 
-async def test_the_oldest_go_first_and_what_is_too_large_is_not_kept() -> None:
-    shelf = Shelf(None, max_bytes=100, ttl_s=60)
-    await shelf.put({"a": {"text": "x" * 30}})
-    await shelf.put({"b": {"text": "x" * 30}})
-    await shelf.put({"c": {"text": "x" * 30}, "d": {"text": "x" * 300}})
+@pytest.fixture
+def bodies() -> Iterator[LongBodies]:
+    bodies = LongBodies()
+    yield bodies
+    bodies.close()
+
+
+def shelf_of(bodies: LongBodies, *, ttl_s: float = 60, max_body_bytes: int = 1000) -> Shelf:
+    return Shelf(None, bodies, max_bytes=100, max_body_bytes=max_body_bytes, ttl_s=ttl_s)
+
+
+async def put(shelf: Shelf, **objects: Any) -> None:
+    await shelf.put(lambda: objects, size=0)
+
+
+async def test_the_oldest_go_first_and_what_is_too_large_is_not_kept(bodies: LongBodies) -> None:
+    shelf = shelf_of(bodies)
+    await put(shelf, a={"text": "x" * 30})
+    await put(shelf, b={"text": "x" * 30})
+    await put(shelf, c={"text": "x" * 30}, d={"text": "x" * 300})
     assert [one is not None for one in await shelf.get(["a", "b", "c", "d"])] == [
         *(False, True, True, False)
     ]
 
 
-async def test_what_is_stored_expires() -> None:
-    shelf = Shelf(None, max_bytes=100, ttl_s=1e-6)
-    await shelf.put({"a": {}})
+async def test_what_is_stored_expires(bodies: LongBodies) -> None:
+    shelf = shelf_of(bodies, ttl_s=1e-6)
+    await put(shelf, a={})
     assert await shelf.get(["a"]) == [None]
+
+
+async def test_what_is_continued_is_no_larger_than_a_body_may_be(bodies: LongBodies) -> None:
+    shelf = shelf_of(bodies, max_body_bytes=60)
+    await put(shelf, a={"text": "x" * 30}, b={"text": "x" * 30})
+    assert await shelf.get(["a"]) == [{"text": "x" * 30}]
+    with pytest.raises(BodyTooLargeError, match="larger than 60 bytes"):
+        await shelf.get(["a", "b"])

@@ -1,0 +1,118 @@
+"""Shelf of stored JSON objects by name, per key and for a limited time: in Redis or in memory."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import TypeVar, cast
+
+from cachetools import TTLCache
+
+from qguide.qnet.dialects.shapes import Json
+from qguide.server.errors.types import BodyTooLargeError
+from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
+from qguide.server.observability.request_context import calling_key, scoped_episode_id
+from qguide.server.redis.client import NAMESPACE, RedisLink
+
+T = TypeVar("T")
+
+
+class Shelf:
+    """JSON objects by name: in Redis, or in memory without it and while it is down.
+
+    Names are scoped by the caller's key, so that no key reads another's. Long rows are read and
+    written in the thread of long bodies.
+
+    Args:
+        max_bytes: memory of all rows that are not in Redis.
+        max_body_bytes: of the rows that a request continues together, as if it had sent them.
+    """
+
+    def __init__(
+        self,
+        link: RedisLink | None,
+        bodies: LongBodies,
+        *,
+        max_bytes: int,
+        max_body_bytes: int,
+        ttl_s: float,
+    ) -> None:
+        self._link = link
+        self._bodies = bodies
+        self._own: TTLCache[str, bytes] = TTLCache(max_bytes, ttl_s, getsizeof=_size)
+        self._max_bytes = max_bytes
+        self._max_body_bytes = max_body_bytes
+        self._ttl_ms = max(1, round(ttl_s * 1e3))
+
+    async def apart(self, work: Callable[[], T], *, size: int) -> T:
+        """The result of work on so many bytes, which must not keep the event loop for long."""
+        if size <= LONG_BYTES:
+            return work()
+        return await self._bodies.work(calling_key() or "", lambda _: work())
+
+    async def get(self, names: Sequence[str]) -> list[Json | None]:
+        """The objects of these names; None for one that is unknown or has expired.
+
+        Raises:
+            BodyTooLargeError: together they are larger than a body may be.
+        """
+        places = [_place(name) for name in names]
+
+        async def alone() -> list[bytes | None]:
+            return [self._own.get(place) for place in places]
+
+        async def shared() -> list[bytes | None]:
+            assert self._link is not None
+            return cast("list[bytes | None]", await self._link.client.mget(places))
+
+        rows = await (self._link.use(shared, alone) if self._link and places else alone())
+        size = sum(len(row) for row in rows if row is not None)
+        if size > self._max_body_bytes:
+            raise BodyTooLargeError(self._max_body_bytes)
+        return await self.apart(
+            lambda: [None if row is None else json.loads(row) for row in rows], size=size
+        )
+
+    async def put(self, objects: Callable[[], Mapping[str, Json]], *, size: int) -> None:
+        """Keep objects, replacing earlier ones; one that exceeds the whole memory is not kept.
+
+        Args:
+            objects: gives them.
+            size: about so many bytes.
+        """
+        rows = await self.apart(
+            lambda: {_place(name): json.dumps(one).encode() for name, one in objects().items()},
+            size=size,
+        )
+
+        async def alone() -> None:
+            self._own.update({k: row for k, row in rows.items() if len(row) <= self._max_bytes})
+
+        async def shared() -> None:
+            assert self._link is not None
+            async with self._link.client.pipeline() as pipe:
+                for place, row in rows.items():
+                    pipe.set(place, row, px=self._ttl_ms)
+                await pipe.execute()
+
+        await (self._link.use(shared, alone) if self._link else alone())
+
+    async def drop(self, name: str) -> None:
+        """Forget an object."""
+
+        async def alone() -> None:
+            self._own.pop(_place(name), None)
+
+        async def shared() -> None:
+            assert self._link is not None
+            await self._link.client.delete(_place(name))
+
+        await (self._link.use(shared, alone) if self._link else alone())
+
+
+def _size(row: bytes) -> int:
+    return len(row)
+
+
+def _place(name: str) -> str:
+    scoped = sha256(scoped_episode_id(name).encode(errors="surrogatepass")).hexdigest()
+    return f"{NAMESPACE}:responses:{scoped}"
