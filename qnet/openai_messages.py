@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from qguide.qnet.pace import paced
 from qguide.qnet.types import Message, ToolCall
 
 PART_END = "\n"
@@ -70,7 +71,7 @@ def calls_of(
     Args:
         function_call: the one call, as it was spelt before there were tools.
     """
-    found = [call.to_call() for call in calls or ()]
+    found = [call.to_call() for call in paced(calls or ())]
     if function_call:
         found.append(ToolCall(function_call.name, function_call.arguments))
     return tuple(found)

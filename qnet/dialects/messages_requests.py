@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
+from qguide.qnet.pace import paced
 
 INVALID_JSON: Final = "INVALID_JSON"
 """The only name in the input of a tool_use block whose arguments are not a JSON object."""
@@ -76,7 +77,7 @@ def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> li
     chat: list[Json] = []
     if system:
         chat.append({"role": "system", "content": _content(system, "system")})
-    for index, turn in enumerate(turns):
+    for index, turn in enumerate(paced(turns)):
         chat.extend(_turns_of(turn, f"messages[{index}].content"))
     return chat
 
@@ -107,7 +108,7 @@ def _assistant(blocks: Sequence[Block], place: str) -> Json:
     texts: list[str] = []
     calls: list[Json] = []
     thoughts: dict[str, list[str]] = {}
-    for index, block in enumerate(blocks):
+    for index, block in enumerate(paced(blocks)):
         here = f"{place}[{index}]"
         match block.type:
             case "text":
@@ -134,7 +135,7 @@ def _call(block: Block, place: str) -> Json:
 def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
     """Results of tools, then a message of everything else; images of results are in it as well."""
     others: list[Json] = []
-    for index, block in enumerate(blocks):
+    for index, block in enumerate(paced(blocks)):
         here = f"{place}[{index}]"
         if block.type != "tool_result":
             others.append(_part(block, here))

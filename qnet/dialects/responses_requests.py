@@ -5,11 +5,13 @@ less.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
 from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
+from qguide.qnet.pace import paced
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
@@ -68,8 +70,8 @@ def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list
         turns.append({"role": "system", "content": instructions})
     if isinstance(items, str):
         return [*turns, {"role": "user", "content": items}]
-    said = (turn for index, item in enumerate(items) for turn in _turns_of(item, f"input[{index}]"))
-    return [*turns, *map(_joined, _by_turn(said))]
+    said = (_turns_of(item, f"input[{index}]") for index, item in enumerate(paced(items)))
+    return [*turns, *map(_joined, _by_turn(chain.from_iterable(said)))]
 
 
 def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:

@@ -6,6 +6,8 @@ than parsing, so JSON that could just be parsed might not be serialisable.
 
 from typing import Any
 
+from qguide.qnet.pace import paced
+
 MOST_LEVELS = 100
 
 
@@ -15,7 +17,7 @@ def exceeds_max_depth(value: object, most: int = MOST_LEVELS) -> bool:
     for _ in range(most):
         level = [
             part
-            for one in level
+            for one in paced(level)
             for part in (one.values() if isinstance(one, dict) else one)
             if isinstance(part, dict | list)
         ]

@@ -14,6 +14,7 @@ from qguide.qnet.errors import (
     UnsupportedParameterError,
 )
 from qguide.qnet.openai_messages import wire_message
+from qguide.qnet.pace import paced
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.allowlist.content import check_tools
 from qguide.server.allowlist.parameters import chat_parameters
@@ -307,10 +308,10 @@ def to_chat_history(
         MalformedHistoryError: there are no messages.
     """
     check_count(turns, most)
-    history = tuple(turn.to_message() for turn in turns)
+    history = tuple(turn.to_message() for turn in paced(turns))
     check_size("messages", [message.text for message in history], most_bytes)
     try:
-        for turn in turns:
+        for turn in paced(turns):
             text_in(turn.role, turn.content)
         check_readable(history)
     except MalformedHistoryError as flaw:

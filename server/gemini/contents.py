@@ -6,13 +6,15 @@ has an id for each, so calls without one get their place in the conversation.
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
 from qguide.qnet.dialects.shapes import THOUGHTS, Json
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END
+from qguide.qnet.pace import paced
 from qguide.server.gemini.schemas import Content, GeminiPart, GeminiResult
 
 _RESULT: Final = ("output", "result")
@@ -26,13 +28,12 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
     if system and system.parts:
         parts = [_part(part, "systemInstruction.parts") for part in system.parts]
         turns.append({"role": "system", "content": _joined(parts)})
-    open_calls: list[tuple[str, str]] = []
-    for index, content in enumerate(contents):
+    open_calls = _OpenCalls()
+    for index, content in enumerate(paced(contents)):
         place = f"contents[{index}].parts"
         if content.role == "model":
             turns.append(_model_turn(content.parts or (), index, place))
-            calls = turns[-1].get("tool_calls", ())
-            open_calls = [(call["function"]["name"], call["id"]) for call in calls]
+            open_calls = _OpenCalls(turns[-1].get("tool_calls", ()))
         else:
             turns.extend(_user_turns(content.parts or (), open_calls, place))
     return turns
@@ -49,12 +50,12 @@ _FIELDS: Final = {signature_of(field): field for field in THOUGHTS}
 def _model_turn(parts: Sequence[GeminiPart], index: int, place: str) -> Json:
     texts: list[str] = []
     calls: list[Json] = []
-    thoughts: dict[str, str] = {}
-    for number, part in enumerate(parts):
+    thoughts: dict[str, list[str]] = {}
+    for number, part in enumerate(paced(parts)):
         if part.thought:
             # An upstream gets back only thoughts of its own.
             if field := _FIELDS.get(part.thought_signature or ""):
-                thoughts[field] = thoughts.get(field, "") + (part.text or "")
+                thoughts.setdefault(field, []).append(part.text or "")
         elif call := part.function_call:
             function = {"name": call.name, "arguments": arguments_of(call.args or {})}
             call_id = call.id or f"call_{index}_{number}"
@@ -64,19 +65,20 @@ def _model_turn(parts: Sequence[GeminiPart], index: int, place: str) -> Json:
         else:
             raise _misplaced(f"{place}[{number}]", "the model's turn has text and function calls")
     text = "".join(texts)
-    turn = {"role": "assistant", "content": None if calls and not text else text, **thoughts}
+    turn: Json = {"role": "assistant", "content": None if calls and not text else text}
+    turn |= {field: "".join(said) for field, said in thoughts.items()}
     return turn | {"tool_calls": calls} if calls else turn
 
 
 def _user_turns(
-    parts: Sequence[GeminiPart], open_calls: list[tuple[str, str]], place: str
+    parts: Sequence[GeminiPart], open_calls: "_OpenCalls", place: str
 ) -> Iterator[Json]:
     """Results of functions, then a message of everything else."""
     others: list[Json] = []
-    for number, part in enumerate(parts):
+    for number, part in enumerate(paced(parts)):
         here = f"{place}[{number}]"
         if result := part.function_response:
-            call_id = _call_of(result, open_calls, here)
+            call_id = open_calls.answered_by(result, here)
             content = _text_of(result.response or {})
             yield {"role": "tool", "tool_call_id": call_id, "content": content}
         else:
@@ -85,16 +87,29 @@ def _user_turns(
         yield {"role": "user", "content": _joined(others)}
 
 
-def _call_of(result: GeminiResult, open_calls: list[tuple[str, str]], place: str) -> str:
-    """The id of the call that a result answers, which is then no longer open."""
-    for name, call_id in open_calls:
-        if result.id == call_id or (result.id is None and result.name == name):
-            open_calls.remove((name, call_id))
+class _OpenCalls:
+    """Calls of a model's turn that have no result yet, found by id or, without one, by name."""
+
+    def __init__(self, calls: Iterable[Json] = ()) -> None:
+        self._open = Counter[str]()
+        self._ids: dict[str, deque[str]] = {}
+        for call in calls:
+            self._open[call["id"]] += 1
+            self._ids.setdefault(call["function"]["name"], deque()).append(call["id"])
+
+    def answered_by(self, result: GeminiResult, place: str) -> str:
+        """The id of the call that a result answers, which is then no longer open."""
+        same = self._ids.get(result.name, deque())
+        while same and not self._open[same[0]]:
+            same.popleft()
+        call_id = result.id or (same[0] if same else "")
+        if self._open[call_id]:
+            self._open[call_id] -= 1
             return call_id
-    raise MalformedHistoryError(
-        f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; send "
-        "the turn that called it, with the same name and id"
-    )
+        raise MalformedHistoryError(
+            f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; "
+            "send the turn that called it, with the same name and id"
+        )
 
 
 def _text_of(response: Mapping[str, Any]) -> str:

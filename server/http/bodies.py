@@ -19,9 +19,10 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
+from qguide.qnet.pace import paced, rested
 from qguide.server.errors.types import MalformedBodyError
 from qguide.server.http.admission import Caller
-from qguide.server.http.long_bodies import LongBodies, Pace, has_more_values, is_long
+from qguide.server.http.long_bodies import LongBodies, has_more_values, is_long
 
 T = TypeVar("T")
 
@@ -61,17 +62,13 @@ async def parse_body(request: Request, schema: TypeAdapter[Any]) -> Any:
     state = request.app.state
     work = partial(_validated, raw, schema, most_values(state.settings.max_body_bytes))
     request.state.body_is_long = is_long(raw)
-    return await _in_turn(request, work) if request.state.body_is_long else work(None)
+    return await translate_body(request, work)
 
 
 async def translate_body(request: Request, work: Callable[[], T]) -> T:
-    """The result of a pure function of the body; if that is long, it runs in the thread as well."""
-    if request.state.body_is_long:
-        return await _in_turn(request, lambda _: work())
-    return work()
-
-
-async def _in_turn(request: Request, work: Callable[[Pace], T]) -> T:
+    """The result of a pure function of the body; that of a long one runs in the thread."""
+    if not request.state.body_is_long:
+        return work()
     bodies: LongBodies = request.app.state.long_bodies
     caller: Caller | None = getattr(request.state, "caller", None)
     return await bodies.work(caller.name if caller else "", work)
@@ -82,10 +79,10 @@ def most_values(max_body_bytes: int) -> int:
     return max(_LEAST_VALUES, max_body_bytes // _BYTES_PER_VALUE)
 
 
-def _validated(raw: bytes, schema: TypeAdapter[Any], most: int, pace: Pace | None) -> Any:
-    body = _parsed(raw, most, pace)
+def _validated(raw: bytes, schema: TypeAdapter[Any], most: int) -> Any:
+    body = _parsed(raw, most)
     try:
-        return schema.validate_python(body, context=pace)
+        return schema.validate_python(body)
     except ValidationError as error:
         if error.error_count() > _MOST_FAULTS:
             raise MalformedBodyError(
@@ -98,7 +95,7 @@ def _validated(raw: bytes, schema: TypeAdapter[Any], most: int, pace: Pace | Non
     )
 
 
-def _parsed(raw: bytes, most: int, pace: Pace | None) -> Any:
+def _parsed(raw: bytes, most: int) -> Any:
     try:
         if (encoding := detect_encoding(raw)) not in _UTF8:
             raw = raw.decode(encoding, "surrogatepass").encode(errors="surrogatepass")
@@ -107,32 +104,30 @@ def _parsed(raw: bytes, most: int, pace: Pace | None) -> Any:
                 f"the body has more than {most:,} JSON values; send fewer, or raise "
                 "QGUIDE_MAX_BODY_BYTES: it allows one for 512 bytes"
             )
-        body = json.loads(raw, object_hook=pace.keep if pace else None)
+        body = json.loads(raw, object_hook=rested)
     except JSONDecodeError as error:
         raise MalformedBodyError(
             f"the body is not JSON at character {error.pos}: {error.msg}"
         ) from None
     except (ValueError, RecursionError):
         raise MalformedBodyError(_UNREADABLE) from None
-    if may_hold_lone_surrogate(raw, pace) and (place := lone_surrogate_in(body)):
+    if may_hold_lone_surrogate(raw) and (place := lone_surrogate_in(body)):
         raise MalformedBodyError(
             f"{place} contains a lone surrogate (half a character); send valid Unicode"
         )
     return body
 
 
-def may_hold_lone_surrogate(body: bytes, pace: Pace | None = None) -> bool:
+def may_hold_lone_surrogate(body: bytes) -> bool:
     """True unless the bytes of JSON in UTF-8 rule it out, which saves a look at most bodies."""
     # Search for one byte first, in a hundredth of the pattern's time.
     patterns = [p for byte, p in ((b"\\", _ESCAPED), (b"\xed", _RAW)) if byte in body]
-    for start in range(0, len(body) if patterns else 0, _WINDOW_BYTES):
+    for start in paced(range(0, len(body) if patterns else 0, _WINDOW_BYTES)):
         end = start + _WINDOW_BYTES
         found = [p.search(body, start, end + _LONGEST_BYTES) for p in patterns]
         # A match that begins behind the window is cut off, perhaps; the next window has it whole.
         if any(match and match.start() < end for match in found):
             return True
-        if pace:
-            pace.keep(None)
     return False
 
 
@@ -140,7 +135,7 @@ def lone_surrogate_in(value: object) -> str | None:
     """Place of the first lone surrogate in parsed JSON, as `body.messages.0.content`."""
     waiting: list[tuple[_Place, Any]] = [(None, value)]
     while waiting:
-        place, value = waiting.pop()
+        place, value = rested(waiting.pop())
         if isinstance(value, str):
             if not _is_whole(value):
                 return _shown(place)

@@ -10,16 +10,14 @@ import gc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Final, TypeVar
 
 from qguide.qnet.device.fair_queue import FairQueue
+from qguide.qnet.pace import resting
 
 T = TypeVar("T")
 
-_WORK_S: Final = 0.001
-"""Longest time without a rest, as far as the work asks for one often enough."""
-_REST_S: Final = 0.001
 _MARKS: Final = (b",", b"[", b"{")
 """Bytes before a value; at most one for each, and none only for the first. A byte may become
 a hundred in memory, and one value several errors: 1 MB of `[1,1,1,…]` took 8 s to refuse."""
@@ -51,32 +49,6 @@ def has_more_values(body: bytes, most: int) -> bool:
     return marks_in(b"".join(plain.split(b'"')[::2])) > most
 
 
-class Pace:
-    """Rests of one piece of work, taken between its parts.
-
-    Args:
-        clock: monotonic clock in seconds.
-        rest: releases the interpreter's lock for a time in seconds.
-    """
-
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = perf_counter,
-        rest: Callable[[float], object] = sleep,
-    ) -> None:
-        self._clock = clock
-        self._rest = rest
-        self._rests_at_s = clock() + _WORK_S
-
-    def keep(self, part: T) -> T:
-        """Rest if it is time to; returns the part of the work that is done."""
-        if self._clock() >= self._rests_at_s:
-            self._rest(_REST_S)
-            self._rests_at_s = self._clock() + _WORK_S
-        return part
-
-
 def is_long(body: bytes) -> bool:
     """True if a body is read in the thread."""
     return len(body) > LONG_BYTES or marks_in(body) > LONG_VALUES
@@ -91,7 +63,7 @@ class LongBodies:
         self._taken = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-body")
 
-    async def work(self, caller: str, work: Callable[[Pace], T]) -> T:
+    async def work(self, caller: str, work: Callable[[], T]) -> T:
         """The result of `work`, which runs in the thread when it is the caller's turn.
 
         A caller that hangs up keeps its turn until its work is done.
@@ -143,8 +115,8 @@ class LongBodies:
             live[0].set_result(None)
 
 
-def _without_collector(work: Callable[[Pace], T]) -> T:
-    """The result of `work`, during which no garbage is collected.
+def _without_collector(work: Callable[[], T]) -> T:
+    """The result of `work`, which rests, and during which no garbage is collected.
 
     Each of hundreds of thousands of new objects would be walked ten times, and other threads stand
     still during each walk. There is one such thread, so nobody else turns the collector on. What is
@@ -154,7 +126,8 @@ def _without_collector(work: Callable[[Pace], T]) -> T:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return work(Pace())
+        with resting():
+            return work()
     finally:
         gc.freeze()
         gc.unfreeze()

@@ -1,8 +1,9 @@
 """Validation of messages and candidates, and their conversion to `qnet`'s types."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 from qguide.qnet.decision.selection import Prior, PriorBy, prior_of
@@ -11,11 +12,14 @@ from qguide.qnet.errors import (
     InvalidCandidatesError,
     MalformedHistoryError,
 )
+from qguide.qnet.pace import paced
 from qguide.qnet.types import History, Message, Role
 from qguide.server.messages.schemas import CandidateMessage, ChatMessage
 
 INSTRUCTING: Final = ("system", "developer")
 """Roles allowed at any position; they do not take part in turn order."""
+_NAMED_CALLS: Final = 5
+"""Most tool calls that an error names."""
 
 
 def to_history(messages: Sequence[ChatMessage], *, most: int, most_bytes: int) -> History:
@@ -159,7 +163,7 @@ def check_count(messages: Sequence[object], most: int) -> None:
 
 def check_readable(history: History) -> None:
     """Refuse empty messages, tool calls without results, and an assistant's message at the end."""
-    for index, message in enumerate(history):
+    for index, message in enumerate(paced(history)):
         if defect := _turn_defect(message):
             raise MalformedHistoryError(f"messages[{index}] ({message.role}) {defect}")
     _check_tool_results(history)
@@ -202,24 +206,28 @@ def _turn_defect(message: Message) -> str | None:
 
 def _check_tool_results(history: History) -> None:
     """Refuse a tool call that its result does not follow, and a result without its call."""
-    waiting: list[str] = []
-    for index, message in enumerate(history):
+    waiting = Counter[str]()
+    open_calls = 0
+    for index, message in enumerate(paced(history)):
         if message.role == "tool":
-            if message.tool_call_id not in waiting:
+            if not waiting[message.tool_call_id]:
                 raise MalformedHistoryError(
                     f"messages[{index}] is the result of the tool call {message.tool_call_id!r}, "
                     "but the assistant message before it makes no such call, or the call has a "
                     "result already; send one result after each call"
                 )
-            waiting.remove(message.tool_call_id)
-        elif waiting:
+            waiting[message.tool_call_id] -= 1
+            open_calls -= 1
+        elif open_calls:
             break
         else:
-            waiting = [call.id for call in message.tool_calls]
-    if waiting and history[-1].role != "assistant":
+            waiting = Counter(call.id for call in message.tool_calls)
+            open_calls = len(message.tool_calls)
+    if open_calls and history[-1].role != "assistant":
+        named = ", ".join(map(repr, islice(+waiting, _NAMED_CALLS)))
         raise MalformedHistoryError(
-            f"the tool calls {', '.join(map(repr, waiting))} have no result; send one tool message "
-            "for each, directly after the assistant message"
+            f"the tool calls {named} have no result; send one tool message for each, directly "
+            "after the assistant message"
         )
 
 

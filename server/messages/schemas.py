@@ -8,7 +8,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
 )
 
 from qguide.qnet.decision.decide import Fallback
@@ -24,6 +23,7 @@ from qguide.qnet.openai_messages import (
     calls_of,
     plain_message,
 )
+from qguide.qnet.pace import rested
 from qguide.qnet.types import Message, Role
 
 # Tags of the schemas that one path accepts; they are not fields.
@@ -44,13 +44,8 @@ def _whole_number(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _paced(part: object, info: ValidationInfo) -> object:
-    """Let validation rest between the parts of a list; see `qguide.server.http.long_bodies`."""
-    return part if info.context is None else info.context.keep(part)
-
-
 T = TypeVar("T")
-ListOf = Annotated[list[Annotated[T, BeforeValidator(_paced)]], Field(fail_fast=True)]
+ListOf = Annotated[list[Annotated[T, BeforeValidator(rested)]], Field(fail_fast=True)]
 """A list of a body: validation stops at the first part that does not fit, and rests in between."""
 WHOLE: Final = BeforeValidator(_whole_number)
 """Must follow a field's limits; placed before, it would hide them in the OpenAPI document."""

@@ -47,7 +47,7 @@ class Shelf:
         """The result of work on so many bytes, which must not keep the event loop for long."""
         if size <= LONG_BYTES:
             return work()
-        return await self._bodies.work(calling_key() or "", lambda _: work())
+        return await self._bodies.work(calling_key() or "", work)
 
     async def get(self, names: Sequence[str]) -> list[Json | None]:
         """The objects of these names; None for one that is unknown or has expired.

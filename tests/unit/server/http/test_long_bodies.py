@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from qguide.qnet.pace import Pace
 from qguide.server.app import create_app
-from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, Pace, is_long
+from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, is_long
 from tests.unit.server.conftest import FAKES
 
 READING_S = 0.001
@@ -32,7 +33,7 @@ class Readers:
     async def read(self, caller: str, work: Callable[[], object] = lambda: None) -> None:
         """Wait for a turn, and take note of it."""
 
-        def noted(_: Pace) -> None:
+        def noted() -> None:
             self.order.append(caller)
             work()
 
