@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-ALL_VARIABLE: Final = "QGUIDE_ARCHITECTURES"
+TRIES_ALL: Final = os.environ.get("QGUIDE_ARCHITECTURES") == "all"
+"""In `make test-architectures`, which takes minutes."""
 _COMMON: Final = frozenset(
     {
         "deepseek_v3",
@@ -311,7 +312,7 @@ def sampled(names: Iterable[str]) -> list[str]:
     these, and an update of transformers or of the engine is tried on all.
     """
     every = sorted(names)
-    if os.environ.get(ALL_VARIABLE) == "all":
+    if TRIES_ALL:
         return every
     others = [name for name in every if name not in _COMMON]
     return sorted({*others[::_EVERY], *_COMMON.intersection(every)})

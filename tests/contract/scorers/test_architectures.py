@@ -21,6 +21,7 @@ from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import ScoreRequest
 from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import KINDS, Subject, build_subject, close_to
+from tests.support.architecture_lists import TRIES_ALL
 from tests.support.devices import needs_cuda
 from tests.support.tiny_models import ARCHITECTURES, renderer
 
@@ -31,6 +32,7 @@ EVERY = [
     pytest.param((kind, architecture, device), id=f"{kind}-{architecture}-{device}", marks=marks)
     for kind in KINDS
     for architecture in ARCHITECTURES
+    if architecture == "llama" or kind in ("qnet", "implicit-q") or TRIES_ALL
     for device, marks in (("cpu", ()), ("cuda", needs_cuda))
 ]
 

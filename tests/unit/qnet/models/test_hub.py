@@ -20,7 +20,6 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.checkpoint import load_policy, load_q_model
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.checkpoint import save_checkpoint
@@ -31,18 +30,18 @@ found = {}
 for name in sys.argv[2:]:
     try:
         load = load_q_model if name.endswith("qnet") else load_policy
-        served = load(Path(name)).name
+        loaded = load(Path(name))
     except CheckpointError as error:
         found[name] = {"refused": str(error)}
     else:
         folder = model_folder(name)
         files = sorted(file.name for file in folder.iterdir())
-        found[name] = {"served": served, "pinned": hub_name(folder), "files": files}
+        found[name] = {"served": loaded.name, "pinned": hub_name(folder), "files": files}
         if name.endswith("policy"):
             save_checkpoint(
                 Path(sys.argv[1]),
                 model=QNet.from_trunk(Path(name), head_width=16),
-                tokenizer=load_renderer(Path(name)).tokenizer,
+                tokenizer=loaded.renderer.tokenizer,
                 manifest=Manifest(
                     kind="qnet", name="t", read_at="last_token", trunk=hub_name(folder)
                 ),
@@ -85,7 +84,7 @@ def test_models_are_downloaded_by_name_and_pinned_to_a_commit(tmp_path: Path) ->
         names = ("tiny/policy", "tiny/policy@v2", f"tiny/policy@{other}", "tiny/qnet")
         found = run_with(hub, tmp_path / "home", *names, "tiny/pickled", "tiny/nothing")
         asked = len(hub.served)
-        offline = run_with(hub, tmp_path / "home", *names[:2], "tiny/unseen", offline=True)
+        offline = run_with(hub, tmp_path / "home", names[0], "tiny/unseen", offline=True)
         assert len(hub.served) == asked
 
     main = found["tiny/policy"]
@@ -100,7 +99,6 @@ def test_models_are_downloaded_by_name_and_pinned_to_a_commit(tmp_path: Path) ->
     assert "is no folder here, and the hub does not give it" in found["tiny/nothing"]["refused"]
 
     assert offline["tiny/policy"] == main
-    assert offline["tiny/policy@v2"] == found["tiny/policy@v2"]
     assert "HF_HUB_OFFLINE is not set" in offline["tiny/unseen"]["refused"]
 
     manifest = json.loads((tmp_path / "home/trained" / MANIFEST).read_text())
