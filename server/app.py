@@ -18,10 +18,10 @@ from qguide.server.chat.answers import ChatChunk
 from qguide.server.episodes.archive import EpisodeArchive
 from qguide.server.episodes.service import Episodes, build_recorder, build_store
 from qguide.server.episodes.state import EpisodeLimits
-from qguide.server.errors.table import STATUSES, install_error_handlers
-from qguide.server.errors.types import RATE_LIMIT_HEADERS
 from qguide.server.http.addresses import BaseUrls, SessionIds, TrustedHosts
 from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, declare_keys
+from qguide.server.http.error_table import STATUSES, install_error_handlers
+from qguide.server.http.errors import RATE_LIMIT_HEADERS
 from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.http.requests import BodyReader, CancelWhenGone, Drain, Observe

@@ -8,7 +8,6 @@ from qguide.qnet.dialects.messages_answers import message_of
 from qguide.qnet.dialects.messages_requests import THINKING, chat_turns, thoughts_field
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.server.allowlist.parameters import without_effect
 from qguide.server.anthropic.schemas import (
     AnthropicTool,
     Block,
@@ -18,6 +17,7 @@ from qguide.server.anthropic.schemas import (
     Turn,
 )
 from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
+from qguide.server.settings.allowed_parameters import without_effect
 
 CALLED_HERE: Final = {"stop": "stop_sequences", "response_format": "output_config.format"}
 """Anthropic's names of parameters that a chat completion calls otherwise."""

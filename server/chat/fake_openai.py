@@ -20,8 +20,13 @@ from qguide.qnet.decision.threshold import noted_proposals
 from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.openai_messages import text_of
-from qguide.server.chat.fake_judge import Verdict, read_question
-from qguide.server.chat.fake_replies import UnfitFormatError, json_reply, made_call
+from qguide.server.chat.fake_replies import (
+    UnfitFormatError,
+    Verdict,
+    json_reply,
+    made_call,
+    read_question,
+)
 from qguide.server.http.event_stream import DONE, event
 
 DEFAULT_REPLIES = (
@@ -64,7 +69,7 @@ class FakeUpstream:
     Proposals that the prompt says were judged poor count as choices already given.
 
     A judge's question (`qguide.qnet.judging`) is answered by the rule of
-    `qguide.server.chat.fake_judge`.
+    `qguide.server.chat.fake_replies`.
 
     Attributes:
         replies: the script.

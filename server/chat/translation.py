@@ -16,8 +16,6 @@ from qguide.qnet.errors import (
 from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.pace import paced
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
-from qguide.server.allowlist.content import check_tools
-from qguide.server.allowlist.parameters import chat_parameters
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
@@ -25,6 +23,8 @@ from qguide.server.messages.answers import ThresholdResult
 from qguide.server.messages.history import check_count, check_readable, check_size
 from qguide.server.messages.schemas import text_in
 from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.settings.allowed_content import check_tools
+from qguide.server.settings.allowed_parameters import chat_parameters
 from qguide.server.settings.settings import Settings
 
 _HARMLESS: Final = frozenset(

@@ -2,7 +2,7 @@
 
 Files are read once; after that only what was appended to them. Rows stay in the files: the index
 holds where they are, the Q of each step, and the beginning of the texts. Several processes may
-write to the folder (see `qguide.server.episodes.rotated_file`); lines that are no rows are skipped.
+write to the folder (see `qguide.server.episodes.recorder`); lines that are no rows are skipped.
 """
 
 import threading

@@ -2,13 +2,22 @@
 
 <folder>/trees-<time>-<id>.jsonl     the input of `qguide label`
 <folder>/offers-<time>-<id>.jsonl    the candidates of each step and their Q
+
+When a file is full, a new one is started; the oldest is removed once the new one holds rows. Each
+process writes its own files, so several processes can share a folder.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
+from pydantic import BaseModel
 
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.episodes.records import (
@@ -19,14 +28,112 @@ from qguide.server.episodes.records import (
     tree_row,
 )
 from qguide.server.episodes.redaction import RedactionError, Redactor
-from qguide.server.episodes.rotated_file import RotatedFile, Undo
 from qguide.server.episodes.state import Episode, Outcome
 from qguide.server.episodes.transcript import Transcript, read_transcript
 
-TREES = "trees"
-OFFERS = "offers"
+Undo = Callable[[], bool]
+"""Removes rows again, as long as nothing was written after them; False if that failed."""
 
 _log = structlog.get_logger(__name__)
+TREES = "trees"
+OFFERS = "offers"
+_log = structlog.get_logger(__name__)
+
+
+class RotatedFile:
+    """The latest `max_files` files of a kind, each of at most `max_bytes`.
+
+    Only their owner may read them, because they hold users' texts.
+    """
+
+    def __init__(self, folder: Path, kind: str, *, max_bytes: int, max_files: int) -> None:
+        self._folder = folder
+        self._kind = kind
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._path: Path | None = None
+        self._may_rotate = False
+
+    def append(self, rows: Sequence[BaseModel]) -> Undo:
+        """Write all rows to one file on the disk, or none of them.
+
+        Rows that exceed `max_bytes` together get a file of their own.
+
+        Raises:
+            OSError: they cannot be written; the files are unchanged.
+        """
+        lines = b"".join(row.model_dump_json().encode() + b"\n" for row in rows)
+        path = self._path if self._path and self._has_room(self._path, len(lines)) else self._new()
+        size = path.stat().st_size if path.exists() else 0
+        undo = partial(_cut, path, size)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with open(descriptor, "ab") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(descriptor)  # "recorded" must survive a power failure
+            if not size:
+                _sync_folder(self._folder)
+        except OSError:
+            # Continue with the same file after an outage: a new file per failure would count
+            # towards `max_files` and displace recorded ones. But nothing may follow a partial line.
+            if not undo():
+                self._path = None
+            raise
+        self._path = path
+        return undo
+
+    def remove_oldest(self) -> None:
+        """Delete all but the latest `max_files` files; call it once all related rows are written.
+
+        Empty files are not counted: no recorded episode should be deleted in favour of one, and
+        another process may be about to write into it.
+        """
+        if not self._may_rotate:
+            return
+        try:
+            files = [path for path in self._files() if path.stat().st_size and path != self._path]
+            for old in files[: max(0, len(files) + 1 - self._max_files)]:
+                old.unlink(missing_ok=True)
+                _log.warning("episode_file_removed", file=old.name, max_files=self._max_files)
+        except OSError as error:  # the rows are recorded; the next rotation tries again
+            _log.error("episode_file_not_removed", reason=error.strerror)
+        else:
+            self._may_rotate = False
+
+    def _files(self) -> list[Path]:
+        """All files of this kind, oldest first."""
+        return sorted(self._folder.glob(f"{self._kind}-*.jsonl"))
+
+    def _has_room(self, path: Path, size: int) -> bool:
+        """True if the file still exists and the rows fit; a deleted file is not created again."""
+        return path.exists() and path.stat().st_size + size <= self._max_bytes
+
+    def _new(self) -> Path:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
+        self._may_rotate = True
+        return self._folder / f"{self._kind}-{now}-{uuid.uuid4().hex[:8]}.jsonl"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder, so that the name of a new file survives a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cut(path: Path, size: int) -> bool:
+    """Truncate a file to an earlier size, or delete a new one; False if that failed."""
+    with suppress(OSError):
+        if size:
+            os.truncate(path, size)
+        else:
+            path.unlink(missing_ok=True)
+        return True
+    return False
 
 
 class EpisodeRecorder:

@@ -9,7 +9,6 @@ from typing import Any, Final
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.shapes import Json, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.server.allowlist.parameters import without_effect
 from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
 from qguide.server.gemini.contents import chat_turns, signature_of
 from qguide.server.gemini.schemas import (
@@ -20,6 +19,7 @@ from qguide.server.gemini.schemas import (
     GenerationConfig,
 )
 from qguide.server.http.event_stream import event
+from qguide.server.settings.allowed_parameters import without_effect
 
 CALLED_HERE: Final = {
     "stop": "generationConfig.stopSequences",

@@ -1,6 +1,6 @@
 """Requests that go on to an upstream of the same dialect as they came, and their answers.
 
-Of the fields only those of the allow-list (`qguide.server.allowlist`) go on.
+Of the fields only those of the allow-list (`qguide.server.settings.allowed_parameters`) go on.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from qguide.qnet.native import DialectName, NativeRequest
-from qguide.server.allowlist.parameters import native_fields
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.settings.allowed_parameters import native_fields
 from qguide.server.settings.settings import Settings
 
 _OWN: Final = {"qguide", "stream", "stream_options"}

@@ -15,8 +15,8 @@ from qguide.qnet.features.domain import Domain
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, Sampling
 from qguide.server.episodes.state import Episode
-from qguide.server.errors.types import BelowThresholdError
 from qguide.server.guidance.readable_view import ReadableView
+from qguide.server.http.errors import BelowThresholdError
 from qguide.server.messages.schemas import StepOptions
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.served import ServedQModel

@@ -23,8 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.policies.upstream_context import HEADER
 from qguide.server.episodes.service import OUTCOME_HEADER
-from qguide.server.errors.table import known_error_response
-from qguide.server.errors.types import UntrustedHostError
+from qguide.server.http.error_table import known_error_response
+from qguide.server.http.errors import UntrustedHostError
 from qguide.server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
 from qguide.server.settings.settings import Settings
 

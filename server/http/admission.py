@@ -29,8 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.tenant import Tenant, working_for
-from qguide.server.errors.table import known_error_response
-from qguide.server.errors.types import (
+from qguide.server.http.error_table import known_error_response
+from qguide.server.http.errors import (
     ForbiddenError,
     OverLimitError,
     UnauthorizedError,

@@ -20,8 +20,8 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
 from qguide.qnet.pace import paced, rested
-from qguide.server.errors.types import MalformedBodyError
 from qguide.server.http.admission import Caller
+from qguide.server.http.errors import MalformedBodyError
 from qguide.server.http.long_bodies import LongBodies, has_more_values, is_long
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import QGuideError
-from qguide.server.errors.table import known_error_response, unknown_error_response
+from qguide.server.http.error_table import known_error_response, unknown_error_response
 
 _FIRST_SIGN_S: Final = 1.0
 """Time for an error to have its own status; clients that wait longer for a first byte give up."""

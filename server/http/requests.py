@@ -16,9 +16,9 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.errors import OverloadedError, QGuideError
-from qguide.server.errors.dialects import REQUEST_ID_HEADER, speaks_anthropic
-from qguide.server.errors.table import error_event, known_error_response, unknown_error_response
-from qguide.server.errors.types import BodyTimeoutError, BodyTooLargeError, DrainingError
+from qguide.server.http.error_dialects import REQUEST_ID_HEADER, speaks_anthropic
+from qguide.server.http.error_table import error_event, known_error_response, unknown_error_response
+from qguide.server.http.errors import BodyTimeoutError, BodyTooLargeError, DrainingError
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import Account, open_account
 

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 from cachetools import TTLCache
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.errors.types import BodyTooLargeError
+from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
 from qguide.server.observability.request_context import calling_key, scoped_episode_id
 from qguide.server.redis.client import NAMESPACE, RedisLink

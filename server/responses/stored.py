@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from pydantic import TypeAdapter
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.errors.types import (
+from qguide.server.http.errors import (
     PreviousResponseError,
     UnknownResponseError,
 )

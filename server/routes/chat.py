@@ -14,10 +14,10 @@ from qguide.server.chat.schemas import (
     options_of,
 )
 from qguide.server.chat.translation import completion_of, read_request
-from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.routes.dependencies import StepperDep
 

@@ -8,18 +8,19 @@ from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, options_of
-from qguide.server.chat.translation import completion_of, read_request
-from qguide.server.completions.schemas import CompletionRequest, TextCompletion
-from qguide.server.completions.translation import (
+from qguide.server.chat.text_completions import (
+    CompletionRequest,
+    TextCompletion,
     TextWriter,
     text_completion_of,
     to_chat_request,
     with_best_of,
 )
-from qguide.server.errors.table import STATUSES
+from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute
+from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.routes.dependencies import StepperDep
 

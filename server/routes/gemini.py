@@ -10,7 +10,6 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.translation import completion_of, read_request
-from qguide.server.errors.table import STATUSES
 from qguide.server.gemini.answers import (
     CountedContent,
     GeminiModel,
@@ -34,6 +33,7 @@ from qguide.server.gemini.translation import (
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.chat.schemas import OpenAIErrorBody
-from qguide.server.errors.table import STATUSES
+from qguide.server.http.error_table import STATUSES
 from qguide.server.q_models.aliases import DEFAULT
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.judge import JudgeQModel

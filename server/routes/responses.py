@@ -15,11 +15,11 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.token_count import count_tokens, prompt_history
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
-from qguide.server.errors.table import STATUSES
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.native import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.messages.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy

@@ -16,7 +16,7 @@ from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.upstream_settings import UpstreamName
 from qguide.qnet.records import MAX_REWARD
 from qguide.qnet.types import TaskMarker
-from qguide.server.allowlist.content import Reach
+from qguide.server.settings.allowed_content import Reach
 from qguide.server.settings.learning import LearningSettings
 from qguide.server.settings.outcome_rules import OutcomeRule
 from qguide.server.settings.remote_models import Classifier, Upstream, VllmTrunk

@@ -15,7 +15,7 @@ import httpx
 import structlog
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.allowlist.content import ANY_HOST
+from qguide.server.settings.allowed_content import ANY_HOST
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import VLLM, Settings
 from qguide.server.upstreams.managed_process import ManagedProcess, child_environment

@@ -23,7 +23,7 @@ from qguide_client import errors
 
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.errors.table import HTTP_CODES, TABLE
+from qguide.server.http.error_table import HTTP_CODES, TABLE
 from qguide.server.http.keys import create_key
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings

@@ -7,8 +7,8 @@ from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.episodes.store import MemoryEpisodeStore
-from qguide.server.errors.types import OverLimitError
 from qguide.server.http.admission import Caller, Limiter
+from qguide.server.http.errors import OverLimitError
 from qguide.server.observability.request_context import Account
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink

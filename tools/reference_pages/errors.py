@@ -5,8 +5,8 @@ from typing import Final
 
 from qguide_client import errors as client
 
-from qguide.server.errors.dialects import OPENAI_CODES
-from qguide.server.errors.table import HTTP_CODES, TABLE
+from qguide.server.http.error_dialects import OPENAI_CODES
+from qguide.server.http.error_table import HTTP_CODES, TABLE
 from tools.reference_pages.markdown import code, page, table
 
 _INTRODUCTION: Final = (

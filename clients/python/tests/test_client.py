@@ -181,7 +181,7 @@ def test_a_chat_completions_guidance_is_read_whole(url: str) -> None:
 
 
 def test_every_status_that_the_server_refuses_with_has_a_class() -> None:
-    from qguide.server.errors.table import HTTP_CODES, TABLE
+    from qguide.server.http.error_table import HTTP_CODES, TABLE
 
     refusals = {(500, "internal_error"), (422, "malformed_body"), *TABLE.values()}
     refusals |= set(HTTP_CODES.items())

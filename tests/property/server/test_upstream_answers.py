@@ -19,9 +19,8 @@ from qguide.server.anthropic.schemas import MessagesRequest
 from qguide.server.anthropic.translation import answer_of, read_message
 from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
 from qguide.server.chat.schemas import GuidanceOptions
+from qguide.server.chat.text_completions import TextCompletion, TextWriter, text_completion_of
 from qguide.server.chat.translation import completion_of
-from qguide.server.completions.schemas import TextCompletion
-from qguide.server.completions.translation import TextWriter, text_completion_of
 from qguide.server.guidance.native import native_answer
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.responses.answers import ResponseEvent, ResponseObject

@@ -8,7 +8,7 @@ from qguide.qnet.judging.answers import read_score
 from qguide.qnet.judging.prompt import JudgePrompt
 from qguide.qnet.openai_messages import plain_message
 from qguide.qnet.types import Candidate, Message
-from qguide.server.chat.fake_judge import proposal_value, read_question
+from qguide.server.chat.fake_replies import proposal_value, read_question
 
 TURNS = [
     ("system", "You take things."),

@@ -19,10 +19,9 @@ from pydantic import BaseModel
 
 from qguide.qnet.errors import EpisodeClosedError
 from qguide.qnet.types import Message
-from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.recorder import EpisodeRecorder, RotatedFile
 from qguide.server.episodes.redaction import NoRedaction, Redactor
 from qguide.server.episodes.redis_store import RedisEpisodeStore
-from qguide.server.episodes.rotated_file import RotatedFile
 from qguide.server.episodes.service import Closed, Episodes
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.store import MemoryEpisodeStore

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.server.errors.types import OverLimitError
 from qguide.server.http.admission import Caller, Limiter
+from qguide.server.http.errors import OverLimitError
 from qguide.server.http.keys import create_key
 from qguide.server.observability.request_context import Account
 from tests.unit.server.conftest import FAKES, Serve

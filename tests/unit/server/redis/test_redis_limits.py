@@ -2,8 +2,8 @@
 
 import pytest
 
-from qguide.server.errors.types import OverLimitError
 from qguide.server.http.admission import Limiter
+from qguide.server.http.errors import OverLimitError
 from qguide.server.observability.request_context import Account
 from qguide.server.redis.client import RedisLink
 from tests.support.redis_users import ADA, admitted

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.errors.types import BodyTooLargeError
+from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.keys import create_key
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.responses.shelf import Shelf

@@ -23,7 +23,7 @@ from qguide.qnet.errors import (
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.server.errors.table import TABLE
+from qguide.server.http.error_table import TABLE
 from qguide.server.q_models.build import Models, build_runtime
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.server.allowlist.content import Reach, check_tools
+from qguide.server.settings.allowed_content import Reach, check_tools
 
 DATA = "data:image/png;base64,AA=="
 HOSTS = Reach(frozenset({"images.example.org"}))

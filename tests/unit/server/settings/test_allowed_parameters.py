@@ -8,7 +8,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from qguide.qnet.errors import UnsupportedParameterError
-from qguide.server.allowlist.parameters import chat_parameters, native_fields, without_effect
+from qguide.server.settings.allowed_parameters import chat_parameters, native_fields, without_effect
 
 REFUSED_OF_CHATS = {
     "moderation",  # answers change by rules of the operator's account

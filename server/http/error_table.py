@@ -40,7 +40,7 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
     UpstreamUnknownModelError,
 )
-from qguide.server.errors.dialects import (
+from qguide.server.http.error_dialects import (
     NO_WORDS,
     OVERLOADED,
     UpstreamWords,
@@ -51,7 +51,7 @@ from qguide.server.errors.dialects import (
     speaks_gemini,
     speaks_openai,
 )
-from qguide.server.errors.types import (
+from qguide.server.http.errors import (
     BelowThresholdError,
     BodyTimeoutError,
     BodyTooLargeError,

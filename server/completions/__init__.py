@@ -1,1 +1,0 @@
-"""OpenAI's Completions dialect, the one before chats."""

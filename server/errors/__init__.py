@@ -1,1 +1,0 @@
-"""Error classes of the server, their HTTP statuses and their response bodies."""
