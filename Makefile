@@ -66,8 +66,10 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
+		QGUIDE_CLIENTS_AIDER=$(abspath $(CLIENTS_VENV))/aider/bin/aider \
+		QGUIDE_CLIENTS_MINI=$(abspath $(CLIENTS_VENV))/mini/bin/mini QGUIDE_CLIENTS_RESULTS=results/clients.json \
 		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
-		tests/e2e/test_messages_clients.py tests/e2e/test_gemini_clients.py
+		tests/e2e/test_messages_clients.py tests/e2e/test_gemini_clients.py tests/e2e/test_coding_agents.py
 
 test-open-responses: setup $(VENV)/.installed-dev ## Open Responses' compliance suite, from the checkout OPEN_RESPONSES; with bun
 	@test -n "$(OPEN_RESPONSES)" || { echo "OPEN_RESPONSES is empty; name a checkout of Open Responses" \
@@ -214,10 +216,13 @@ $(LITELLM_VENV)/.installed:
 	@touch $@
 
 # Clients of others: Python ones in an environment of their own, Node's in a folder of it.
-$(CLIENTS_VENV)/.installed: tests/clients/package.json tests/clients/package-lock.json tests/clients/requirements.txt
+$(CLIENTS_VENV)/.installed: tests/clients/package.json tests/clients/package-lock.json $(wildcard tests/clients/*.txt)
 	$(PYTHON) -m venv $(CLIENTS_VENV)
 	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement tests/clients/requirements.txt
+	for agent in aider mini; do $(PYTHON) -m venv $(CLIENTS_VENV)/$$agent && \
+		$(CLIENTS_VENV)/$$agent/bin/python -m pip install --quiet --disable-pip-version-check \
+		--requirement tests/clients/$$agent.txt || exit 1; done
 	mkdir -p $(CLIENTS_VENV)/node
 	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS_VENV)/node
 	npm --prefix $(CLIENTS_VENV)/node ci --ignore-scripts --no-audit --no-fund

@@ -5,6 +5,7 @@ from tests.support.foreign_clients import (
     BEST,
     NODE,
     PYTHON,
+    client,
     lines_of,
     needs_node,
     needs_python,
@@ -64,12 +65,24 @@ SAID = [["look", {"place": "desk"}], BEST, [404, "NOT_FOUND"]]
 
 
 @needs_python
+@client(
+    "Google Gen AI SDK (Python)",
+    "google-genai",
+    "Gemini",
+    "calls a tool, sends its result, streams, reads an error",
+)
 def test_googles_python_sdk_sends_a_result_and_reads_a_stream_with_signs_of_life() -> None:
     with serving(FakeUpstream(delay_s=0.3), heartbeat_s=0.05) as url:
         assert lines_of(PYTHON, "-c", PYTHON_SDK, url) == [SAID]
 
 
 @needs_node
+@client(
+    "Google Gen AI SDK (Node)",
+    "@google/genai",
+    "Gemini",
+    "calls a tool, sends its result, streams, reads an error",
+)
 def test_googles_node_sdk_sends_a_result_and_reads_a_stream_with_signs_of_life() -> None:
     with serving(FakeUpstream(delay_s=0.3), heartbeat_s=0.05) as url:
         assert lines_of("node", "--input-type=module", "-e", NODE_SDK, url, cwd=NODE) == [SAID]

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from tests.support.foreign_clients import BEST, NODE, lines_of, needs_node, serving
+from tests.support.foreign_clients import BEST, NODE, client, lines_of, needs_node, serving
 
 SDK = """
 import Anthropic from "@anthropic-ai/sdk";
@@ -34,6 +34,12 @@ console.log(JSON.stringify([called, answered, refused]));
 
 
 @needs_node
+@client(
+    "Anthropic SDK (Node)",
+    "@anthropic-ai/sdk",
+    "Messages",
+    "streams a call, sends its result, reads an error",
+)
 def test_anthropics_node_sdk_streams_a_call_and_sends_its_result() -> None:
     with serving(FakeUpstream()) as url:
         [said] = lines_of("node", "--input-type=module", "-e", SDK, url, cwd=NODE)
@@ -45,6 +51,12 @@ def test_anthropics_node_sdk_streams_a_call_and_sends_its_result() -> None:
 
 
 @needs_node
+@client(
+    "Claude Code",
+    "@anthropic-ai/claude-code",
+    "Messages",
+    "a turn that reads a file, as an episode",
+)
 def test_claude_code_reads_a_file_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
     home, workplace = tmp_path / "home", tmp_path / "workplace"
     home.mkdir()

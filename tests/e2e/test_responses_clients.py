@@ -17,6 +17,7 @@ from tests.support.foreign_clients import (
     BEST,
     NODE,
     PYTHON,
+    client,
     lines_of,
     needs_node,
     needs_python,
@@ -62,6 +63,7 @@ asyncio.run(main())
 
 
 @needs_python
+@client("OpenAI Agents SDK", "openai-agents", "Responses", "a loop with a tool, whole and streamed")
 def test_the_openai_agents_sdk_runs_a_loop_with_a_tool(url: str) -> None:
     done, streamed = lines_of(PYTHON, "-c", AGENTS_SDK, url)
     assert done == [BEST, ["tool_call_item", "tool_call_output_item", "message_output_item"], 2]
@@ -96,6 +98,12 @@ asyncio.run(main())
 
 
 @needs_python
+@client(
+    "Microsoft Agent Framework",
+    "agent-framework-openai",
+    "Responses",
+    "a loop with a tool, whole and streamed",
+)
 def test_the_agent_framework_runs_a_loop_with_a_tool(url: str) -> None:
     done, streamed = lines_of(PYTHON, "-c", AGENT_FRAMEWORK, url)
     assert done == [BEST, ["assistant", "tool", "assistant"]]
@@ -129,6 +137,7 @@ console.log(JSON.stringify([call.name, call.arguments, text, final.output_text, 
 
 
 @needs_node
+@client("OpenAI SDK (Node)", "openai", "Responses", "calls a tool, sends its result, streams")
 def test_openais_node_sdk_calls_a_tool_and_streams(url: str) -> None:
     [said] = lines_of("node", "--input-type=module", "-e", OPENAI_NODE, url, cwd=NODE)
     assert said == ["look", '{"place": "desk"}', BEST, BEST, "completed"]
@@ -166,6 +175,12 @@ for (const providerOptions of [{}, { openai: { store: false } }]) {
 
 
 @needs_node
+@client(
+    "AI SDK",
+    "@ai-sdk/openai",
+    "Responses",
+    "a loop with a tool, stored and not, whole and streamed",
+)
 def test_the_ai_sdk_runs_a_loop_with_a_tool(url: str) -> None:
     said = lines_of("node", "--input-type=module", "-e", AI_SDK, url, cwd=NODE)
     assert said == [[BEST, 2, [["look", {"place": "desk"}]]], [BEST, 2]] * 2
@@ -203,6 +218,7 @@ def end(url: str) -> dict[str, Any]:
 
 
 @needs_node
+@client("Codex", "@openai/codex", "Responses", "a turn that runs a command, as an episode")
 def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
     fake = FakeUpstream(calls=[("exec_command", {"cmd": f"echo mug {k}"}) for k in range(3)])
     with serving(fake) as url:
@@ -241,6 +257,9 @@ print(result.observation, "{won}" if environment.won else "")
 
 
 @needs_node
+@client(
+    "Codex", "@openai/codex", "Responses", "a game of ALFWorld by commands, recorded as an episode"
+)
 def test_codex_plays_a_game_of_alfworld_by_commands(tmp_path: Path) -> None:
     upstream = AlfWorldUpstream("exec_command", "cmd", before="./act ", errs=False)
     workplace, records = tmp_path / "workplace", tmp_path / "records"

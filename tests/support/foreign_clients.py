@@ -2,7 +2,9 @@
 
 They want other versions of what our environment has, or are programs of Node; `make test-clients`
 installs them apart. QGUIDE_CLIENTS_PYTHON names a Python with tests/clients/requirements.txt, and
-QGUIDE_CLIENTS_NODE a folder with the packages of tests/clients/package.json.
+QGUIDE_CLIENTS_NODE a folder with the packages of tests/clients/package.json. aider and
+mini-swe-agent pin packages that the others want otherwise: QGUIDE_CLIENTS_AIDER and
+QGUIDE_CLIENTS_MINI name their programs.
 """
 
 import json
@@ -23,11 +25,26 @@ from tests.support.serving import serving_app
 
 PYTHON = os.environ.get("QGUIDE_CLIENTS_PYTHON", "")
 NODE = os.environ.get("QGUIDE_CLIENTS_NODE", "")
+AIDER = os.environ.get("QGUIDE_CLIENTS_AIDER", "")
+MINI = os.environ.get("QGUIDE_CLIENTS_MINI", "")
 STEP_S = 300
 BEST = DEFAULT_REPLIES[2]
 
 needs_python = pytest.mark.skipif(not PYTHON, reason="QGUIDE_CLIENTS_PYTHON names no Python")
 needs_node = pytest.mark.skipif(not NODE, reason="QGUIDE_CLIENTS_NODE names no folder")
+needs_aider = pytest.mark.skipif(not AIDER, reason="QGUIDE_CLIENTS_AIDER names no program")
+needs_mini = pytest.mark.skipif(not MINI, reason="QGUIDE_CLIENTS_MINI names no program")
+
+
+def client(name: str, package: str, api: str, does: str) -> pytest.MarkDecorator:
+    """Mark a test as a row of the table of clients (`results/clients.json`).
+
+    Args:
+        package: whose pinned version is told.
+        api: that it speaks.
+        does: what the test has it do.
+    """
+    return pytest.mark.client(client=name, package=package, api=api, does=does)
 
 
 @contextmanager
@@ -46,6 +63,11 @@ def lines_of(
     *command: str, cwd: str | None = None, env: Mapping[str, str] | None = None
 ) -> list[Any]:
     """The lines that a program prints, each of them JSON."""
+    return [json.loads(line) for line in output_of(*command, cwd=cwd, env=env).splitlines()]
+
+
+def output_of(*command: str, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+    """What a program prints."""
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -57,4 +79,4 @@ def lines_of(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done.stdout

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.reference_pages.api import api_document, api_page
+from tools.reference_pages.clients import clients_page
 from tools.reference_pages.errors import errors_page
 from tools.reference_pages.jobs import job_pages, jobs_page
 from tools.reference_pages.metrics import metrics_page
@@ -32,5 +33,6 @@ def build_files() -> dict[str, str]:
         f"{REFERENCE}/templates.md": templates_page(),
         f"{REFERENCE}/openapi.md": api_page(document),
         f"{REFERENCE}/openapi.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
+        "docs/connect/clients.md": clients_page(),
         "README.md": with_summary(readme, results),
     }
