@@ -47,6 +47,8 @@ class Dialect:
         takes_n: False if a request draws one candidate.
         as_stream: fields of a request whose answer is to be a stream.
         max_tokens_name: the parameter of chat completions for the longest completion.
+        counting: path of the route that counts a prompt's tokens, and what its requests may
+            have of a request's fields; None if the dialect has no such route.
     """
 
     name: DialectName
@@ -59,6 +61,7 @@ class Dialect:
     takes_n: bool = False
     as_stream: Mapping[str, Any] = field(default_factory=lambda: {"stream": True})
     max_tokens_name: MaxTokensName = "max_tokens"
+    counting: tuple[str, frozenset[str]] | None = None
 
     def request_body(
         self, model: str, history: History, *, n: int, sampling: Sampling
@@ -128,6 +131,10 @@ MESSAGES: Final = Dialect(
     messages_requests.request_of,
     messages_answers.completion_of,
     headers=_anthropic,
+    counting=(
+        "messages/count_tokens",
+        frozenset(("messages", "model", "system", "tools", "tool_choice", "thinking")),
+    ),
 )
 RESPONSES: Final = Dialect(
     "responses",
@@ -136,6 +143,15 @@ RESPONSES: Final = Dialect(
     responses_answers.assembled_response,
     responses_requests.request_of,
     responses_answers.completion_of,
+    counting=(
+        "responses/input_tokens",
+        frozenset(
+            (
+                *("input", "instructions", "model", "parallel_tool_calls", "reasoning", "text"),
+                *("tool_choice", "tools", "truncation"),
+            )
+        ),
+    ),
 )
 
 

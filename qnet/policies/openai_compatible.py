@@ -25,7 +25,7 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
 )
 from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
-from qguide.qnet.policies.answers import Completion, Refusal
+from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.dialect import CHAT, Dialect
 from qguide.qnet.policies.failures import (
@@ -52,6 +52,7 @@ from qguide.qnet.support.concurrency import all_of, one_group
 from qguide.qnet.types import Candidate, History, Sampling
 
 _FIRST_WAIT_S = 0.1
+_NO_ROUTE = (404, 405, 501)
 _STREAMED = 4
 """Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""
 _LARGE_CHARACTERS = 65_536
@@ -174,6 +175,29 @@ class OpenAICompatiblePolicy:
             raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
         with one_group():
             return await self._sample(history, n, sampling)
+
+    async def count_prompt(self, history: History, sampling: Sampling) -> int | None:
+        """Number of a prompt's tokens as the upstream counts; None if it has no route for that.
+
+        Raises:
+            UpstreamRefusedError: the upstream says that the request is wrong.
+            UpstreamError: it failed, was silent, is unreachable or busy.
+        """
+        if self._dialect.counting is None:
+            return None
+        path, fields = self._dialect.counting
+        body = self._dialect.request_body(self.model, history, n=1, sampling=sampling)
+        headers = self._dialect.request_headers(history, sampling)
+        asked = {name: value for name, value in body.items() if name in fields}
+        response = await self._post(asked, headers, path)
+        if response.status_code in _NO_ROUTE:
+            return None
+        if response.status_code != 200:
+            raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
+        counted = (object_in(response.content)[0] or {}).get("input_tokens")
+        if not isinstance(counted, int) or counted < 0:
+            raise UpstreamError(f"upstream {self.name} did not answer with a number of tokens")
+        return counted
 
     async def _sample(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if sampling.first_greedy and n > 1 and sampling.temperature != 0:
@@ -336,7 +360,10 @@ class OpenAICompatiblePolicy:
                 retry_after_s=error.wait_s,
             ) from error
 
-    async def _post(self, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
+    async def _post(
+        self, body: dict[str, Any], headers: dict[str, str], path: str = ""
+    ) -> httpx.Response:
+        """Send a request, to the dialect's path or another one of it."""
         limits = self._limits
         try:
             content = await self._written(body)
@@ -347,7 +374,7 @@ class OpenAICompatiblePolicy:
         headers = {**headers, **session_headers(), **trace_headers()}
         try:
             async with self._http.stream(
-                "POST", self._dialect.path, content=content, headers=headers
+                "POST", path or self._dialect.path, content=content, headers=headers
             ) as response:
                 most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
                 answer = await read_bounded(response, max_bytes=most, events=is_stream(response))

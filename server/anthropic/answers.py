@@ -182,9 +182,9 @@ class MessageEvent(
 
 
 class TokenSource(BaseModel):
-    """The model whose tokenizer counted."""
+    """The model, or the upstream of the policy, that counted."""
 
-    counted_by: Literal["policy", "q_model"]
+    counted_by: Literal["policy", "upstream", "q_model"]
     name: str
     exact: bool = Field(description="true if it is the policy that draws the candidates")
 

@@ -1,39 +1,61 @@
-"""Number of tokens of a prompt, by a tokenizer that this server has."""
+"""Number of tokens of a prompt, by a tokenizer that this server or an upstream has."""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import CountsTokens, History, Message
 from qguide.server.anthropic.answers import CountedTokens, TokenSource
-from qguide.server.chat.schemas import chat_request_of
-from qguide.server.chat.translation import to_chat_history
+from qguide.server.chat.schemas import GuidanceOptions, chat_request_of
+from qguide.server.chat.translation import read_request, to_chat_history
 from qguide.server.guidance.readable_view import readable_view
+from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.settings import Settings
 
 
-async def count_tokens(
-    history: History, q_model: str | None, policy: ServedPolicy, models: Models, *, tools: bool
-) -> CountedTokens:
-    """Count by the tokenizer of the policy, or of the Q model if the policy is an upstream.
+@dataclass(frozen=True, slots=True)
+class CountedPrompt:
+    """A prompt to count.
 
-    An upstream's own tokenizer is not known here. The Q model's count says how much of the Q
-    model's context the prompt takes, and estimates what it takes of the upstream's, images aside.
-    `exact` is false then, and with tools, whose place in the prompt only the upstream knows.
+    Attributes:
+        history: tools are in it as their JSON, because chat templates write them so.
+        has_tools: there are some.
+        step: the request that an upstream would get; None if the policy is none.
+    """
+
+    history: History
+    has_tools: bool
+    step: GuidedStepRequest | None
+
+
+async def count_tokens(
+    prompt: CountedPrompt, q_model: str | None, policy: ServedPolicy, models: Models
+) -> CountedTokens:
+    """Count by the tokenizer of the policy, by its upstream, or else by that of the Q model.
+
+    The Q model's count says how much of the Q model's context the prompt takes, and estimates what
+    it takes of the upstream's, images aside. `exact` is false then, and with tools for a policy in
+    this process.
 
     Args:
-        history: the prompt, see `prompt_history`.
         q_model: the caller's; None is the default.
-        tools: the prompt has tools.
     """
-    if isinstance(policy.model, CountsTokens):
-        tokens = await policy.model.count_tokens(history)
-        source = TokenSource(counted_by="policy", name=policy.name, exact=not tools)
+    upstream = policy.model
+    if isinstance(upstream, CountsTokens):
+        tokens = await upstream.count_tokens(prompt.history)
+        source = TokenSource(counted_by="policy", name=policy.name, exact=not prompt.has_tools)
         return CountedTokens(input_tokens=tokens, qguide=source)
-    q_model, counted = await models.q_models.count_tokens(q_model, history)
+    if prompt.step and isinstance(upstream, OpenAICompatiblePolicy):
+        told = await upstream.count_prompt(prompt.step.history, prompt.step.sampling)
+        if told is not None:
+            source = TokenSource(counted_by="upstream", name=policy.name, exact=True)
+            return CountedTokens(input_tokens=told, qguide=source)
+    q_model, counted = await models.q_models.count_tokens(q_model, prompt.history)
     if counted is None:
         raise InvalidRequestError(
             f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in "
@@ -44,23 +66,33 @@ async def count_tokens(
     return CountedTokens(input_tokens=counted, qguide=source)
 
 
-def prompt_history(prompt: Callable[[], Json], policy: ServedPolicy, settings: Settings) -> History:
-    """The prompt as a history; tools as their JSON, because chat templates write them so.
+def read_prompt(
+    prompt: Callable[[], Json],
+    policy: ServedPolicy,
+    settings: Settings,
+    as_it_came: Callable[[GuidedStepRequest], GuidedStepRequest] = lambda step: step,
+) -> CountedPrompt:
+    """Read a prompt.
 
     Args:
         prompt: translates it to the fields of a chat completion's body.
+        as_it_came: adds the caller's own request, for an upstream of its dialect.
     """
     fields = {name: value for name, value in prompt().items() if value is not None}
     chat = chat_request_of(fields)
     history, flaw = to_chat_history(
         chat.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
     )
+    step = None
+    if policy.upstream_model is not None:
+        step = as_it_came(read_request(chat, GuidanceOptions(), policy, settings))
     if flaw:
         view = readable_view(history) if policy.upstream_model else None
         if view is None:
             raise flaw
         history = view.history
     tools: list[Json] = fields.get("tools", [])
-    if not tools:
-        return history
-    return (Message("system", "\n".join(json.dumps(tool) for tool in tools)), *history)
+    if tools:
+        described = "\n".join(json.dumps(tool) for tool in tools)
+        history = (Message("system", described), *history)
+    return CountedPrompt(history, bool(tools), step)

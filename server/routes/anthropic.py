@@ -15,8 +15,13 @@ from qguide.server.anthropic.answers import (
     MessageEvent,
     MessageWriter,
 )
-from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest
-from qguide.server.anthropic.token_count import count_tokens, prompt_history
+from qguide.server.anthropic.schemas import (
+    AnthropicErrorBody,
+    CountTokensRequest,
+    MessagesRequest,
+    Prompt,
+)
+from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.anthropic.translation import (
     CALLED_HERE,
     Asked,
@@ -61,9 +66,7 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     """Draw M candidates and return the one with the highest Q as an ordinary message."""
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
-    asked_for = map(str.strip, request.headers.get("anthropic-beta", "").split(","))
-    betas = tuple(filter(_BETA.fullmatch, asked_for))[:_MOST_BETAS]
-    read = partial(_read, body, options, policy, stepper.settings, betas)
+    read = partial(_read, body, options, policy, stepper.settings, _betas(request))
     step, asked = await translate_body(request, read)
     complete = partial(_complete, step, asked, options, stepper)
     if not body.stream:
@@ -78,9 +81,10 @@ async def count_message_tokens(
 ) -> CountedTokens:
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(body.model)
-    read = partial(prompt_history, partial(chat_prompt, body), policy, settings)
-    history = await translate_body(request, read)
-    return await count_tokens(history, body.qguide.q_model, policy, models, tools=bool(body.tools))
+    native = partial(_as_it_came, body=body, settings=settings, betas=_betas(request))
+    read = partial(read_prompt, partial(chat_prompt, body), policy, settings, native)
+    prompt = await translate_body(request, read)
+    return await count_tokens(prompt, body.qguide.q_model, policy, models)
 
 
 def _read(
@@ -93,12 +97,26 @@ def _read(
     """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
+    step = _as_it_came(step, body, settings, betas)
+    if step.sampling.native is not None:
+        asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
+    return step, asked
+
+
+def _as_it_came(
+    step: GuidedStepRequest, body: Prompt, settings: Settings, betas: tuple[str, ...]
+) -> GuidedStepRequest:
+    """The step with the caller's own request, for an upstream of this dialect."""
     step = as_it_came(step, body, "messages", settings, without=frozenset({"seed"}))
     if native := step.sampling.native:
         native = replace(native, betas=betas)
         step = replace(step, sampling=replace(step.sampling, native=native))
-        asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
-    return step, asked
+    return step
+
+
+def _betas(request: Request) -> tuple[str, ...]:
+    asked_for = map(str.strip, request.headers.get("anthropic-beta", "").split(","))
+    return tuple(filter(_BETA.fullmatch, asked_for))[:_MOST_BETAS]
 
 
 async def _complete(

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.anthropic.token_count import count_tokens, prompt_history
+from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.gemini.answers import (
@@ -116,10 +116,9 @@ async def count_content_tokens(
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(model)
     counted = body.generate_content_request or body
-    read = partial(prompt_history, partial(chat_prompt, counted, model), policy, settings)
-    history = await translate_body(request, read)
-    tools = bool(counted.tools)
-    told = await count_tokens(history, body.qguide.q_model, policy, models, tools=tools)
+    read = partial(read_prompt, partial(chat_prompt, counted, model), policy, settings)
+    prompt = await translate_body(request, read)
+    told = await count_tokens(prompt, body.qguide.q_model, policy, models)
     return CountedContent(total_tokens=told.input_tokens, qguide=told.qguide)
 
 

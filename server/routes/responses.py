@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.anthropic.token_count import count_tokens, prompt_history
+from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.guided_step import GuidedStepService
@@ -81,9 +81,13 @@ async def count_input_tokens(
     """Count the tokens of an input, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(body.model)
     continued = await _stored(request).continued(body, size=len(await request.body()))
-    read = partial(prompt_history, partial(_prompt, continued.body), policy, settings)
-    history = await translate_body(request, read)
-    told = await count_tokens(history, body.qguide.q_model, policy, models, tools=bool(body.tools))
+    whole = continued.body
+    native = partial(
+        as_it_came, body=whole, dialect="responses", settings=settings, without=_STORED
+    )
+    read = partial(read_prompt, partial(_prompt, whole), policy, settings, native)
+    prompt = await translate_body(request, read)
+    told = await count_tokens(prompt, body.qguide.q_model, policy, models)
     return {"object": "response.input_tokens", **told.model_dump()}
 
 

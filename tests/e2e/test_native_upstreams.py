@@ -1,5 +1,6 @@
 """Upstreams that speak a caller's dialect are asked in it, by SDKs that nobody changed."""
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final, get_args
 
@@ -184,6 +185,38 @@ def test_what_an_upstream_wrote_to_its_cache_is_told_in_every_dialect(url: str) 
     usage = message.usage
     counted = usage.input_tokens + (usage.cache_read_input_tokens or 0)
     assert counted + (usage.cache_creation_input_tokens or 0) == chat.usage.prompt_tokens
+
+
+def test_an_upstream_that_counts_tokens_is_asked(url: str, fake: DialectUpstream) -> None:
+    tools: Any = [{"name": "look", "input_schema": SCHEMA}]
+    with claude(url) as client:
+        counted = client.beta.messages.count_tokens(
+            model="messages", messages=ASKED, tools=tools, betas=["context-1m-2025-08-07"]
+        )
+    assert fake.asked == [{"model": "fake", "messages": ASKED, "tools": tools}]
+    assert str(fake.betas[-1]).startswith("context-1m-2025-08-07")
+    assert counted.input_tokens == len(json.dumps(fake.asked[0]))
+    assert counted.model_extra is not None
+    told = {"counted_by": "upstream", "name": "messages", "exact": True}
+    assert counted.model_extra["qguide"] == told
+    with gpt(url) as openai_client:
+        responses = openai_client.responses.input_tokens.count(model="responses", input=ASKED)
+    assert fake.asked[1:] == [{"model": "fake", "input": ASKED}]
+    assert responses.input_tokens == len(json.dumps(fake.asked[1]))
+
+
+def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> None:
+    with serving_app(DialectUpstream(counts=False).app()) as behind:
+        demo = Upstream.model_validate(
+            {"url": f"{behind}/v1", "model": "fake", "retries": 0, "dialect": "messages"}
+        )
+        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
+        with (
+            serving_app(create_app(settings)) as url,
+            claude(url) as client,
+            pytest.raises(anthropic.BadRequestError, match="nothing can count"),
+        ):
+            client.messages.count_tokens(model="demo", messages=ASKED)
 
 
 def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(

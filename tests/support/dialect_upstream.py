@@ -31,8 +31,10 @@ class DialectUpstream(FakeUpstream):
 
     Attributes:
         repeated: how often each body in such a dialect has come.
+        counts: it has the dialects' routes that count tokens.
     """
 
+    counts: bool = True
     repeated: Counter[str] = field(default_factory=Counter)
 
     def app(self) -> FastAPI:
@@ -40,7 +42,19 @@ class DialectUpstream(FakeUpstream):
         app = super().app()
         app.add_api_route("/v1/messages", self.message, methods=["POST"])
         app.add_api_route("/v1/responses", self.respond, methods=["POST"])
+        if self.counts:
+            app.add_api_route("/v1/messages/count_tokens", self.count, methods=["POST"])
+            app.add_api_route("/v1/responses/input_tokens", self.count, methods=["POST"])
         return app
+
+    async def count(self, request: Request) -> Response:
+        """POST /v1/messages/count_tokens and /v1/responses/input_tokens, by the body's length."""
+        body: Json = await request.json()
+        self.asked.append(body)
+        self.betas.append(request.headers.get("anthropic-beta"))
+        if extra := body.keys() & {"max_tokens", "max_output_tokens", "store", "stream", "n"}:
+            return error_response(400, f"{sorted(extra)}: Extra inputs are not permitted")
+        return JSONResponse({"input_tokens": len(json.dumps(body))})
 
     async def message(self, request: Request) -> Response:
         """POST /v1/messages: Anthropic's."""
