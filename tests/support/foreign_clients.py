@@ -67,7 +67,7 @@ def lines_of(
 
 
 def output_of(*command: str, cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """What a program prints."""
+    """The output of a program, which must succeed."""
     done = subprocess.run(
         command,
         cwd=cwd,
