@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from qguide.server.chat.answers import Absent, ChatGuidance
 
-Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class OutputPart(BaseModel):
@@ -90,7 +90,7 @@ class ResponseObject(BaseModel):
     created_at: int = Field(description="Unix time in seconds")
     completed_at: int | None = None
     status: Status
-    background: Literal[False]
+    background: bool
     error: ResponseFailure | None
     frequency_penalty: float
     incomplete_details: IncompleteDetails | None

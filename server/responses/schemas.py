@@ -152,7 +152,10 @@ class ResponsesRequest(WholeRequest):
     conversation: str | dict[str, Any] | None = Field(
         default=None, description="the conversation, or its id, that the input continues"
     )
-    background: bool | None = Field(default=None, description="true is refused")
+    background: bool | None = Field(
+        default=None,
+        description="true: the answer is `queued`, and is fetched by its id; not with `stream`",
+    )
     prompt: dict[str, Any] | None = Field(default=None, description="refused")
     qguide: GuidanceOptions = GuidanceOptions()
 

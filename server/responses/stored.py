@@ -8,27 +8,33 @@
 `RESPONSE_ID.N` names candidate N of a response, so that an agent can go back and take it.
 """
 
+import asyncio
+import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.http.errors import (
-    PreviousResponseError,
-    UnknownResponseError,
-)
+from qguide.qnet.errors import InvalidRequestError
+from qguide.server.http.errors import PreviousResponseError, UnknownResponseError
 from qguide.server.http.long_bodies import LongBodies
+from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.redis.client import RedisLink
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 from qguide.server.responses.shelf import Shelf
 from qguide.server.settings.settings import Settings
 
+_UNANSWERED: Final = ("queued", "in_progress")
+_ANSWERED: Final = ("completed", "incomplete")
 _PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
 _ITEMS: Final = TypeAdapter(list[InputItem])
+_LOST_S: Final = 60.0
+"""Beyond a step's time limit, until a response in the background is taken for lost."""
 _BYTES_PER_ITEM: Final = 128
 """The least that a stored item takes; by it many items go to the thread."""
 
@@ -46,7 +52,7 @@ def build_stored(
         max_body_bytes=settings.max_body_bytes,
         ttl_s=settings.responses_ttl_s,
     )
-    return StoredResponses(shelf)
+    return StoredResponses(shelf, longest_s=settings.timeout_s + _LOST_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +74,16 @@ class Continued:
 
 
 class StoredResponses:
-    """Responses and conversations by their ids."""
+    """Responses and conversations by their ids.
 
-    def __init__(self, shelf: Shelf | None) -> None:
+    Args:
+        longest_s: time after which a response in the background is lost with its server.
+    """
+
+    def __init__(self, shelf: Shelf | None, *, longest_s: float = math.inf) -> None:
         self._shelf = shelf
+        self._longest_s = longest_s
+        self._running: dict[str, asyncio.Future[Json]] = {}
 
     def stores(self, body: ResponsesRequest) -> bool:
         """True if the response to this request is to be stored."""
@@ -126,11 +138,16 @@ class StoredResponses:
         if self._shelf is None or not response["store"]:
             return
         talk: Json = {}
+        begun: Json | None = None
+        if response["background"]:  # it may have been cancelled or deleted meanwhile
+            [begun] = await self._shelf.get([f"response {response['id']}"])
+            if begun is None or begun["response"]["status"] not in _UNANSWERED:
+                return
         if request.conversation:
             talk = await self._kept(f"conversation {request.conversation}", "conversation")
 
         def rows() -> dict[str, Json]:
-            own = [_as_stored(_dumped(item)) for item in request.own]
+            own = begun["input"] if begun else _own_of(request)
             record = {"response": response, "input": own, "chain": request.chain, "others": others}
             kept: dict[str, Json] = {f"response {response['id']}": record}
             for item in (*own, *response["output"]):
@@ -144,9 +161,77 @@ class StoredResponses:
         size = request.size + _BYTES_PER_ITEM * len(talk.get("items", ()))
         await self._shelf.put(rows, size=size)
 
+    async def begin(self, request: Continued, response: Json) -> None:
+        """Store a response whose output comes in the background.
+
+        Raises:
+            InvalidRequestError: it is not to be stored, so that nobody could fetch it.
+        """
+        if self._shelf is None or not response["store"]:
+            raise InvalidRequestError(
+                "background needs a stored response; leave out `store`, and let the operator store "
+                "responses (QGUIDE_RESPONSES_TTL_S)"
+            )
+
+        def row() -> dict[str, Json]:
+            own = _own_of(request)
+            record = {"response": response, "input": own, "chain": request.chain, "others": {}}
+            return {f"response {response['id']}": record}
+
+        await self._shelf.put(row, size=request.size)
+
+    async def run(
+        self, response: Json, complete: Callable[[], Awaitable[Json]], failed: Callable[..., Json]
+    ) -> None:
+        """Answer in the background, and store the failure if there is no answer.
+
+        Args:
+            complete: makes and stores the answer.
+            failed: the response after an error.
+        """
+        place = scoped_episode_id(response["id"])
+        work = self._running[place] = asyncio.ensure_future(complete())
+        try:
+            await asyncio.wait({work})
+        finally:
+            del self._running[place]
+            work.cancel()
+            [done] = await asyncio.gather(work, return_exceptions=True)
+            if isinstance(done, BaseException):
+                with suppress(UnknownResponseError):  # it has been deleted
+                    await self._end(response["id"], lambda told: failed(told, done))
+
+    async def cancel(self, response_id: str) -> Json:
+        """Cancel a response in the background; one that has ended stays as it is."""
+        told = await self.response(response_id)
+        if not told["background"]:
+            raise InvalidRequestError(
+                f"response {response_id[:100]!r} was not asked for with background: true, so there "
+                "is nothing to cancel"
+            )
+        told = await self._end(response_id, lambda told: told | {"status": "cancelled"})
+        if work := self._running.get(scoped_episode_id(response_id)):
+            work.cancel()
+        return told
+
+    async def _end(self, response_id: str, ended: Callable[[Json], Json]) -> Json:
+        """End a response that is not answered yet; returns it."""
+        record = await self._known(f"response {response_id}")
+        told: Json = record["response"]
+        if told["status"] not in _UNANSWERED or self._shelf is None:
+            return told
+        told = ended(told)
+        row = {f"response {response_id}": record | {"response": told}}
+        await self._shelf.put(lambda: row, size=_BYTES_PER_ITEM * len(record["input"]))
+        return told
+
     async def response(self, response_id: str) -> Json:
         """A stored response."""
-        return cast(Json, (await self._known(f"response {response_id}"))["response"])
+        told: Json = (await self._known(f"response {response_id}"))["response"]
+        if told["status"] in _UNANSWERED and time.time() > told["created_at"] + self._longest_s:
+            lost = {"code": "server_error", "message": "the server that answered it has stopped"}
+            return told | {"status": "failed", "error": lost}
+        return told
 
     async def input_items(self, response_id: str) -> list[Json]:
         """All items that a response answers, of those before it as well."""
@@ -208,6 +293,11 @@ class StoredResponses:
         for (response, _, number), record in zip(parts, records, strict=True):
             if record is None:
                 raise _lost(response, "previous_response_id")
+            if (status := record["response"]["status"]) not in _ANSWERED:
+                raise PreviousResponseError(
+                    f"response {response!r} is {status}; continue one that is completed",
+                    parameter="previous_response_id",
+                )
             if number and number not in record["others"]:
                 raise PreviousResponseError(
                     f"response {response!r} has no candidate {number[:20]!r}; it has 0 to "
@@ -254,6 +344,10 @@ class StoredResponses:
                 "(QGUIDE_RESPONSES_TTL_S)"
             )
         return known
+
+
+def _own_of(request: Continued) -> list[Json]:
+    return [_as_stored(_dumped(item)) for item in request.own]
 
 
 def _lost(name: str, parameter: str) -> PreviousResponseError:

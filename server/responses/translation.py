@@ -16,7 +16,6 @@ from qguide.server.settings.settings import Settings
 _STATEFUL: Final = {
     "previous_response_id": "send the items of the earlier responses in `input`",
     "conversation": "send the conversation's items in `input`",
-    "background": "wait for the answer, or stream it",
     "prompt": "send the prompt's text as `instructions` or in `input`",
     "context_management": "shorten `input` yourself",
     "moderation": "leave it out",

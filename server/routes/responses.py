@@ -3,15 +3,18 @@
 Responses are stored, so that later requests continue them by id, and conversations are, too.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
+from starlette.background import BackgroundTask
 
 from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.errors import QGuideError, UnsupportedParameterError
 from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
@@ -19,12 +22,13 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.native import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
-from qguide.server.http.error_table import STATUSES
+from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
+from qguide.server.http.errors import DrainingError
 from qguide.server.http.event_stream import EventStream, answer_or_events
 from qguide.server.messages.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
-from qguide.server.responses.output import finished, opened, outputs_of
+from qguide.server.responses.output import failed, finished, opened, outputs_of
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 from qguide.server.responses.stored import Continued, StoredResponses
 from qguide.server.responses.streaming import ResponseWriter
@@ -34,7 +38,7 @@ from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
-_STORED: Final = frozenset(("previous_response_id", "conversation"))
+_STORED: Final = frozenset(("previous_response_id", "conversation", "background"))
 """Fields that this server has answered, with the items in their place."""
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": OpenAIErrorBody} for status in STATUSES
@@ -68,10 +72,42 @@ async def create_response(
     asked, response = await translate_body(request, read)
     response |= {"previous_response_id": body.previous_response_id, "store": stored.stores(body)}
     complete = partial(_complete, response, asked, options, stepper, stored, continued)
+    if body.background:
+        return await _in_background(body, request, response, complete, stored, continued)
     if not body.stream:
         return JSONResponse(await complete())
     writer = ResponseWriter(response)
     return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+async def _in_background(
+    body: ResponsesRequest,
+    request: Request,
+    response: Json,
+    complete: Callable[[], Awaitable[Json]],
+    stored: StoredResponses,
+    continued: Continued,
+) -> Response:
+    """The response as it is queued; the work goes on after it within the request and its limits."""
+    if body.stream:
+        raise UnsupportedParameterError(
+            "background responses are not streamed; fetch the response by its id, or leave out "
+            "one of the two",
+            parameter="background",
+        )
+    await stored.begin(continued, response)
+
+    def ended(told: Json, error: BaseException) -> Json:
+        if isinstance(error, QGuideError):
+            answer = known_error_response(request, error)
+        elif isinstance(error, Exception):
+            answer = unknown_error_response(request, error)
+        else:
+            answer = known_error_response(request, DrainingError("the server shut down"))
+        return failed(told, json.loads(bytes(answer.body)))
+
+    work = BackgroundTask(stored.run, response, complete, ended)
+    return JSONResponse(response, background=work)
 
 
 @router.post("/responses/input_tokens", responses=_ERRORS)
@@ -141,6 +177,12 @@ def _stored(request: Request) -> StoredResponses:
 async def show_response(response_id: str, request: Request) -> dict[str, Any]:
     """Show a stored response."""
     return await _stored(request).response(response_id)
+
+
+@router.post("/responses/{response_id}/cancel", responses=_ERRORS)
+async def cancel_response(response_id: str, request: Request) -> dict[str, Any]:
+    """Cancel a response in the background."""
+    return await _stored(request).cancel(response_id)
 
 
 @router.delete("/responses/{response_id}", responses=_ERRORS)

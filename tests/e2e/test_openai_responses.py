@@ -1,5 +1,6 @@
 """OpenAI's own Responses client, unmodified, against this server with a fake upstream."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -292,6 +293,59 @@ def test_a_conversation_keeps_its_items(client: openai.OpenAI, upstream: FakeUps
     client.conversations.delete(talk.id)
     with pytest.raises(openai.NotFoundError):
         client.conversations.retrieve(talk.id)
+
+
+def ended(client: openai.OpenAI, response_id: str) -> Any:
+    """The response once it has ended."""
+    for _ in range(200):
+        response = client.responses.retrieve(response_id)
+        if response.status not in ("queued", "in_progress"):
+            return response
+        time.sleep(0.05)
+    raise AssertionError(response.status)
+
+
+def test_a_response_in_the_background_is_fetched(
+    client: openai.OpenAI, upstream: FakeUpstream
+) -> None:
+    upstream.delay_s = 0.3
+    begun = client.responses.create(model="demo", input=TASK, background=True)
+    assert (begun.status, begun.background, begun.output) == ("queued", True, [])
+    with pytest.raises(openai.BadRequestError, match="is queued; continue one"):
+        client.responses.create(model="demo", input="x", previous_response_id=begun.id)
+    done = ended(client, begun.id)
+    assert (done.id, done.status, done.output_text) == (begun.id, "completed", BEST)
+    client.responses.create(model="demo", input="x", previous_response_id=begun.id)
+    assert texts_of(upstream.asked[-1]) == [TASK, BEST, "x"]
+    assert client.responses.cancel(begun.id).status == "completed"
+
+
+def test_a_response_in_the_background_is_cancelled(
+    client: openai.OpenAI, upstream: FakeUpstream
+) -> None:
+    upstream.delay_s = 0.5
+    begun = client.responses.create(model="demo", input=TASK, background=True)
+    assert client.responses.cancel(begun.id).status == "cancelled"
+    while upstream.in_flight:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    told = client.responses.retrieve(begun.id)
+    assert (told.status, told.output) == ("cancelled", []), "though the upstream has answered"
+    client.responses.delete(begun.id)
+    upstream.delay_s = 0
+    other = client.responses.create(model="demo", input=TASK)
+    with pytest.raises(openai.BadRequestError, match="nothing to cancel"):
+        client.responses.cancel(other.id)
+
+
+def test_a_failure_in_the_background_is_told_with_the_response(
+    client: openai.OpenAI, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "500"
+    begun = client.responses.create(model="demo", input=TASK, background=True)
+    done = ended(client, begun.id)
+    assert done.status == "failed"
+    assert "upstream demo answered with 500" in done.error.message
 
 
 def test_input_tokens_are_counted() -> None:

@@ -151,7 +151,6 @@ def test_a_tool_choice_is_nested(choice: Any, chat_choice: Any) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id", "send the items of the"),
         ({"conversation": "conv_1"}, "conversation", "stores no responses"),
         ({"conversation": {"id": "conv_1"}}, "conversation", "stores no responses"),
-        ({"background": True}, "background", "wait for the answer, or stream it"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "as `instructions`"),
         ({"context_management": [{"type": "compaction"}]}, "context_management", "shorten"),
         ({"max_tokens": 3}, "max_tokens", "send max_output_tokens"),
