@@ -14,14 +14,18 @@ from pydantic import BaseModel
 
 from qguide.qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
 from qguide.server.anthropic.answers import MessageEvent
+from qguide.server.anthropic.schemas import AnthropicErrorBody
 from qguide.server.chat.answers import ChatChunk
+from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.episodes.archive import EpisodeArchive
 from qguide.server.episodes.service import Episodes, build_recorder, build_store
 from qguide.server.episodes.state import EpisodeLimits
+from qguide.server.gemini.schemas import GeminiErrorBody
 from qguide.server.http.addresses import BaseUrls, SessionIds, TrustedHosts
 from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, declare_keys
 from qguide.server.http.error_table import STATUSES, install_error_handlers
 from qguide.server.http.errors import RATE_LIMIT_HEADERS
+from qguide.server.http.event_stream import described_errors
 from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.http.requests import BodyReader, CancelWhenGone, Drain, Observe
@@ -65,8 +69,11 @@ from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
 _DIALECTS: Final = (act, score, rerank, chat, completions, responses, anthropic, gemini)
-_STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
-"""Data of the events of each streaming route."""
+_REFERRED_TO: Final[tuple[type[BaseModel], ...]] = (
+    *(ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody),
+    *(ChatChunk, ResponseEvent, MessageEvent),
+)
+"""Errors, and data of the events of each streaming route: named in the document, not validated."""
 
 
 def create_app(
@@ -98,7 +105,7 @@ def create_app(
         # Their own pages need a CDN; see qguide.server.routes.docs.
         docs_url=None,
         redoc_url=None,
-        responses={status: {"model": ErrorBody} for status in STATUSES},
+        responses=described_errors(ErrorBody, STATUSES),
     )
     app.state.settings = settings
     app.state.vllm = vllm
@@ -137,15 +144,15 @@ def _direct_routes() -> Iterator[DirectRoute]:
 
 
 class _Application(FastAPI):
-    """FastAPI, with a document that also has the schemas of the streams' events."""
+    """FastAPI, with a document that also has the schemas of errors and of the streams' events."""
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document; FastAPI itself collects no model for the data of an event."""
+        """The OpenAPI document; FastAPI itself collects no model that is only named."""
         if self.openapi_schema is None:
             schemas: dict[str, Any] = super().openapi()["components"]["schemas"]
-            for data in _STREAMED:
+            for data in _REFERRED_TO:
                 written = data.model_json_schema(ref_template="#/components/schemas/{model}")
-                for name, schema in {**written.pop("$defs"), data.__name__: written}.items():
+                for name, schema in {**written.pop("$defs", {}), data.__name__: written}.items():
                     schemas.setdefault(name, jsonable_encoder(schema, exclude_none=True))
             declare_keys(super().openapi(), required=self.state.keys is not None)
         return super().openapi()

@@ -37,16 +37,14 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_dialects import OVERLOADED
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, answer_or_events
+from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1/messages", tags=["anthropic"], route_class=BodyRoute)
 
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": AnthropicErrorBody} for status in (*STATUSES, OVERLOADED)
-}
+_ERRORS: Final = described_errors(AnthropicErrorBody, (*STATUSES, OVERLOADED))
 _BETA: Final = re.compile(r"(?!oauth-)[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """A beta that an upstream is asked for; that of a login goes with a token, and ours is a key."""
 _MOST_BETAS: Final = 32

@@ -21,7 +21,7 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, answer_or_events
+from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
 from qguide.server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
@@ -34,7 +34,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
         event_description="One event: a part as JSON, the [DONE] at the end, or an error.",
         named=False,
     ),
-    **{status: {"model": OpenAIErrorBody} for status in STATUSES},
+    **described_errors(OpenAIErrorBody, STATUSES),
 }
 
 

@@ -34,7 +34,7 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, answer_or_events
+from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -45,9 +45,7 @@ _MODEL: Final = "/v1beta/models/{model}"
 _STABLE: Final = "/v1/models/{model}"
 """Google's SDK asks here unless it is told `api_version`; the same routes, documented once."""
 
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": GeminiErrorBody} for status in STATUSES
-}
+_ERRORS: Final = described_errors(GeminiErrorBody, STATUSES)
 _ANSWERED: Final[dict[int | str, dict[str, Any]]] = {200: {"model": GeneratedContent}, **_ERRORS}
 _STREAMED: Final[dict[int | str, dict[str, Any]]] = {
     200: answer_or_events(

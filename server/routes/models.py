@@ -10,6 +10,7 @@ from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.chat.schemas import OpenAIErrorBody
 from qguide.server.http.error_table import STATUSES
+from qguide.server.http.event_stream import described_errors
 from qguide.server.q_models.aliases import DEFAULT
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.judge import JudgeQModel
@@ -31,7 +32,7 @@ async def list_models(models: ModelsDep) -> ModelList:
 
 @router.get(
     "/models/{model_id:text}",
-    responses={status: {"model": OpenAIErrorBody} for status in STATUSES},
+    responses=described_errors(OpenAIErrorBody, STATUSES),
 )
 async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
     """Show a policy or a Q model by any of its names; a split has no single model."""

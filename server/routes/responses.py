@@ -24,7 +24,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
-from qguide.server.http.event_stream import EventStream, answer_or_events
+from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
 from qguide.server.messages.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
@@ -40,9 +40,7 @@ router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
 _STORED: Final = frozenset(("previous_response_id", "conversation", "background"))
 """Fields that this server has answered, with the items in their place."""
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": OpenAIErrorBody} for status in STATUSES
-}
+_ERRORS: Final = described_errors(OpenAIErrorBody, STATUSES)
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: answer_or_events(
         ResponseObject,
