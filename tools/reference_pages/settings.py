@@ -17,19 +17,22 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
         "host", "port", "keys_file", "insecure", "admin", "public_", "cors_origins", "playground",
         "trusted_", "allowed_hosts",
     ),
-    "Policies": ("policy", "upstreams", "vllm", "num_candidates", "adaptive_batch", "paraphrase"),
+    "Policies": (
+        "policy", "upstreams", "vllm", "num_candidates", "guidance_temperature", "adaptive",
+        "paraphrase", "task_markers", "idle_timeout_s",
+    ),
     "Q models": (
         "q_models", "default_q_model", "aliases", "shadows", "models_dir", "vllm_trunks",
-        "classifiers", "judges", "thresholds", "long_history",
-        "score_cache", "fallback",
+        "classifiers", "judges", "thresholds", "long_history", "score_cache", "fallback",
+        "selection", "tau", "prior", "out_of_domain", "unlicensed", "read_ahead",
     ),
     "Device": ("device", "dtype", "full_seq", "threads", "cache_", "max_waiting", "max_batch"),
     "Connections": (
         "max_connections", "max_header", "head_timeout_s", "body_timeout_s", "keep_alive_s",
     ),
-    "Requests": ("max_", "timeout_s", "heartbeat_s"),
+    "Requests": ("max_", "timeout_s", "heartbeat_s", "unknown_models", "caller_", "responses_"),
     "API keys": ("requests_per_minute", "tokens_per_day", "concurrent_requests"),
-    "Episodes": ("episodes_", "outcome_", "replica", "min_reward", "max_reward"),
+    "Episodes": ("episode", "outcome_", "replica", "min_reward", "max_reward"),
     "Learning": ("learn",),
     "Operation": ("redis_url", "otlp_endpoint", "log_level", "drain_delay_s", "shutdown_"),
 }  # fmt: skip
@@ -37,7 +40,8 @@ _GROUPS: Final[dict[str, tuple[str, ...]]] = {
 _OTHER: Final = "Other"
 _INTRODUCTION: Final = (
     "Every setting is an environment variable, read once when the server starts. Maps and lists "
-    "are written as JSON. An invalid value stops the start; variables with other names are ignored."
+    "are written as JSON. [Configuration](../operate/configuration.md) says what happens at an "
+    "invalid value or a misspelt name."
 )
 
 
