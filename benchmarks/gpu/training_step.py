@@ -25,14 +25,14 @@ from qguide.training.optimization.optimizers import build_optimizers
 from qguide.training.optimization.options import Lora, Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place
 from qguide.training.optimization.training_memory import estimate_memory
-from qguide.training.q_training.losses import loss_of
-from qguide.training.q_training.objective import Objective
+from qguide.training.q_training.losses import loss_of_tree
+from qguide.training.q_training.objective import QNetLossOptions
 
 _CANDIDATES = 5
 _CANDIDATE_TOKENS = 48
 _OBSERVATION_TOKENS = 64
 _LONGEST_PATH = 8192
-_OBJECTIVE = Objective(ranking_weight=0.2)
+_OPTIONS = QNetLossOptions(ranking_weight=0.2)
 
 
 class TrainingStep(BaseModel):
@@ -139,7 +139,7 @@ def _draw(rng: Random, tokens: int, vocabulary: int) -> list[int]:
 def _step(net: QNet, tree: PackedTree, optimizers: list[torch.optim.Optimizer]) -> float:
     """One optimizer step; its loss, which waits for the device."""
     with torch.autocast(net.device.type, torch.bfloat16):
-        loss = loss_of(net, [tree], _OBJECTIVE)
+        loss = loss_of_tree(net, tree, _OPTIONS)
     (loss.total / loss.weight).backward()
     nn.utils.clip_grad_norm_([p for p in net.parameters() if p.requires_grad], 1.0)
     for optimizer in optimizers:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from qguide.qnet.models.manifest import Manifest
 from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.objective import Loss, Objective
 from qguide.training.optimization.options import Optimization
-from qguide.training.optimization.trainer import Loop, Loss, Training
+from qguide.training.optimization.trainer import Loop
 
 STEPS = [[[i % 64, (i + 7) % 64], [(i + 3) % 64]] for i in range(40)]
 
@@ -37,6 +39,40 @@ def build_line() -> nn.Module:
     return nn.Linear(4, 1)
 
 
+class Fit(Objective[nn.Module]):
+    """A training whose micro-batches are lists of any whole numbers, such as rows or tokens."""
+
+    title = "fit"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: Steps,
+        loss: Callable[[list[int]], Loss],
+        *,
+        size: Callable[[Any], int] = len,
+        validate: Callable[[], dict[str, float]] = dict,
+    ) -> None:
+        self.model, self.rows = model, ()
+        self.epochs = [[list(step) for step in steps]]
+        self._loss, self._size, self._validate = loss, size, validate
+
+    def size(self, micro_batch: Sequence[int]) -> int:
+        return self._size(micro_batch)
+
+    def loss(self, micro_batch: Sequence[int]) -> Loss:
+        return self._loss(list(micro_batch))
+
+    def row_loss(self, number: int) -> Loss:
+        return self._loss([number])
+
+    def validate(self) -> dict[str, float]:
+        return self._validate()
+
+    def save(self, *_: object) -> Manifest:
+        raise AssertionError("these trainings write nothing")
+
+
 def train(
     output: Path,
     *,
@@ -44,8 +80,7 @@ def train(
     steps: Steps = STEPS,
     loss_of: LossOf = line_loss,
     size: Callable[[Any], int] = len,
-    validate: Callable[[int], dict[str, float]] | None = None,
-    steps_per_epoch: int = 0,
+    validate: Callable[[], dict[str, float]] = dict,
     inspect: Callable[[Loop[nn.Module]], None] = lambda _: None,
     **options: object,
 ) -> nn.Module:
@@ -58,19 +93,12 @@ def train(
     fields: dict[str, object] = {"lr": 0.2, "device": "cpu", "threads": 1}
     optimization = Optimization.model_validate(fields | options)
     model = model or build_line()
-    training = Training(
-        "line",
-        steps,
-        loss=loss_of(model),
-        size=size,
-        validate=validate,
-        steps_per_epoch=steps_per_epoch,
-    )
+    objective = Fit(model, steps, loss_of(model), size=size, validate=validate)
 
     def work() -> None:
-        loop = Loop(model, optimization, output=output)
+        loop = Loop(objective, optimization, output=output)
         inspect(loop)
-        loop.run(training)
+        loop.run()
 
     in_processes(optimization, work)
     return model

@@ -58,10 +58,10 @@ def trains_there(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> Iterator[None
     one_step = Loop._one_step
     seen = []
 
-    def counted(loop: Any, training: Any) -> Any:
+    def counted(loop: Any, micro_batches: Any, **of: int) -> Any:
         waits.clear()
-        result = one_step(loop, training)
-        seen.append((Waits(waits), len(training.steps[loop.step])))
+        result = one_step(loop, micro_batches, **of)
+        seen.append((Waits(waits), len(micro_batches)))
         return result
 
     monkeypatch.setattr(Loop, "_one_step", counted)

@@ -13,12 +13,12 @@ What it learns from makes it one of the papers' baselines (training/configs/alfw
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -26,7 +26,7 @@ from qguide.qnet.action_key import message_key
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.checkpoint import save_checkpoint
-from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.text_model import load_causal_lm
@@ -34,19 +34,18 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.records import TrajectoryRow, messages_of
-from qguide.training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.environments.registry import task_markers_of
-from qguide.training.optimization.adapters import merged_lora
-from qguide.training.optimization.launch import in_processes
-from qguide.training.optimization.options import Optimization
+from qguide.training.licence.judgement import Judgement
+from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.padded_batches import (
     Sequence1D,
     pad_column,
     pad_ids,
     padded_tokens,
-    plan_steps,
+    plan_epochs,
 )
-from qguide.training.optimization.trainer import Loop, Loss, Training
+from qguide.training.optimization.trainer import train
 from qguide.training.rollouts.models import weights_sha256
 from qguide.training.small_models.architecture import Architecture, build_llama
 from qguide.training.small_models.tokenizer import train_tokenizer
@@ -106,7 +105,7 @@ def _weight(row: TrajectoryRow) -> float:
     return row.outcome_reward
 
 
-class SftConfig(BaseModel):
+class SftConfig(TrainingConfig):
     """Configuration of `qguide sft`.
 
     Attributes:
@@ -120,21 +119,15 @@ class SftConfig(BaseModel):
         augmentation: consistent renaming of each episode, drawn anew in each epoch.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     trajectories: tuple[Path, ...]
-    output: Path
     name: str = "policy"
-    environment: str = ""
     distinct: bool = False
     reward_weighted: bool = False
     base: Path | None = None
     architecture: Architecture = Architecture()
-    optimization: Optimization = Optimization()
     observation_weight: float = Field(default=0.0, ge=0)
     augmentation: Augmentation = Augmentation()
     max_length: int = Field(default=4096, ge=32)
-    seed: int = 0
 
     @model_validator(mode="after")
     def _adapters_have_a_base(self) -> Self:
@@ -149,52 +142,64 @@ class SftConfig(BaseModel):
 def run_sft(config: SftConfig) -> Manifest:
     """Train and write the policy checkpoint to `config.output / "checkpoint"`."""
     weights = {"base_sha256": weights_sha256(config.base)} if config.base else {}
-    with open_run(config.output, config, weights=weights) as run:
-        return _train(config, run)
+    return train(config, SftObjective, weights=weights)
 
 
-def _train(config: SftConfig, run: RunFolder) -> Manifest:
-    torch.manual_seed(config.seed)
-    episodes = read_demonstrations(
-        config.trajectories, distinct=config.distinct, reward_weighted=config.reward_weighted
-    )
-    if not episodes:
-        raise ConfigError(
-            f"nothing to imitate in {', '.join(map(str, config.trajectories))}: there is no "
-            "episode, or all have the weight 0; run `qguide collect` first"
+class SftObjective(Objective[PreTrainedModel]):
+    """Likelier actions of episodes; `sft_loss` is the loss."""
+
+    rows: list[Sequence1D]
+
+    def __init__(self, config: SftConfig) -> None:
+        episodes = read_demonstrations(
+            config.trajectories, distinct=config.distinct, reward_weighted=config.reward_weighted
         )
-    if config.base is not None:
-        config = config.model_copy(update={"base": model_folder(config.base)})
-    model, tokenizer = build_model(config, [episode.messages for episode in episodes])
-    renderer = Renderer(tokenizer)
-    sequences, steps = _plan(config, renderer, episodes)
-    training = Training(
-        f"sft {config.name}",
-        steps,
-        loss=lambda batch: sft_loss(model, [sequences[i] for i in batch]),
-        size=lambda batch: padded_tokens([len(sequences[i].token_ids) for i in batch]),
-    )
-    manifest = Manifest(
-        kind="policy",
-        name=config.name,
-        environment=config.environment,
-        trunk=hub_name(config.base) if config.base else "",
-        task_markers=task_markers_of(config.environment),
-        data_sha256=sha256_of_rows(config.trajectories),
-        lora=merged_lora(config.optimization.lora),
-        metrics={"episodes": len(episodes), "steps": len(steps)},
-    )
-
-    def fit() -> Manifest:
-        loop = Loop(model, config.optimization, output=run.path)
-        loop.run(training)
-        return loop.write(
-            lambda whole: save_checkpoint(
-                config.output / "checkpoint", model=whole, tokenizer=tokenizer, manifest=manifest
+        if not episodes:
+            raise ConfigError(
+                f"nothing to imitate in {', '.join(map(str, config.trajectories))}: there is no "
+                "episode, or all have the weight 0; run `qguide collect` first"
             )
+        if config.base is not None:
+            config = config.model_copy(update={"base": model_folder(config.base)})
+        self._config, self.title = config, f"sft {config.name}"
+        messages = [episode.messages for episode in episodes]
+        self.model, self._tokenizer = build_model(config, messages)
+        renderer = Renderer(self._tokenizer)
+        self.rows, self.epochs = plan_epochs(
+            lambda rng: _sequences(config, renderer, episodes, rng),
+            config.optimization,
+            seed=config.seed,
+            renewed=True,
         )
+        self._counts = {"episodes": len(episodes), "steps": sum(map(len, self.epochs))}
 
-    return in_processes(config.optimization, fit)
+    def size(self, micro_batch: Sequence[int]) -> int:
+        """See `Objective`; the sequences of a micro-batch are padded."""
+        return padded_tokens([len(self.rows[number]) for number in micro_batch])
+
+    def loss(self, micro_batch: Sequence[int]) -> Loss:
+        """See `Objective`."""
+        return sft_loss(self.model, [self.rows[number] for number in micro_batch])
+
+    def row_loss(self, number: int) -> Loss:
+        """See `Objective`."""
+        return self.loss([number])
+
+    def save(
+        self, model: PreTrainedModel, figures: Mapping[str, float], judged: Judgement
+    ) -> Manifest:
+        """See `Objective`."""
+        config = self._config
+        manifest = config.manifest(
+            kind="policy",
+            trunk=config.base,
+            data=config.trajectories,
+            metrics=self._counts,
+            task_markers=task_markers_of(config.environment),
+        )
+        return save_checkpoint(
+            config.output / "checkpoint", model=model, tokenizer=self._tokenizer, manifest=manifest
+        )
 
 
 def build_model(
@@ -258,26 +263,14 @@ def _logits_at(model: PreTrainedModel, ids_BT: Tensor, places: tuple[Tensor, ...
     return logits_NV
 
 
-def _plan(
-    config: SftConfig, renderer: Renderer, episodes: Sequence[Demonstration]
-) -> tuple[list[Sequence1D], list[list[list[int]]]]:
-    """The sequences of all epochs, augmented anew in each, and the training steps over them."""
-    rng = random.Random(config.seed)
+def _sequences(
+    config: SftConfig, renderer: Renderer, episodes: Sequence[Demonstration], rng: random.Random
+) -> list[Sequence1D]:
+    """The sequences of one epoch, renamed as drawn."""
     augmenter = build_augmenter(config.augmentation)
-    sequences: list[Sequence1D] = []
-    steps: list[list[list[int]]] = []
-    for _ in range(config.optimization.epochs):
-        first = len(sequences)
-        for episode in episodes:
-            renamed = episode._replace(messages=augmenter(episode.messages, rng))
-            sequence = sft_sequence(renderer, renamed, observation_weight=config.observation_weight)
-            if len(sequence.token_ids) <= config.max_length:
-                sequences.append(sequence)
-        epoch = plan_steps(
-            [len(s.token_ids) for s in sequences[first:]],
-            batch_tokens=config.optimization.batch_tokens,
-            micro_batch_tokens=config.optimization.micro_batch_tokens,
-            rng=rng,
-        )
-        steps += [[[first + i for i in batch] for batch in step] for step in epoch]
-    return sequences, steps
+    renamed = [episode._replace(messages=augmenter(episode.messages, rng)) for episode in episodes]
+    sequences = [
+        sft_sequence(renderer, episode, observation_weight=config.observation_weight)
+        for episode in renamed
+    ]
+    return [sequence for sequence in sequences if len(sequence) <= config.max_length]

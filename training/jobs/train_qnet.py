@@ -10,10 +10,10 @@ its `licence` is measured, without which the server does not take it. Its domain
 states that were trained on.
 """
 
-import random
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Self
 
 import torch
@@ -22,35 +22,41 @@ from pydantic import Field, model_validator
 from qguide.qnet.engine.tree_attention import use_block_masks
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import save_checkpoint
-from qguide.qnet.models.hub import hub_name, model_folder
+from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import load_renderer
-from qguide.qnet.models.manifest import Manifest, sha256_of
+from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.match_features import HeadFeatures
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from qguide.training.data.records import LabelRow
-from qguide.training.data.runs import RunFolder, open_run, read_rows, sha256_of_rows
+from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.licence.domain import fit_domain, salt_of
-from qguide.training.optimization.adapters import merged_lora
-from qguide.training.optimization.best_weights import BestWeights, Criterion
-from qguide.training.optimization.launch import in_processes
+from qguide.training.licence.judgement import Judgement, judge
+from qguide.training.optimization.best_weights import Criterion
+from qguide.training.optimization.objective import (
+    Loss,
+    Objective,
+    TrainingConfig,
+    sha256_of_trunk,
+)
 from qguide.training.optimization.options import QNetOptimization
 from qguide.training.optimization.packed_trees import PackedTree
-from qguide.training.optimization.padded_batches import plan_steps
-from qguide.training.optimization.trainer import Loop, Training
-from qguide.training.q_training.examples import Examples, Packing, Rows, read_examples, states_of
-from qguide.training.q_training.judgement import Judgement, judge
-from qguide.training.q_training.losses import loss_of, output_embeddings, require_range
-from qguide.training.q_training.objective import Objective
+from qguide.training.optimization.padded_batches import plan_epochs
+from qguide.training.optimization.trainer import train
+from qguide.training.q_training.examples import Examples, Packing, read_examples, states_of
+from qguide.training.q_training.losses import (
+    VocabularyLogits,
+    loss_of_tree,
+    output_embeddings,
+    require_range,
+)
+from qguide.training.q_training.objective import QNetLossOptions
 from qguide.training.q_training.validation import require_packable, scored_choices, validate
 from qguide.training.rollouts.models import weights_sha256
 
-EpochSteps = list[list[list[int]]]
-"""Training steps of one epoch: indices of trees, by micro-batch."""
 
-
-class TrainQNetConfig(Examples, Objective):
-    """Configuration of `qguide train-qnet`, with the fields of `Examples` and `Objective`.
+class TrainQNetConfig(Examples, QNetLossOptions, TrainingConfig):
+    """Configuration of `qguide train-qnet`, with the fields of its examples and of its loss.
 
     Attributes:
         trunk: the SFT policy's folder.
@@ -64,13 +70,10 @@ class TrainQNetConfig(Examples, Objective):
         head_range: lowest and highest edge of the bins.
         keep: the epoch whose weights are written: the "last", or the one with the highest
             "spearman" or the lowest "regret_steps" on held-back decision groups.
-        optimization: options of the optimiser and the batches.
     """
 
     trunk: Path
-    output: Path
     name: str = "qnet"
-    environment: str = ""
     freeze_trunk: bool = False
     head: HeadKind = "mlp"
     head_width: int = Field(default=PAPER_HEAD_WIDTH, ge=1)
@@ -79,7 +82,6 @@ class TrainQNetConfig(Examples, Objective):
     head_range: tuple[float, float] = DEFAULT_RANGE
     keep: Criterion = "last"
     optimization: QNetOptimization = QNetOptimization()
-    seed: int = 0
 
     @model_validator(mode="after")
     def _one_place_has_the_label(self) -> Self:
@@ -137,74 +139,94 @@ class TrainQNetConfig(Examples, Objective):
 
 def run_train_qnet(config: TrainQNetConfig) -> Manifest:
     """Train and write the QNet checkpoint to `config.output / "checkpoint"`."""
-    weights = {"trunk_sha256": weights_sha256(config.trunk)}
-    with open_run(config.output, config, weights=weights) as run:
-        return _train(config, run)
+    return train(config, QNetObjective, weights={"trunk_sha256": weights_sha256(config.trunk)})
 
 
-def _train(config: TrainQNetConfig, run: RunFolder) -> Manifest:
-    torch.manual_seed(config.seed)
-    config = config.model_copy(update={"trunk": model_folder(config.trunk)})
-    packing = Packing(
-        load_renderer(config.trunk),
-        config,
-        max_tokens=config.optimization.micro_batch_tokens,
-        with_features=config.head_features != "none",
-        with_answers=config.models_world,
-    )
-    rows, held_back_rows = read_examples(config, seed=config.seed)
-    held_back = packing.trees(held_back_rows), packing.groups(held_back_rows)
-    training, epoch_steps = _plan(config, packing, rows)
-    qnet = _build_qnet(config)
-    if config.head_bins:
-        require_range(training, config.head_range)
+class QNetObjective(Objective[QNet]):
+    """Q of the actions in trees and decision groups; see `q_training.objective` for the loss."""
 
-    def fit() -> Manifest:
-        loop, figures = _fit(qnet, config, training, epoch_steps, held_back, run)
-        judged = loop.evaluate(lambda: judge(scored_choices(qnet, held_back[1])))
-        manifest = _manifest(config, training, metrics=figures, judged=judged)
-        return loop.write(
-            lambda whole: save_checkpoint(
-                config.output / "checkpoint",
-                model=whole,
-                tokenizer=packing.renderer.tokenizer,
-                manifest=manifest,
-                domain=fit_domain(states_of(rows), salt=salt_of(manifest)),
+    rows: list[PackedTree]
+
+    def __init__(self, config: TrainQNetConfig) -> None:
+        self._config = config = config.model_copy(update={"trunk": model_folder(config.trunk)})
+        self.title, self.keep = f"train-qnet {config.name}", config.keep
+        self._packing = packing = Packing(
+            load_renderer(config.trunk),
+            config,
+            max_tokens=config.optimization.micro_batch_tokens,
+            with_features=config.head_features != "none",
+            with_answers=config.models_world,
+        )
+        self._read, held_back = read_examples(config, seed=config.seed)
+        self._held_back = packing.trees(held_back), packing.groups(held_back)
+
+        def pack(rng: Random) -> list[PackedTree]:
+            return packing.epoch(self._read, rng)
+
+        self.rows, self.epochs = plan_epochs(
+            pack, config.optimization, seed=config.seed, renewed=packing.is_renamed_each_epoch
+        )
+        self._require_rows()
+        self.model = _build_qnet(config)
+        self._logits: VocabularyLogits | None = None
+
+    def _require_rows(self) -> None:
+        config = self._config
+        if not self.rows:
+            raise ConfigError(
+                f"nothing in {', '.join(map(str, (*config.labels, *config.groups)))} is left to "
+                "train on: actions of one state have to differ in value (constant_trees, "
+                "min_label_margin), and fit max_length; explore more tasks, or lower "
+                "validation_fraction"
             )
+        if config.head_bins:
+            require_range(self.rows, config.head_range)
+
+    def prepare(self, device: torch.device) -> None:
+        """See `Objective`."""
+        use_block_masks(self.model.trunk, self.model.device)
+        require_packable(self.model)
+        use_block_masks(self.model.trunk, device)  # where FSDP moves the net later
+        if self._config.models_world:
+            self._logits = output_embeddings(self._config.trunk, self.model, device)
+
+    def row_loss(self, number: int) -> Loss:
+        """See `Objective`."""
+        return loss_of_tree(self.model, self.rows[number], self._config, self._logits)
+
+    def validate(self) -> dict[str, float]:
+        """See `Objective`."""
+        return validate(self.model, *self._held_back)
+
+    def judge(self) -> Judgement:
+        """See `Objective`."""
+        return judge(scored_choices(self.model, self._held_back[1]))
+
+    def save(self, model: QNet, figures: Mapping[str, float], judged: Judgement) -> Manifest:
+        """See `Objective`."""
+        config = self._config
+        labels = [
+            t for tree in self.rows for t, w in zip(tree.target, tree.weight, strict=True) if w
+        ]
+        manifest = config.manifest(
+            kind="qnet",
+            trunk=config.trunk,
+            data=[*config.labels, *config.groups],
+            metrics=figures,
+            read_at="observation" if config.read_at == "observation" else "last_token",
+            target=_target(config),
+            label_range=(min(labels), max(labels)),
+            trunk_sha256=sha256_of_trunk(config.trunk),
+            prior=judged.prior,
+            licence=judged.licence,
         )
-
-    return in_processes(config.optimization, fit)
-
-
-def _fit(
-    qnet: QNet,
-    config: TrainQNetConfig,
-    trees: Sequence[PackedTree],
-    epoch_steps: Sequence[EpochSteps],
-    held_back: tuple[list[PackedTree], list[PackedTree]],
-    run: RunFolder,
-) -> tuple[Loop[QNet], dict[str, float]]:
-    """Train the net; the loop with the weights to keep, and their validation figures."""
-    best = BestWeights(run.path, config.keep)
-    loop = Loop(qnet, config.optimization, output=run.path, best=best)
-    use_block_masks(qnet.trunk, qnet.device)
-    require_packable(qnet)
-    use_block_masks(qnet.trunk, loop.device)  # where FSDP moves the net in `run`
-    models_world = config.models_world
-    logits = output_embeddings(config.trunk, qnet, loop.device) if models_world else None
-    loop.run(
-        Training(
-            f"train-qnet {config.name}",
-            [step for epoch in epoch_steps for step in epoch],
-            loss=lambda indices: loss_of(qnet, [trees[i] for i in indices], config, logits),
-            size=lambda indices: sum(len(trees[i]) for i in indices),
-            validate=lambda _: validate(qnet, *held_back),
-            steps_per_epoch=len(epoch_steps[0]),
+        return save_checkpoint(
+            config.output / "checkpoint",
+            model=model,
+            tokenizer=self._packing.renderer.tokenizer,
+            manifest=manifest,
+            domain=fit_domain(states_of(self._read), salt=salt_of(manifest)),
         )
-    )
-    if loop.restore_best():
-        return loop, best.figures
-    return loop, loop.evaluate(lambda: validate(qnet, *held_back))
 
 
 def _build_qnet(config: TrainQNetConfig) -> QNet:
@@ -218,60 +240,6 @@ def _build_qnet(config: TrainQNetConfig) -> QNet:
     )
     qnet.trunk.requires_grad_(not config.freeze_trunk)
     return qnet
-
-
-def _plan(
-    config: TrainQNetConfig, packing: Packing, rows: Rows
-) -> tuple[list[PackedTree], list[EpochSteps]]:
-    """The trees of all epochs, renamed anew in each, and each epoch's training steps over them."""
-    rng = random.Random(config.seed)
-    trees: list[PackedTree] = []
-    epochs: list[EpochSteps] = []
-    first = 0
-    for epoch in range(config.optimization.epochs):
-        if epoch == 0 or packing.is_renamed_each_epoch:
-            first = len(trees)
-            trees += packing.epoch(rows, rng)
-        steps = plan_steps(
-            [len(tree) for tree in trees[first:]],
-            batch_tokens=config.optimization.batch_tokens,
-            micro_batch_tokens=config.optimization.micro_batch_tokens,
-            rng=rng,
-        )
-        epochs.append([[[first + i for i in micro] for micro in step] for step in steps])
-    if not trees:
-        raise ConfigError(
-            f"nothing in {', '.join(map(str, (*config.labels, *config.groups)))} is left to train "
-            "on: actions of one state have to differ in value (constant_trees, min_label_margin), "
-            "and fit max_length; explore more tasks, or lower validation_fraction"
-        )
-    return trees, epochs
-
-
-def _manifest(
-    config: TrainQNetConfig,
-    trees: Sequence[PackedTree],
-    *,
-    metrics: dict[str, float],
-    judged: Judgement,
-) -> Manifest:
-    labels = [t for tree in trees for t, w in zip(tree.target, tree.weight, strict=True) if w]
-    weights = config.trunk / "model.safetensors"
-    return Manifest(
-        kind="qnet",
-        name=config.name,
-        environment=config.environment,
-        read_at="observation" if config.read_at == "observation" else "last_token",
-        target=_target(config),
-        label_range=(min(labels), max(labels)),
-        trunk=hub_name(config.trunk),
-        trunk_sha256=sha256_of(weights) if weights.is_file() else "",
-        data_sha256=sha256_of_rows([*config.labels, *config.groups]),
-        lora=merged_lora(config.optimization.lora),
-        metrics=metrics,
-        prior=judged.prior,
-        licence=judged.licence,
-    )
 
 
 def _target(config: TrainQNetConfig) -> str:

@@ -4,12 +4,19 @@ Padding is on the right, and causal attention never looks to the right, so no at
 needed. Lengths are not inferred from pad ids.
 """
 
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from qguide.training.optimization.options import Optimization
+
+Epoch = list[list[list[int]]]
+"""Training steps of one epoch: numbers of rows, by micro-batch."""
+Row = TypeVar("Row", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +26,46 @@ class Sequence1D:
     token_ids: list[int]
     columns: dict[str, list[float]]
 
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def plan_epochs(
+    pack: Callable[[Random], list[Row]], optimization: Optimization, *, seed: int, renewed: bool
+) -> tuple[list[Row], list[Epoch]]:
+    """The rows of all epochs, and the training steps of each over them.
+
+    Args:
+        pack: makes the rows of an epoch.
+        renewed: rows are made anew for each epoch, because they are drawn; otherwise the same ones
+            serve in all.
+    """
+    rng = Random(seed)
+    rows: list[Row] = []
+    epochs: list[Epoch] = []
+    first = 0
+    for _ in range(optimization.epochs):
+        if renewed or not epochs:
+            first = len(rows)
+            rows += pack(rng)
+        steps = plan_steps(
+            [len(row) for row in rows[first:]],
+            batch_tokens=optimization.batch_tokens,
+            micro_batch_tokens=optimization.micro_batch_tokens,
+            rng=rng,
+        )
+        epochs.append([[[first + i for i in micro] for micro in step] for step in steps])
+    return rows, epochs
+
 
 def plan_steps(
     lengths: Sequence[int],
     *,
     batch_tokens: int,
     micro_batch_tokens: int,
-    rng: random.Random,
+    rng: Random,
     noise: float = 0.1,
-) -> list[list[list[int]]]:
+) -> Epoch:
     """Indices of each step's micro-batches for one epoch, every index once.
 
     Sequences of similar length share a micro-batch, with some noise so that epochs differ. The
@@ -50,10 +88,8 @@ def plan_steps(
     return _group(micro_batches, lengths, batch_tokens)
 
 
-def _group(
-    micro_batches: list[list[int]], lengths: Sequence[int], batch_tokens: int
-) -> list[list[list[int]]]:
-    steps: list[list[list[int]]] = []
+def _group(micro_batches: list[list[int]], lengths: Sequence[int], batch_tokens: int) -> Epoch:
+    steps: Epoch = []
     current: list[list[int]] = []
     tokens = 0
     for micro_batch in micro_batches:

@@ -1,16 +1,15 @@
-"""Training loop of the jobs: schedule, clipping, progress, metrics, resumption.
+"""The one loop of all trainings: schedule, clipping, progress, metrics, resumption, best epoch.
 
-A job provides a model, its batches in order and a loss. Accelerate provides the hardware: the CPU,
-one GPU, or several processes, with the whole model in each or a shard of it (FSDP2). The loop
-can be killed at any time: its state is saved every `save_every_s` seconds, and the next start
-resumes from there with the same order of batches.
+A job provides an `Objective`. Accelerate provides the hardware: the CPU, one GPU, or several
+processes, with the whole model in each or a shard of it (FSDP2). The loop can be killed at any
+time: its state is saved every `save_every_s` seconds, and the next start resumes from there with
+the same order of batches.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -26,6 +25,8 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.fsdp import FSDPModule
 
+from qguide.qnet.models.manifest import Manifest
+from qguide.training.data.runs import open_run
 from qguide.training.optimization.accelerator import (
     ModelHost,
     build_accelerator,
@@ -33,6 +34,8 @@ from qguide.training.optimization.accelerator import (
 )
 from qguide.training.optimization.adapters import hold_frozen, merged, with_adapters
 from qguide.training.optimization.best_weights import BestWeights
+from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.objective import Loss, Model, Objective, TrainingConfig
 from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.partition import (
@@ -88,58 +91,47 @@ class TrainingMetrics:
             tracker.finish()
 
 
-Model = TypeVar("Model", bound=nn.Module)
+Config = TypeVar("Config", bound=TrainingConfig)
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Summed loss of a micro-batch and its total weight, from which a step's exact mean follows."""
+def train(
+    config: Config,
+    build: Callable[[Config], Objective[Model]],
+    *,
+    weights: Mapping[str, str],
+) -> Manifest:
+    """Train for an objective, and write the checkpoint that it saves.
 
-    total: Tensor
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """Batches, loss and validation of one training.
-
-    Attributes:
-        steps: all steps of the training, in order, each a list of micro-batches.
-        loss: computes the loss of one micro-batch, on the model's device.
-        size: number of tokens in a micro-batch, by which processes divide a step.
-        validate: called with an epoch's number at its end, in all processes; returns figures for
-            `metrics.jsonl`.
-        steps_per_epoch: number of steps after which `validate` is called; 0 for never.
+    Args:
+        build: builds the objective by the configuration.
+        weights: hashes of the models that the training starts from.
     """
+    with open_run(config.output, config, weights=weights):
+        torch.manual_seed(config.seed)
+        objective = build(config)
 
-    name: str
-    steps: Sequence[Sequence[Any]]
-    loss: Callable[[Any], Loss]
-    size: Callable[[Any], int]
-    validate: Callable[[int], dict[str, float]] | None = None
-    steps_per_epoch: int = 0
+        def fit() -> Manifest:
+            loop = Loop(objective, config.optimization, output=config.output)
+            figures = loop.run()
+            judged = loop.evaluate(objective.judge)
+            return loop.write(lambda model: objective.save(model, figures, judged))
+
+        return in_processes(config.optimization, fit)
 
 
 class Loop(Generic[Model]):
-    """Training loop of one model; its metrics and saved state are in the run folder.
+    """Training loop of one objective; its metrics and saved state are in the run folder.
 
     The model is on the training device from here on, with adapters if `optimization.lora` is set.
     With FSDP it stays on the CPU, and whole, until `run`.
-
-    Args:
-        best: keeps the weights of the best epoch.
     """
 
     def __init__(
-        self,
-        model: Model,
-        optimization: Optimization,
-        *,
-        output: Path,
-        best: BestWeights | None = None,
+        self, objective: Objective[Model], optimization: Optimization, *, output: Path
     ) -> None:
-        self.model = with_adapters(model, optimization.lora)
+        self.objective = objective
+        self.model = model = with_adapters(objective.model, optimization.lora)
         self.optimization = optimization
         self.step = 0
         if optimization.threads:
@@ -147,7 +139,7 @@ class Loop(Generic[Model]):
         hold_frozen(model, optimization)
         self._accelerator = build_accelerator(optimization, output)
         if not self._accelerator.is_fsdp2:
-            model.to(self._accelerator.device)
+            model.to(self.device)
         if optimization.gradient_checkpointing:
             enable_gradient_checkpointing(model)
         self._host: nn.Module = ModelHost(model)
@@ -156,7 +148,7 @@ class Loop(Generic[Model]):
         self._average = WeightAverage(model)
         self._state = TrainingState(self._accelerator, self._average, output)
         self._metrics = TrainingMetrics(self._accelerator, output, optimization.model_dump())
-        self._best = best
+        self._best = BestWeights(output, objective.keep)
         self._saved_at = time.monotonic()
 
     @property
@@ -165,27 +157,46 @@ class Loop(Generic[Model]):
         device: torch.device = self._accelerator.device
         return device
 
-    def run(self, training: Training) -> None:
-        """Train from a saved state if there is one; all processes have to call this."""
+    def run(self) -> dict[str, float]:
+        """Train from a saved state if there is one; all processes have to call this.
+
+        Returns:
+            Validation figures of the weights that the model ends with: those of the epoch that the
+            objective keeps.
+        """
+        objective = self.objective
+        objective.prepare(self.device)
+        with self._accelerator.main_process_first(), self._accelerator.autocast():
+            objective.precompute(self.device)
         self._prepare()
+        steps = [step for epoch in objective.epochs for step in epoch]
+        epoch_ends = set(accumulate(map(len, objective.epochs)))
+        figures: dict[str, float] = {}
         self.step = self._state.load()
         self._metrics.start_after(self.step)
         self.model.train()
         with Progress(disable=not self._accelerator.is_main_process) as progress:
-            bar = progress.add_task(training.name, total=len(training.steps), completed=self.step)
-            while self.step < len(training.steps):
+            bar = progress.add_task(objective.title, total=len(steps), completed=self.step)
+            while self.step < len(steps):
                 started = time.monotonic()
-                mean, save = self._one_step(training)
-                self._count_step(len(training.steps))
+                mean, save = self._one_step(steps[self.step], of=len(steps))
+                self._count_step(len(steps))
                 row = {"step": self.step, "loss": mean, "step_s": time.monotonic() - started}
-                self._metrics.log(row | self._epoch_figures(training))
-                shown = f"{training.name} loss {mean:.4f}"
+                if self.step in epoch_ends:
+                    figures = self._end_epoch()
+                    row |= figures
+                self._metrics.log(row)
+                shown = f"{objective.title} loss {mean:.4f}"
                 progress.update(bar, completed=self.step, description=shown)
                 if save:
                     self._save()
         self._save()
         self._average.apply()
         self._metrics.close()
+        if self._restore_best():
+            return self._best.figures
+        # A run that had ended before has seen no epoch now.
+        return figures or self.evaluate(objective.validate)
 
     def _prepare(self) -> None:
         """Hand the model and the optimizers to accelerate, which shards the weights with FSDP."""
@@ -206,9 +217,9 @@ class Loop(Generic[Model]):
         broadcast_object_list(results)
         return results[0]
 
-    def restore_best(self) -> bool:
+    def _restore_best(self) -> bool:
         """Give the model the weights of the best epoch; False, and no change, if none is kept."""
-        weights = self._best.load() if self._best else None
+        weights = self._best.load()
         if weights is None:
             return False
         options = StateDictOptions(full_state_dict=True)
@@ -227,22 +238,10 @@ class Loop(Generic[Model]):
         result: Result = results[0]
         return result
 
-    @contextmanager
-    def main_process_first(self) -> Iterator[None]:
-        """Let the other processes begin the block when the main one has ended it."""
-        with self._accelerator.main_process_first():
-            yield
-
-    @contextmanager
-    def autocast(self) -> Iterator[None]:
-        """Compute as precisely as `run`, with another model than the one that is trained."""
-        with self._accelerator.autocast():
-            yield
-
-    def _one_step(self, training: Training) -> tuple[float, bool]:
-        """Train one step; its mean loss, and whether it is time to save."""
-        self._set_learning_rates(len(training.steps))
-        sums = self._add_gradients(training)
+    def _one_step(self, micro_batches: Sequence[list[int]], *, of: int) -> tuple[float, bool]:
+        """Train one step of `of`; its mean loss, and whether it is time to save."""
+        self._set_learning_rates(of)
+        sums = self._add_gradients(micro_batches)
         parameters = [p for p in self._host.parameters() if p.requires_grad]
         if not self._accelerator.is_fsdp2:
             sum_gradients(parameters)
@@ -259,15 +258,15 @@ class Loop(Generic[Model]):
             optimizer.zero_grad(set_to_none=True)
         return total / weight, save > 0
 
-    def _add_gradients(self, training: Training) -> Tensor:
+    def _add_gradients(self, micro_batches: Sequence[list[int]]) -> Tensor:
         """Backward passes of this process's micro-batches; sums of loss and weight, time to save.
 
         The last number is above 0 in the main process when it is time to save, so that after the
         sum over all processes each of them knows.
         """
         mine = assign(
-            training.steps[self.step],
-            size=training.size,
+            micro_batches,
+            size=self.objective.size,
             rank=self._accelerator.process_index,
             ranks=self._accelerator.num_processes,
             even=self._accelerator.is_fsdp2,
@@ -275,7 +274,7 @@ class Loop(Generic[Model]):
         sums = torch.zeros(3, device=self.device)
         passes = [(item, 1.0) for item in mine.items] + [(item, 0.0) for item in mine.fillers]
         for micro_batch, counts in passes:
-            total, weight = self._host(_parts_of_loss, training.loss, micro_batch)
+            total, weight = self._host(_parts_of_loss, self.objective.loss, micro_batch)
             self._accelerator.backward(total if counts else total * 0.0)
             sums[0] += total.detach() * counts
             sums[1] += weight * counts
@@ -298,29 +297,22 @@ class Loop(Generic[Model]):
         if self.step > total_steps * (1 - self.optimization.average_last):
             self._average.update()
 
-    def _epoch_figures(self, training: Training) -> dict[str, float]:
+    def _end_epoch(self) -> dict[str, float]:
         """Figures of the averaged weights at an epoch's end; the model trains on afterwards."""
-        validate = training.validate
-        if not validate or not training.steps_per_epoch or self.step % training.steps_per_epoch:
-            return {}
-        epoch = self.step // training.steps_per_epoch
         with self._average.applied():
-            figures = self.evaluate(lambda: validate(epoch))
+            figures = self.evaluate(self.objective.validate)
             self._keep_if_best(figures)
         self.model.train()
         return figures
 
     def _keep_if_best(self, figures: dict[str, float]) -> None:
-        best = self._best
-        if best is None:
-            return
         # One process decides: the others may read its file before or after it has written it.
-        better = [best.is_beaten_by(figures)]
+        better = [self._best.is_beaten_by(figures)]
         broadcast_object_list(better)
         if better[0]:
             weights = self._whole_weights()
             if self._accelerator.is_main_process:
-                best.save(weights, figures)
+                self._best.save(weights, figures)
 
     def _whole_weights(self) -> dict[str, Any]:
         """The model's weights; with FSDP gathered, on the CPU, and in the main process only."""

@@ -55,6 +55,11 @@ class PackedExamples:
     others: list[PackedReplies]
     groups: list[PackedReplies]
 
+    @property
+    def parts(self) -> tuple[list[PackedReplies], ...]:
+        """All of them, those of the training first."""
+        return self.training, self.held_back, self.others, self.groups
+
 
 def read_pair_examples(
     examples: PairExamples, renderer: Renderer, *, max_tokens: int, seed: int

@@ -15,12 +15,12 @@ from qguide.training.algorithms.group_relative import (
     clipped_loss,
     divergence,
 )
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_replies import PackedReplies
-from qguide.training.optimization.trainer import Loss
 from qguide.training.policy_training.logprobs import reply_logprobs
 
 
-class GroupObjective(BaseModel):
+class GroupLossOptions(BaseModel):
     """Options of the loss.
 
     Attributes:
@@ -43,7 +43,7 @@ def groups_loss(
     reference_R: Tensor,
     packed: PackedReplies,
     *,
-    objective: GroupObjective,
+    options: GroupLossOptions,
 ) -> Loss:
     """Loss of all draws of a packed row, and their number.
 
@@ -61,16 +61,16 @@ def groups_loss(
             advantage
             for group in packed.groups
             for advantage in advantages(
-                group.values, group.draws, normalization=objective.normalization
+                group.values, group.draws, normalization=options.normalization
             )
         ],
         device,
     )
     own_R, old_R = policy_R[replies_R], upload(old_R, device)[replies_R]
-    loss_R = clipped_loss(own_R, old_R, advantage_R, clip=objective.clip)
-    if objective.kl:
+    loss_R = clipped_loss(own_R, old_R, advantage_R, clip=options.clip)
+    if options.kl:
         reference_R = upload(reference_R, device)[replies_R]
-        loss_R = loss_R + objective.kl * divergence(own_R, reference_R)
+        loss_R = loss_R + options.kl * divergence(own_R, reference_R)
     return Loss((upload(draws, device) * loss_R).sum(), float(sum(draws)))
 
 

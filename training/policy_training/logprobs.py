@@ -1,6 +1,5 @@
 """Log-probabilities of packed replies, under the policy in training and before it."""
 
-import random
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -15,9 +14,7 @@ from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
 from qguide.qnet.engine.tree_paths import has_recurrent_layers, outputs_of_paths
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
-from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
-from qguide.training.optimization.padded_batches import plan_steps
 from qguide.training.q_training.validation import require_same, two_branches
 
 
@@ -133,19 +130,3 @@ def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
     require_packable(policy)
     use_block_masks(policy, device)  # where FSDP moves it later
     disable_dropout(policy)  # noise in it alone would move its ratio to the reference
-
-
-def plan_epochs(
-    trees: Sequence[PackedReplies], optimization: Optimization, *, seed: int
-) -> list[list[list[list[int]]]]:
-    """Epoch by epoch, the steps over the packed rows."""
-    rng = random.Random(seed)
-    return [
-        plan_steps(
-            [len(tree) for tree in trees],
-            batch_tokens=optimization.batch_tokens,
-            micro_batch_tokens=optimization.micro_batch_tokens,
-            rng=rng,
-        )
-        for _ in range(optimization.epochs)
-    ]

@@ -12,8 +12,8 @@ from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import PAPER_BETA
 from qguide.training.algorithms.dpo import dpo_loss, implicit_q
 from qguide.training.data.preferences import Level
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
-from qguide.training.optimization.trainer import Loss
 
 Mixture = Literal["pairs", "levels"]
 """One mean over all pairs, or the sum of each level's own mean."""
@@ -39,7 +39,7 @@ class LevelWeights(BaseModel):
     sft: float = Field(default=0.0, ge=0)
 
 
-class DpoObjective(BaseModel):
+class DpoLossOptions(BaseModel):
     """Options of the loss.
 
     Attributes:
@@ -85,7 +85,7 @@ class PairWeights:
     counts_alike: bool
 
     @classmethod
-    def of(cls, objective: DpoObjective, rows: Iterable[PackedReplies]) -> Self:
+    def of(cls, objective: DpoLossOptions, rows: Iterable[PackedReplies]) -> Self:
         """Weights for packed rows.
 
         With the mixture "levels", a pair of level l has the weight w_l * P / P_l for P pairs of

@@ -28,10 +28,10 @@ class Referenced:
 @torch.no_grad()
 def validate(
     policy: PreTrainedModel,
-    *,
     pairs: Referenced,
     other_pairs: Referenced,
     groups: Referenced,
+    *,
     beta: float,
 ) -> dict[str, float]:
     """Figures of the held-back examples, if there are any.

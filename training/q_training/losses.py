@@ -12,9 +12,14 @@ from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.text_model import load_causal_lm
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree
-from qguide.training.optimization.trainer import Loss
-from qguide.training.q_training.objective import Objective, hl_gauss_error, tree_loss, world_loss
+from qguide.training.q_training.objective import (
+    QNetLossOptions,
+    hl_gauss_error,
+    tree_loss,
+    world_loss,
+)
 from qguide.training.q_training.validation import features_of_tree, hidden_of_tree
 
 VocabularyLogits = Callable[[Tensor], Tensor]
@@ -80,28 +85,17 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
     return logits_of
 
 
-def loss_of(
+def loss_of_tree(
     qnet: QNet,
-    trees: Sequence[PackedTree],
-    objective: Objective,
+    tree: PackedTree,
+    options: QNetLossOptions,
     vocabulary_logits: VocabularyLogits | None = None,
 ) -> Loss:
-    """Summed loss of some packed trees.
+    """Summed loss of a packed tree.
 
     Args:
         vocabulary_logits: needed for the terms of a world model.
     """
-    parts = [_loss_of_tree(qnet, tree, objective, vocabulary_logits) for tree in trees]
-    total: Tensor = torch.stack([part.total for part in parts]).sum()
-    return Loss(total, sum(part.weight for part in parts))
-
-
-def _loss_of_tree(
-    qnet: QNet,
-    tree: PackedTree,
-    objective: Objective,
-    vocabulary_logits: VocabularyLogits | None,
-) -> Loss:
     hidden_TD = hidden_of_tree(qnet, tree)
     head = qnet.head
     outputs_TK = head.outputs(hidden_TD, features_of_tree(qnet, tree))
@@ -109,10 +103,10 @@ def _loss_of_tree(
     if head.bins:
         target_T = upload(tree.target, outputs_TK.device)
         error_T = hl_gauss_error(outputs_TK, target_T, head.edges(outputs_TK))
-    loss = tree_loss(head.q_of(outputs_TK), tree, objective, error_T=error_T)
+    loss = tree_loss(head.q_of(outputs_TK), tree, options, error_T=error_T)
     if vocabulary_logits is None:
         return loss
-    world = world_loss(hidden_TD, tree, objective, vocabulary_logits)
+    world = world_loss(hidden_TD, tree, options, vocabulary_logits)
     return Loss(loss.total + world, loss.weight)
 
 

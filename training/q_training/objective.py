@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from qguide.qnet.engine.uploads import upload
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree, Pair
-from qguide.training.optimization.trainer import Loss
 
 RankingLoss = Literal["order", "root", "regret"]
 _POWER: dict[RankingLoss, float] = {"order": 0.0, "root": 0.5, "regret": 1.0}
 
 
-class Objective(BaseModel):
+class QNetLossOptions(BaseModel):
     """Options of the loss.
 
     Attributes:
@@ -59,7 +59,7 @@ class Objective(BaseModel):
 
 
 def tree_loss(
-    q_T: Tensor, tree: PackedTree, objective: Objective, *, error_T: Tensor | None = None
+    q_T: Tensor, tree: PackedTree, objective: QNetLossOptions, *, error_T: Tensor | None = None
 ) -> Loss:
     """Weighted error on every labelled position, plus the terms on siblings and on progress.
 
@@ -102,7 +102,7 @@ def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor
 def world_loss(
     hidden_TD: Tensor,
     tree: PackedTree,
-    objective: Objective,
+    objective: QNetLossOptions,
     vocabulary_logits: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Weighted -log p of the tokens that the environment wrote after the tree's actions.

@@ -17,7 +17,7 @@ from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair
 from qguide.training.policy_training.objective import (
-    DpoObjective,
+    DpoLossOptions,
     LevelWeights,
     PairWeights,
     pairs_loss,
@@ -96,7 +96,7 @@ def test_neither_the_dpo_term_nor_the_sft_term_moves_a_mistake(
 ) -> None:
     pair = min(pairs.values(), key=lambda row: len(row.chosen))
     tree = pack(renderer, pair)
-    objective = DpoObjective(mixture="levels", weights=LevelWeights(sft=1.0))
+    objective = DpoLossOptions(mixture="levels", weights=LevelWeights(sft=1.0))
     weights = PairWeights.of(objective, [tree])
     logprobs = torch.full((len(tree.token_ids),), -1.0, requires_grad=True)
     policy_R = torch.stack([logprobs[list(reply)].sum() for reply in tree.replies])

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.optimization.adapters import merged, with_adapters
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.options import Lora, Optimization
-from qguide.training.optimization.trainer import Loop, Loss
+from qguide.training.optimization.trainer import Loop
 from tests.support.tiny_models import policy_model, q_model
 from tests.support.trainings import train, weights_of
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.adapters import merged
-from qguide.training.optimization.trainer import Loop, Loss
+from qguide.training.optimization.objective import Loss
+from qguide.training.optimization.trainer import Loop
 from qguide.training.q_training.validation import require_packable
 from tests.support.tiny_models import q_model
 from tests.support.trainings import train, weights_of

@@ -4,6 +4,7 @@ Accelerate shards on accelerators only. On the CPU these tests tell it to shard 
 that FSDP2 itself runs, over gloo.
 """
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,13 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
-from qguide.training.optimization.best_weights import BestWeights
+from qguide.training.optimization.best_weights import FIGURES
 from qguide.training.optimization.launch import in_processes
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.options import Optimization
-from qguide.training.optimization.trainer import Loop, Loss, Training
+from qguide.training.optimization.trainer import Loop
 from tests.support.tiny_models import q_model
+from tests.support.trainings import Fit
 
 pytestmark = pytest.mark.alone
 
@@ -73,17 +76,17 @@ def train(folder: Path, processes: int, **options: object) -> tuple[dict[str, to
     model = q_model("llama").model
     assert isinstance(model, QNet)
 
-    def validate(_: int) -> dict[str, float]:
+    def validate() -> dict[str, float]:
         with torch.no_grad():
             return {"spearman": float(model(torch.tensor([[1, 2, 3]])).sum())}
 
     def work() -> tuple[dict[str, torch.Tensor], int]:
-        best = BestWeights(folder, "spearman")
-        loop = Loop(model, optimization, output=folder, best=best)
-        loss = loss_of(model)
-        loop.run(Training("tiny", STEPS, loss, size=len, validate=validate, steps_per_epoch=2))
+        objective = Fit(model, STEPS, loss_of(model), validate=validate)
+        objective.epochs, objective.keep = [STEPS[:2], STEPS[2:4], STEPS[4:]], "spearman"
+        loop = Loop(objective, optimization, output=folder)
+        figures = loop.run()
         sharded = sum(isinstance(parameter, DTensor) for parameter in model.parameters())
-        assert loop.restore_best()
+        assert figures == json.loads((folder / FIGURES).read_text())
         return loop.write(lambda whole: dict(whole.state_dict())), sharded
 
     return in_processes(optimization, work)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from qguide.training.algorithms.group_relative import advantages
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyGroup
-from qguide.training.policy_training.group_objective import GroupObjective, groups_loss
+from qguide.training.policy_training.group_objective import GroupLossOptions, groups_loss
 
 OLD = torch.tensor([-1.0, -2.0, -3.0, -4.0])
 
@@ -25,8 +25,8 @@ def group(
 
 def slopes(row: PackedReplies, policy: Tensor = OLD, **options: float) -> list[float]:
     own = policy.clone().requires_grad_()
-    objective = GroupObjective.model_validate(options)
-    loss = groups_loss(own, OLD, OLD, row, objective=objective)
+    objective = GroupLossOptions.model_validate(options)
+    loss = groups_loss(own, OLD, OLD, row, options=objective)
     [found] = torch.autograd.grad(loss.total / loss.weight, own)
     return [float(slope) for slope in found]
 

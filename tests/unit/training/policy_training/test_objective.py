@@ -10,7 +10,7 @@ from torch import Tensor
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
 from qguide.training.policy_training.objective import (
-    DpoObjective,
+    DpoLossOptions,
     LevelWeights,
     PairWeights,
     pairs_loss,
@@ -32,7 +32,7 @@ ROW = row((0, 1, "trajectory"), (2, 3, "suffix"), (4, 5, "suffix"))
 """Margins 0.5 * ((1) - (-1)) = 1, 0.5 * (1 - (-1)) = 1 and 0.5 * (-1 - 1) = -1."""
 
 
-def mean_loss(objective: DpoObjective, *rows: PackedReplies, policy: Tensor = POLICY) -> float:
+def mean_loss(objective: DpoLossOptions, *rows: PackedReplies, policy: Tensor = POLICY) -> float:
     """The mean that a step over all rows has."""
     weights = PairWeights.of(objective, rows)
     losses = [
@@ -46,7 +46,7 @@ def softplus(margin: float) -> float:
 
 
 def test_levels_add_up_their_own_means_as_in_equation_10() -> None:
-    objective = DpoObjective(beta=BETA, mixture="levels", weights=LevelWeights(sft=1.0))
+    objective = DpoLossOptions(beta=BETA, mixture="levels", weights=LevelWeights(sft=1.0))
     outcome_dpo = softplus(1)
     step_dpo = (softplus(1) + softplus(-1)) / 2
     sft = 2.0  # -log pi of reply 0
@@ -54,7 +54,7 @@ def test_levels_add_up_their_own_means_as_in_equation_10() -> None:
 
 
 def test_the_mixture_does_not_depend_on_the_rows_that_hold_the_pairs() -> None:
-    objective = DpoObjective(
+    objective = DpoLossOptions(
         beta=BETA, mixture="levels", weights=LevelWeights(suffix=3.0, trajectory=0.5, sft=0.25)
     )
     apart = (row((4, 5, "suffix")), row((2, 3, "suffix"), (0, 1, "trajectory")))
@@ -74,37 +74,37 @@ def test_the_mixture_does_not_depend_on_the_rows_that_hold_the_pairs() -> None:
 def test_a_level_of_weight_0_is_left_out_and_imitation_stays(
     weights: dict[str, float], expected: float
 ) -> None:
-    objective = DpoObjective(beta=BETA, mixture="levels", weights=LevelWeights(**weights))
+    objective = DpoLossOptions(beta=BETA, mixture="levels", weights=LevelWeights(**weights))
     assert mean_loss(objective, ROW) == pytest.approx(expected)
 
 
 def test_one_mean_over_all_pairs_has_no_level_of_weight_0() -> None:
     with pytest.raises(ValidationError, match=r"weights\.suffix is 0, .* leave those pairs out"):
-        DpoObjective(weights=LevelWeights(suffix=0.0))
+        DpoLossOptions(weights=LevelWeights(suffix=0.0))
 
 
 def test_pairs_are_one_weighted_mean() -> None:
-    objective = DpoObjective(beta=BETA, weights=LevelWeights(trajectory=2.0, sft=1.0))
+    objective = DpoLossOptions(beta=BETA, weights=LevelWeights(trajectory=2.0, sft=1.0))
     total = 2 * softplus(1) + softplus(1) + softplus(-1) + 2.0
     assert mean_loss(objective, ROW) == pytest.approx(total / 4)
 
 
 def test_gaps_weigh_within_a_level() -> None:
     small, large = row((0, 1, "suffix"), gap=0.5), row((4, 5, "suffix"), gap=1.0)
-    objective = DpoObjective(beta=BETA, mixture="levels", gap_power=1.0)
+    objective = DpoLossOptions(beta=BETA, mixture="levels", gap_power=1.0)
     expected = (0.5 * softplus(1) + softplus(-1)) / 1.5
     assert mean_loss(objective, small, large) == pytest.approx(expected)
 
 
 def test_without_whole_trajectories_there_is_nothing_to_imitate() -> None:
-    objective = DpoObjective(beta=BETA, mixture="levels", weights=LevelWeights(sft=1.0))
+    objective = DpoLossOptions(beta=BETA, mixture="levels", weights=LevelWeights(sft=1.0))
     assert mean_loss(objective, row((2, 3, "suffix"))) == pytest.approx(softplus(1))
 
 
 def test_imitation_pulls_the_chosen_trajectory_up_and_nothing_else() -> None:
     def slopes(sft: float) -> Tensor:
         policy = POLICY.clone().requires_grad_()
-        objective = DpoObjective(beta=BETA, mixture="levels", weights=LevelWeights(sft=sft))
+        objective = DpoLossOptions(beta=BETA, mixture="levels", weights=LevelWeights(sft=sft))
         weights = PairWeights.of(objective, [ROW])
         loss = pairs_loss(policy, REFERENCE, ROW, weights=weights, beta=BETA)
         [found] = torch.autograd.grad(loss.total / loss.weight, policy)

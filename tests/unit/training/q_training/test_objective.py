@@ -11,7 +11,7 @@ from qguide.training.jobs.sft import run_sft
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place, pack_tree
 from qguide.training.q_training.objective import (
-    Objective,
+    QNetLossOptions,
     RankingLoss,
     hl_gauss_error,
     tree_loss,
@@ -69,8 +69,8 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
         q_T[[better.position, worse.position]] = torch.tensor([of_better, of_worse])
         return q_T
 
-    assert float(tree_loss(told(1.0, 0.0), tree, Objective()).total) == 0.0
-    assert float(tree_loss(told(0.0, 1.0), tree, Objective()).total) == 2.0
+    assert float(tree_loss(told(1.0, 0.0), tree, QNetLossOptions()).total) == 0.0
+    assert float(tree_loss(told(0.0, 1.0), tree, QNetLossOptions()).total) == 2.0
     assert sibling_accuracy([told(0.3, 0.2)], [tree]) == (1.0, 1.0)
     assert sibling_accuracy([told(0.2, 0.2)], [tree]) == (0.5, 0.5)
 
@@ -105,14 +105,14 @@ def test_progress_is_the_difference_to_the_action_before(
     q_T[[before.position, win.position, lose.position]] = torch.tensor([0.4, 0.6, 0.3])
     promise = 0.1**2 + 0.4**2 + 0.05**2
     progress = (0.2 - 0.5) ** 2 + (-0.1 + 0.25) ** 2
-    assert float(tree_loss(q_T, tree, Objective()).total) == pytest.approx(promise)
-    total = tree_loss(q_T, tree, Objective(progress_weight=2.0)).total
+    assert float(tree_loss(q_T, tree, QNetLossOptions()).total) == pytest.approx(promise)
+    total = tree_loss(q_T, tree, QNetLossOptions(progress_weight=2.0)).total
     assert float(total) == pytest.approx(promise + 2 * progress)
 
 
 def test_trainings_from_before_progress_have_the_same_configuration() -> None:
-    assert "progress_weight" not in Objective().model_dump()
-    assert Objective(progress_weight=1.0).model_dump()["progress_weight"] == 1.0
+    assert "progress_weight" not in QNetLossOptions().model_dump()
+    assert QNetLossOptions(progress_weight=1.0).model_dump()["progress_weight"] == 1.0
 
 
 def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
@@ -128,7 +128,7 @@ def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
     margin = torch.zeros((), requires_grad=True)
 
     def slope(ranking: RankingLoss) -> float:
-        objective = Objective(ranking_weight=1.0, ranking=ranking)
+        objective = QNetLossOptions(ranking_weight=1.0, ranking=ranking)
         q_T = torch.stack([margin, -margin])
         loss = torch.stack([tree_loss(q_T, tree, objective).total for tree in trees]).sum()
         return float(torch.autograd.grad(loss, margin)[0])

@@ -82,8 +82,8 @@ class Judgement:
         licence: None where there is no held-back decision, so that nothing judged the Q model.
     """
 
-    prior: PriorSection | None
-    licence: Licence | None
+    prior: PriorSection | None = None
+    licence: Licence | None = None
 
 
 def judge(choices: Sequence[ScoredChoice]) -> Judgement:

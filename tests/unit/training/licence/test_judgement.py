@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from qguide.training.algorithms.choice_quality import ScoredChoice
-from qguide.training.q_training.judgement import judge
+from qguide.training.licence.judgement import judge
 
 
 def choices(*, right: int, n: int = 40) -> list[ScoredChoice]:
