@@ -98,11 +98,10 @@ def _measure(config: RolloutsBench, parallel: int, url: str, folder: Path) -> Ro
     )
     asked = _number_asked(url)
     start_s = time.perf_counter()
-    collected = run_collect(job, console=Console(file=StringIO()))
+    figures = run_collect(job, console=Console(file=StringIO()))
     seconds = time.perf_counter() - start_s
-    if collected.failed:
-        task_id, error = collected.failed[0]
-        raise EnvironmentFailureError(f"{task_id}: {error}")
+    if figures["failures"]:
+        raise EnvironmentFailureError(f"{figures['failures']:.0f} episodes could not be played")
     return RolloutsRow(parallel=parallel, requests=_number_asked(url) - asked, seconds=seconds)
 
 

@@ -42,7 +42,7 @@ from qguide.training.evaluation.choice_regret import (
     read_pair_figures,
     scored_episode,
 )
-from qguide.training.rollouts.concurrent import HostedRun
+from qguide.training.rollouts.driver import HostedRun
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,

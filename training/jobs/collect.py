@@ -17,8 +17,8 @@ With `player = "gold"` it plays the solutions that an environment has on record 
 expert's replies.
 """
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Literal, Self
@@ -37,22 +37,17 @@ from qguide.training.rollouts.episode import (
     Episode,
     derived_seed,
     first_reply,
-    play_episode,
     seeded,
 )
-from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
-from qguide.training.rollouts.models import (
-    build_scorer,
-    expert_builder,
-    sha256_of_policy,
-    sha256_of_q_model,
-)
+from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.models import expert_builder
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
 from qguide.training.trajectory import text_reply
 
 
-class CollectConfig(RolloutConfig):
+class CollectConfig(PlayConfig):
     """Configuration of `qguide collect`.
 
     Attributes:
@@ -79,6 +74,7 @@ class CollectConfig(RolloutConfig):
     """
 
     policy_fields = ("policy",)
+    q_field = "qnet"
 
     max_steps: int = Field(default=40, ge=1)
     only_won: bool = True
@@ -93,7 +89,6 @@ class CollectConfig(RolloutConfig):
     keep: int = Field(default=1, ge=1)
     temperature: float = Field(default=0.7, ge=0)
     max_tokens: int = Field(default=128, ge=1)
-    seed: int = 0
     parallel: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
@@ -148,22 +143,6 @@ class CollectConfig(RolloutConfig):
 
 
 SKIPPED = "skipped.jsonl"
-FIGURES = ("episodes", "won", "kept", "steps")
-
-
-@dataclass(slots=True)
-class Collected:
-    """Figures of a run; a resumed run counts only the episodes that it played itself.
-
-    Attributes:
-        failed: task id and error of each task whose environment failed.
-    """
-
-    episodes: int = 0
-    won: int = 0
-    kept: int = 0
-    steps: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
 
 
 def run_collect(
@@ -172,49 +151,40 @@ def run_collect(
     policy: BatchPolicy | HostedPolicy | None = None,
     scorer: Scorer | None = None,
     console: Console | None = None,
-) -> Collected:
+) -> dict[str, float]:
     """Play every task that has not been played yet."""
-    weights = {}
-    if policy is None:
-        weights["policy_sha256"] = sha256_of_policy(config.policy) if config.policy else ""
-    if scorer is None and config.qnet:
-        weights["qnet_sha256"] = sha256_of_q_model(config.qnet, config.inference)
-    with open_rollouts("collect", config, weights=weights, console=console) as rollouts:
-        if policy is None and config.policy:
-            policy = rollouts.build_policy(config.policy)
-        if scorer is None and config.qnet:
-            scorer = build_scorer(config.qnet, config.inference)
-        skipped_path = rollouts.folder.path / SKIPPED
-        with JsonlWriter(skipped_path) as skipped:
-            source = policy.name if policy and config.player == "policy" else EXPERT
-            collector = _Collector(config, rollouts, skipped, source=source)
-            finished = finished_task_ids(rollouts.folder.rows) | finished_task_ids(skipped_path)
-            rollouts.play(collector.collect, policy=policy, scorer=scorer, finished=finished)
-        return collector.finish()
+    return play_job(Collect, config, given=Models(policy, q_model=scorer), console=console)
 
 
-class _Collector:
-    """Plays each task, then writes its episode, or its id if no episode is kept."""
+class Collect(Method[CollectConfig]):
+    """Plays each task until enough of its episodes are kept."""
 
-    def __init__(
-        self, config: CollectConfig, rollouts: Rollouts, skipped: JsonlWriter, *, source: str
-    ) -> None:
-        self._config = config
-        self._rollouts = rollouts
-        self._skipped = skipped
-        self._source = source
-        self._collected = Collected()
+    job, unit, rate = "collect", "tasks", "episodes"
+
+    def __init__(self, config: CollectConfig, run: Rollouts, models: Models) -> None:
+        super().__init__(config, run, models)
         self._build_expert: ExpertBuilder | None = None
         self._gold: GoldSuite | None = None
         match config.player:
             case "expert":
                 self._build_expert = expert_builder(config.environment)
             case "gold":
-                self._gold = rollouts.suite.require_gold()
+                self._gold = run.suite.require_gold()
+        self._skipped = JsonlWriter(run.folder.path / SKIPPED)
 
-    def collect(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play one task and write its kept episodes, or its id if there are none."""
-        task, config, collected = playable.task, self._config, self._collected
+    @property
+    def source(self) -> str:
+        """The policy if it plays alone."""
+        return super().source if self.config.player == "policy" else EXPERT
+
+    def finished(self) -> set[str]:
+        """Ids of the tasks that have a row, or of which no episode is kept."""
+        folder = self.run.folder
+        return finished_task_ids(folder.rows) | finished_task_ids(folder.path / SKIPPED)
+
+    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+        """Play one task."""
+        task, config, won, steps = playable.task, self.config, 0, 0
         rows: list[TrajectoryRow] = []
         gold: Sequence[str] = ()
         if self._gold is not None:
@@ -222,29 +192,31 @@ class _Collector:
         max_steps = min(config.max_steps, len(gold) or config.max_steps)
         for attempt in range(config.attempts):
             agent, seed = (replaying_agent(gold), None) if gold else self._agent(task, attempt)
-            episode = yield from play_episode(
-                playable.make, agent, max_steps=max_steps, chat=playable.environment.chat
-            )
-            won = playable.environment.is_success(episode.reward, episode.terminated)
-            collected.episodes += 1
-            collected.won += won
-            collected.steps += len(episode.steps)
-            if won or not config.only_won:
+            episode = yield from playable.game(config.seed).play(agent, max_steps=max_steps)
+            wins = playable.environment.is_success(episode.reward, episode.terminated)
+            won += wins
+            steps += len(episode.steps)
+            if wins or not config.only_won:
                 name = config.environment.name
-                rows.append(trajectory_row(task, name, episode, source=self._source, seed=seed))
+                rows.append(trajectory_row(task, name, episode, source=self.source, seed=seed))
             if len(rows) == config.keep:
                 break
-        collected.kept += len(rows)
-        note = f"{collected.won}/{collected.episodes} won"
-        if rows:
-            self._rollouts.write(*rows, note=note)
-        else:
+        if not rows:
             self._skipped.write({"task_id": task.id, "reward": episode.reward})
-            self._rollouts.advance(note)
+        counts = {"episodes": attempt + 1, "won": won, "kept": len(rows), "steps": steps}
+        return Played(rows, counts)
+
+    def note(self, summary: Mapping[str, float]) -> str:
+        """See `Method`."""
+        return f"{summary['won']:.0f}/{summary['episodes']:.0f} won"
+
+    def close(self) -> None:
+        """See `Method`."""
+        self._skipped.close()
 
     def _agent(self, task: Task, attempt: int) -> tuple[Agent, int | None]:
         """The agent of an attempt, and the seed that its row states."""
-        config = self._config
+        config = self.config
         seed = derived_seed(config.seed, task.id) + attempt
         sampling = Sampling(config.temperature, config.max_tokens)
         if config.qnet:  # the seed of `evaluate`, which plays the same episode
@@ -258,13 +230,6 @@ class _Collector:
             return expert_agent(expert, mistakes=config.mistakes, seed=seed), None
         share = config.policy_share
         return corrected_agent(expert, policy_share=share, sampling=sampling, seed=seed), None
-
-    def finish(self) -> Collected:
-        """Write the run's figures."""
-        collected, failures = self._collected, self._rollouts.failures
-        collected.failed = [(failure.task_id, failure.error) for failure in failures]
-        self._rollouts.metrics.write({name: getattr(collected, name) for name in FIGURES})
-        return collected
 
 
 def trajectory_row(

@@ -7,6 +7,7 @@ grow in parallel, so that the policy samples in batches. The seed of a draw is d
 task, draw), so neither `parallel` nor a resume changes a tree.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
@@ -22,23 +23,15 @@ from qguide.training.data.expert_trajectories import best_trajectories
 from qguide.training.data.records import SearchRow, node_row
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
-from qguide.training.rollouts.figures import RunFigures
-from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
-from qguide.training.rollouts.models import (
-    EMBEDDED,
-    build_scorer,
-    sha256_of_policy,
-    sha256_of_q_model,
-)
-from qguide.training.rollouts.policies import JobPolicy, guide_actions, with_rollouts
-from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
-
-MEANS = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
-"""The figures of a tree that are averaged over trees; the others are summed."""
+from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.models import EMBEDDED
+from qguide.training.rollouts.policies import guide_actions
+from qguide.training.rollouts.rollout import RolloutTask
 
 
-class ExploreConfig(RolloutConfig):
+class ExploreConfig(PlayConfig):
     """Configuration of `qguide explore`.
 
     Attributes:
@@ -52,10 +45,10 @@ class ExploreConfig(RolloutConfig):
             have visit counts and values.
         exploration: how a tree grows by expansion.
         mcts: how a task is searched.
-        seed: base seed of all draws.
     """
 
     policy_fields = ("policy", "rollouts")
+    q_field = "guide"
 
     policy: str = EMBEDDED
     guide: str = ""
@@ -64,7 +57,6 @@ class ExploreConfig(RolloutConfig):
     strategy: Literal["expand", "mcts"] = "expand"
     exploration: Exploration = Exploration()
     mcts: Mcts = Mcts()
-    seed: int = 0
 
     @model_validator(mode="after")
     def _rollouts_are_greedy(self) -> Self:
@@ -100,27 +92,8 @@ def run_explore(
     policy: BatchPolicy | HostedPolicy | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
-    """Explore the tasks that have no tree yet.
-
-    Returns:
-        Figures of the trees that this run explored itself.
-    """
-    weights = {
-        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
-        "guide_sha256": sha256_of_q_model(config.guide, config.inference),
-        "rollouts_sha256": sha256_of_policy(config.rollouts) if config.rollouts else "",
-    }
-    with open_rollouts("explore", config, weights=weights, console=console) as rollouts:
-        policy = policy or rollouts.build_policy(config.policy)
-        drawing: JobPolicy = policy
-        if config.rollouts:
-            drawing = with_rollouts(policy, rollouts.build_policy(config.rollouts))
-        scorer = build_scorer(config.guide, config.inference) if config.guide else None
-        if rollouts.branch() == "none":
-            config = whole_episodes(config)
-        explorer = _Explorer(config, rollouts, source=policy.name)
-        rollouts.play(explorer.explore, policy=drawing, scorer=scorer)
-        return explorer.figures.finish()
+    """Explore the tasks that have no tree yet."""
+    return play_job(Explore, config, given=Models(policy), console=console)
 
 
 def whole_episodes(config: ExploreConfig) -> ExploreConfig:
@@ -161,44 +134,44 @@ def tree_row(
     )
 
 
-class _Explorer:
-    """Grows each task's tree and writes it as soon as it is finished."""
+class Explore(Method[ExploreConfig]):
+    """Grows each task's tree."""
 
-    def __init__(self, config: ExploreConfig, rollouts: Rollouts, *, source: str) -> None:
-        self.figures = RunFigures(rollouts, unit="trees", rate="draws", means=MEANS)
-        self._config = config
-        self._rollouts = rollouts
-        self._source = source
+    job, unit, rate = "explore", "trees", "draws"
+    means = frozenset({"branching_fraction", "expanded_branching_fraction", "mean_leaf_reward"})
+
+    def __init__(self, config: ExploreConfig, run: Rollouts, models: Models) -> None:
+        branches = run.branch() != "none"
+        super().__init__(config if branches else whole_episodes(config), run, models)
         best = best_trajectories(config.expert)
         self._expert = {task_id: row.to_steps() for task_id, row in best.items()}
 
-    def explore(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Grow and write the tree of one task."""
-        task, config = playable.task, self._config
+    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+        """Grow the tree of one task."""
+        config = self.config
         growing = self._grow(playable)
         if config.guide:
             growing = guide_actions(growing, num_candidates=config.exploration.candidates)
         explored = yield from growing
-        spent: Timings = yield TimingsRequest()
         searches = config.strategy == "mcts"
         depth = config.mcts.max_steps if searches else config.exploration.depth
         figures = tree_figures(explored, depth=depth)
-        summary = self.figures.add(figures, spent)
-        self._rollouts.write(
-            tree_row(playable, config.environment.name, explored),
-            note=f"branching {summary['expanded_branching_fraction']:.2f}  "
-            f"reward {summary['mean_leaf_reward']:.2f}  {summary['draws_per_s']:.1f} draws/s",
+        self.run.metrics.write({"task_id": playable.task.id, **figures})
+        return Played([tree_row(playable, config.environment.name, explored)], figures)
+
+    def note(self, summary: Mapping[str, float]) -> str:
+        """See `Method`."""
+        return (
+            f"branching {summary['expanded_branching_fraction']:.2f}  "
+            f"reward {summary['mean_leaf_reward']:.2f}  {super().note(summary)}"
         )
-        self._rollouts.metrics.write({"task_id": task.id, **figures})
 
     def _grow(self, playable: PlayableTask) -> RolloutTask[ExploredTree | SearchedTree]:
-        config, game = self._config, playable.game(self._config.seed)
+        config, game, source = self.config, playable.game(self.config.seed), self.source
         if config.strategy == "mcts":
-            return (yield from search_task(game, config.mcts, source=self._source))
+            return (yield from search_task(game, config.mcts, source=source))
         expert = self._expert.get(playable.task.id, ())
-        return (
-            yield from explore_task(game, config.exploration, source=self._source, expert=expert)
-        )
+        return (yield from explore_task(game, config.exploration, source=source, expert=expert))
 
 
 def tree_figures(explored: ExploredTree | SearchedTree, *, depth: int) -> dict[str, float]:

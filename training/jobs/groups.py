@@ -8,7 +8,7 @@ guided policy. Many episodes are played in parallel, so that the policy samples 
 of a draw is derived from (seed, task, step), so neither `parallel` nor a resume changes a row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -27,17 +27,11 @@ from qguide.training.exploration.decision_groups import (
     play_decisions,
 )
 from qguide.training.rollouts.episode import Agent, derived_seed, first_reply, seeded
-from qguide.training.rollouts.figures import RunFigures
-from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
-from qguide.training.rollouts.models import (
-    EMBEDDED,
-    build_scorer,
-    expert_builder,
-    sha256_of_policy,
-    sha256_of_q_model,
-)
-from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.models import EMBEDDED, expert_builder
+from qguide.training.rollouts.rollout import RolloutTask
 
 
 class Continuation(BaseModel):
@@ -69,7 +63,7 @@ class Continuation(BaseModel):
         return self
 
 
-class GroupsConfig(RolloutConfig):
+class GroupsConfig(PlayConfig):
     """Configuration of `qguide groups`.
 
     Attributes:
@@ -79,16 +73,15 @@ class GroupsConfig(RolloutConfig):
             "guided"; "" for none.
         decisions: how an episode is played and its candidates are drawn.
         continuation: how each candidate is valued.
-        seed: base seed of all draws.
     """
 
     policy_fields = ("policy",)
+    q_field = "qnet"
 
     policy: str = EMBEDDED
     qnet: str = ""
     decisions: Decisions = Decisions()
     continuation: Continuation = Continuation()
-    seed: int = 0
 
     @property
     def is_guided(self) -> bool:
@@ -113,22 +106,8 @@ def run_groups(
     scorer: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
-    """Play the tasks that have no row yet.
-
-    Returns:
-        Figures of the episodes that this run played itself.
-    """
-    weights = {
-        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
-        "qnet_sha256": sha256_of_q_model(config.qnet, config.inference),
-    }
-    with open_rollouts("groups", config, weights=weights, console=console) as rollouts:
-        policy = policy or rollouts.build_policy(config.policy)
-        if config.is_guided and scorer is None:
-            scorer = build_scorer(config.qnet, config.inference)
-        player = _Player(config, rollouts, valued=rollouts.branch() != "none", source=policy.name)
-        rollouts.play(player.play, policy=policy, scorer=scorer)
-        return player.figures.finish()
+    """Play the tasks that have no row yet."""
+    return play_job(Groups, config, given=Models(policy, q_model=scorer), console=console)
 
 
 def _continuing(
@@ -149,36 +128,34 @@ def _continuing(
     return continuing
 
 
-class _Player:
-    """Plays each task's episode and writes it as soon as it is finished."""
+class Groups(Method[GroupsConfig]):
+    """Plays each task's episode, with the candidates of each of its states."""
 
-    def __init__(
-        self, config: GroupsConfig, rollouts: Rollouts, *, valued: bool, source: str
-    ) -> None:
-        self.figures = RunFigures(rollouts, unit="episodes", rate="states")
-        self._config = config
-        self._rollouts = rollouts
-        self._valued = valued
-        self._source = source
+    job, unit, rate = "groups", "episodes", "states"
+
+    def __init__(self, config: GroupsConfig, run: Rollouts, models: Models) -> None:
+        super().__init__(config, run, models)
+        self._valued = run.branch() != "none"
         self._build_expert: Callable[[], Expert] | None = None
         if config.continuation.by == "expert":
             self._build_expert = partial(expert_builder(config.environment), forgetful=True)
 
-    def play(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Play and write the decisions of one task."""
-        task, config = playable.task, self._config
+    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+        """Play the decisions of one task."""
+        config = self.config
         played = yield from play_decisions(
             playable.game(config.seed),
             config.decisions,
-            _continuing(config, task, self._build_expert),
+            _continuing(config, playable.task, self._build_expert),
             repetitions=config.continuation.repetitions,
             valued=self._valued,
         )
-        spent: Timings = yield TimingsRequest()
-        row = groups_row(playable, config, played, source=self._source)
-        summary = self.figures.add(groups_figures(row, playable.environment), spent)
-        note = f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s"
-        self._rollouts.write(row, note=note)
+        row = groups_row(playable, config, played, source=self.source)
+        return Played([row], groups_figures(row, playable.environment))
+
+    def note(self, summary: Mapping[str, float]) -> str:
+        """See `Method`."""
+        return f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s"
 
 
 def groups_row(

@@ -40,21 +40,22 @@ from qguide.training.data.runs import (
 )
 from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from qguide.training.exploration.step_rewards import StepRewards
-from qguide.training.rollouts.figures import RunFigures
-from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
-from qguide.training.rollouts.models import (
-    EMBEDDED,
-    build_scorer,
-    sha256_of_policy,
-    sha256_of_q_model,
+from qguide.training.rollouts.method import (
+    Method,
+    Models,
+    PlayConfig,
+    Played,
+    hashes_of,
+    play_job,
 )
-from qguide.training.rollouts.policies import with_rollouts
-from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.models import EMBEDDED
+from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.trajectory import Step, path_history
 
 
-class IprConfig(RolloutConfig):
+class IprConfig(PlayConfig):
     """Configuration of `qguide ipr`.
 
     Attributes:
@@ -69,10 +70,10 @@ class IprConfig(RolloutConfig):
         earlier: run folders of earlier iterations, whose step rewards of the expert are used again.
         contrast: how the agent explores, and how large its mistakes are.
         rewards: the roll-outs that give a step its reward, and the limits of every episode.
-        seed: base seed of all draws.
     """
 
     policy_fields = ("policy", "scorer")
+    q_field = "reward_model"
 
     policy: str = EMBEDDED
     scorer: str = ""
@@ -81,7 +82,10 @@ class IprConfig(RolloutConfig):
     earlier: tuple[Path, ...] = ()
     contrast: Contrast = Contrast()
     rewards: StepRewards = StepRewards()
-    seed: int = 0
+
+    def models(self) -> dict[str, str]:
+        """See `PlayConfig`; iterations are compared by what scores, also where it is the agent."""
+        return super().models() | {"scorer": self.scorer or self.policy}
 
 
 def run_ipr(
@@ -92,39 +96,11 @@ def run_ipr(
     reward_model: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
-    """Explore the tasks that have no row yet, then write the pairs of all tasks.
-
-    Returns:
-        Time and cost of this start of the run, and the figures of all its tasks.
-    """
-    weights = {
-        "policy_sha256": "" if policy else sha256_of_policy(config.policy),
-        "scorer_sha256": "" if scorer else sha256_of_policy(config.scorer or config.policy),
-        "reward_model_sha256": ""
-        if reward_model
-        else sha256_of_q_model(config.reward_model, config.inference),
-    }
+    """Explore the tasks that have no row yet, then write the pairs of all tasks."""
+    given = Models(policy, scorer, reward_model)
     for folder in config.earlier:
-        _require_same_scorer(folder, config, weights)
-    with open_rollouts("ipr", config, weights=weights, console=console) as rollouts:
-        policy = policy or rollouts.build_policy(config.policy)
-        if scorer is None and config.scorer:
-            scorer = rollouts.build_policy(config.scorer)
-        if reward_model is None and config.reward_model:
-            reward_model = build_scorer(config.reward_model, config.inference)
-        rollouts.require_branches()
-        explorer = _Explorer(config, rollouts, source=policy.name, reward_model=reward_model)
-        rollouts.play(
-            explorer.explore,
-            policy=with_rollouts(policy, scorer) if scorer else policy,
-            scorer=reward_model,
-            finished=explorer.not_to_play(),
-            rows=EXPLORED,
-        )
-        spent = explorer.figures.finish()
-        figures = _write_pairs(rollouts.folder)
-        rollouts.metrics.write({"pairs": figures})
-        return spent | figures
+        _require_same_scorer(folder, config, hashes_of(config, given))
+    return play_job(Ipr, config, given=given, console=console)
 
 
 def _require_same_scorer(folder: Path, config: IprConfig, weights: Mapping[str, str]) -> None:
@@ -165,40 +141,34 @@ def _identity_of_scorer(config: Mapping[str, Any]) -> dict[str, object]:
     return fields | {"scorer": name} | {f"scorer's {each}": table.get(each) for each in ROW_FIELDS}
 
 
-class _Explorer:
-    """Explores each task's trajectory and writes its row as soon as it is finished."""
+class Ipr(Method[IprConfig]):
+    """Explores each task along its expert's trajectory, then makes pairs of the mistakes."""
 
-    def __init__(
-        self,
-        config: IprConfig,
-        rollouts: Rollouts,
-        *,
-        source: str,
-        reward_model: Scorer | None,
-    ) -> None:
-        self.figures = RunFigures(rollouts, unit="trajectories", rate="rollouts")
-        self._config = config
-        self._rollouts = rollouts
-        self._source = source
-        self._reward_model = RewardModel(reward_model.reads_observation) if reward_model else None
+    job, unit, rate, file = "ipr", "trajectories", "rollouts", EXPLORED
+
+    def __init__(self, config: IprConfig, run: Rollouts, models: Models) -> None:
+        super().__init__(config, run, models)
+        run.require_branches()
+        q_model = models.q_model
+        self._reward_model = RewardModel(q_model.reads_observation) if q_model else None
         self._experts = best_trajectories(config.expert)
         self._known = _expert_rewards(config.earlier)
 
-    def not_to_play(self) -> set[str]:
+    def finished(self) -> set[str]:
         """Ids of the tasks that are finished or have no trajectory of the expert."""
-        tasks = {task.id for task in self._rollouts.suite.tasks}
+        tasks = {task.id for task in self.run.suite.tasks}
         without = tasks - self._experts.keys()
         if without == tasks:
             raise ConfigError(
                 f"none of the {len(tasks)} tasks has a trajectory in expert = "
-                f"{', '.join(map(str, self._config.expert))}; name the games of that run in "
+                f"{', '.join(map(str, self.config.expert))}; name the games of that run in "
                 "[environment]"
             )
-        return without | finished_task_ids(self._rollouts.folder.path / EXPLORED)
+        return without | finished_task_ids(self.run.folder.path / EXPLORED)
 
-    def explore(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Explore and write one task."""
-        config, task_id = self._config, playable.task.id
+    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+        """Explore one task."""
+        config, task_id = self.config, playable.task.id
         trajectory = self._experts[task_id]
         expert = trajectory.to_steps()
         contrasted = yield from contrast_task(
@@ -211,17 +181,17 @@ class _Explorer:
             known=self._known.get((task_id, sha256_of_steps(expert)), {}),
             reward_model=self._reward_model,
         )
-        spent: Timings = yield TimingsRequest()
-        row = contrast_row(trajectory, contrasted, config, source=self._source)
-        summary = self.figures.add(
-            {
-                "episodes": contrasted.episodes,
-                "rollouts": contrasted.rollouts,
-                "completion_tokens": contrasted.completion_tokens,
-            },
-            spent,
-        )
-        self._rollouts.write(row, note=f"{summary['rollouts_per_s']:.1f} roll-outs/s")
+        row = contrast_row(trajectory, contrasted, config, source=self.source)
+        figures = {
+            "episodes": contrasted.episodes,
+            "rollouts": contrasted.rollouts,
+            "completion_tokens": contrasted.completion_tokens,
+        }
+        return Played([row], figures)
+
+    def derive(self) -> dict[str, float]:
+        """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""
+        return _write_pairs(self.run.folder)
 
 
 def _expert_rewards(folders: Sequence[Path]) -> dict[tuple[str, str], dict[int, float]]:

@@ -25,15 +25,14 @@ from qguide.training.data.preferences import PairSource, PreferenceRow, preferen
 from qguide.training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
 from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from qguide.training.exploration.step_rewards import StepRewards
-from qguide.training.rollouts.figures import RunFigures
-from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
+from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import HostedPolicy
-from qguide.training.rollouts.models import EMBEDDED, sha256_of_policy
-from qguide.training.rollouts.policies import with_rollouts
-from qguide.training.rollouts.rollout import RolloutTask, Timings, TimingsRequest
+from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
+from qguide.training.rollouts.models import EMBEDDED
+from qguide.training.rollouts.rollout import RolloutTask
 
 
-class RroConfig(RolloutConfig):
+class RroConfig(PlayConfig):
     """Configuration of `qguide rro`.
 
     Attributes:
@@ -44,7 +43,6 @@ class RroConfig(RolloutConfig):
         rising: the draws of a step.
         rewards: the roll-outs that give a step its reward, and the limits of every episode. The
             paper does not state their number (m); 5 is IPR's.
-        seed: base seed of all draws.
     """
 
     policy_fields = ("policy", "scorer")
@@ -53,7 +51,6 @@ class RroConfig(RolloutConfig):
     scorer: str = ""
     rising: Rising = Rising()
     rewards: StepRewards = StepRewards()
-    seed: int = 0
 
 
 def run_rro(
@@ -63,55 +60,31 @@ def run_rro(
     scorer: BatchPolicy | HostedPolicy | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
-    """Explore the tasks that have no row yet, then write the pairs of all tasks.
-
-    Returns:
-        Time and cost of this start of the run, and the figures of all its tasks: see `figures_of`.
-    """
-    weights = {"policy_sha256": "" if policy else sha256_of_policy(config.policy)}
-    if config.scorer:
-        weights["scorer_sha256"] = "" if scorer else sha256_of_policy(config.scorer)
-    with open_rollouts("rro", config, weights=weights, console=console) as rollouts:
-        policy = policy or rollouts.build_policy(config.policy)
-        if scorer is None and config.scorer:
-            scorer = rollouts.build_policy(config.scorer)
-        rollouts.require_branches()
-        explorer = _Explorer(config, rollouts, source=policy.name)
-        rollouts.play(
-            explorer.explore,
-            policy=with_rollouts(policy, scorer) if scorer else policy,
-            rows=EXPLORED,
-        )
-        spent = explorer.figures.finish()
-        figures = _write_pairs(config, rollouts.folder)
-        rollouts.metrics.write({"pairs": figures})
-        return spent | figures
+    """Explore the tasks that have no row yet, then write the pairs of all tasks."""
+    return play_job(Rro, config, given=Models(policy, scorer), console=console)
 
 
-class _Explorer:
-    """Explores each task and writes its trajectory as soon as it is finished."""
+class Rro(Method[RroConfig]):
+    """Explores each task, then makes pairs of the draws of each step."""
 
-    def __init__(self, config: RroConfig, rollouts: Rollouts, *, source: str) -> None:
-        self.figures = RunFigures(rollouts, unit="trajectories", rate="rollouts")
-        self._config = config
-        self._rollouts = rollouts
-        self._source = source
+    job, unit, rate, file = "rro", "trajectories", "rollouts", EXPLORED
 
-    def explore(self, playable: PlayableTask) -> RolloutTask[None]:
-        """Explore and write one task."""
-        config = self._config
+    def __init__(self, config: RroConfig, run: Rollouts, models: Models) -> None:
+        super().__init__(config, run, models)
+        run.require_branches()
+
+    def play(self, playable: PlayableTask) -> RolloutTask[Played]:
+        """Explore one task."""
+        config = self.config
         game = playable.game(config.seed)
         explored = yield from explore_rising(game, config.rising, config.rewards)
-        spent: Timings = yield TimingsRequest()
-        row = explored_row(playable, config, explored, source=self._source)
-        summary = self.figures.add(
-            {
-                "rollouts": _rollouts_of(row),
-                "completion_tokens": explored.completion_tokens + explored.rollout_tokens,
-            },
-            spent,
-        )
-        self._rollouts.write(row, note=f"{summary['rollouts_per_s']:.1f} roll-outs/s")
+        row = explored_row(playable, config, explored, source=self.source)
+        tokens = explored.completion_tokens + explored.rollout_tokens
+        return Played([row], {"rollouts": _rollouts_of(row), "completion_tokens": tokens})
+
+    def derive(self) -> dict[str, float]:
+        """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""
+        return _write_pairs(self.config, self.run.folder)
 
 
 def explored_row(

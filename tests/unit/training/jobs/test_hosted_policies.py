@@ -326,12 +326,12 @@ def test_a_policy_collects_its_own_successes(tmp_path: Path) -> None:
         calls = len(fake.asked)
         again = run_collect(config, console=QUIET)
     rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
-    assert 0 < collected.kept == len(rows) < collected.episodes
+    assert 0 < collected["kept"] == len(rows) < collected["episodes"]
     assert all(row.terminated and row.outcome_reward == 1 for row in rows)
     assert {row.source for row in rows} == {MODEL}
     assert not any(row.mistakes for row in rows)
     assert Counter(row.task_id for row in rows).most_common(1)[0][1] == 1
-    assert (again.episodes, len(fake.asked)) == (0, calls)
+    assert (again["tasks"], len(fake.asked)) == (0, calls)
 
 
 def test_an_upstream_gets_the_parameters_that_it_takes(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_an_expert_that_is_cut_off_succeeds_by_the_environments_criterion(tmp_pa
         CollectConfig(output=tmp_path, environment=TABLE, max_steps=3), console=QUIET
     )
     rows = {row.task_id: row for row in read_rows(tmp_path / "rows.jsonl", TrajectoryRow)}
-    assert (collected.episodes, collected.won) == (3, 2)
+    assert (collected["episodes"], collected["won"]) == (3, 2)
     assert {task: row.outcome_reward for task, row in rows.items()} == {"to 4": 0.75, "to 5": 0.6}
     assert not any(row.terminated for row in rows.values())
     assert {row.system for row in rows.values()} == {SYSTEM}

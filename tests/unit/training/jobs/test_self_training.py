@@ -16,13 +16,13 @@ from qguide.qnet.types import Message
 from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.corridor import CorridorConfig
-from qguide.training.jobs.collect import CollectConfig, Collected, run_collect
+from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.sft import Demonstration, sft_loss, sft_sequence
 from tests.support.tiny_models import save_policy
 from tests.unit.training.jobs.test_evaluate import QUIET, Patient, Wanderer, evaluate, rows_of
 
 
-def collect(output: Path, *, guided: bool = False, **changes: object) -> Collected:
+def collect(output: Path, *, guided: bool = False, **changes: object) -> dict[str, float]:
     values: dict[str, object] = {
         "output": output,
         "environment": CorridorConfig(count=8),
@@ -49,9 +49,9 @@ def test_a_task_keeps_as_many_successes_as_it_may(tmp_path: Path) -> None:
     per_task = Counter(row.task_id for row in rows)
     assert set(per_task.values()) >= {1, 3}
     assert max(per_task.values()) == 3
-    assert collected.kept == len(rows) < collected.episodes
+    assert collected["kept"] == len(rows) < collected["episodes"]
     assert all(row.outcome_reward == 1 for row in rows)
-    assert collect(tmp_path, attempts=12, keep=3).episodes == 0
+    assert collect(tmp_path, attempts=12, keep=3)["tasks"] == 0
 
 
 def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:

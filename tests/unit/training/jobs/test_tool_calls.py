@@ -75,7 +75,7 @@ def test_collected_episodes_hold_calls_and_their_results(tmp_path: Path) -> None
     with upstream(fake) as fields:
         config = CollectConfig(output=tmp_path, player="policy", attempts=4, **fields)
         collected = run_collect(config, console=QUIET)
-    assert (collected.kept, collected.failed) == (TASKS, [])
+    assert (collected["kept"], collected["failures"]) == (TASKS, 0)
     assert {str(body["tools"]) for body in fake.asked} == {str([SQL_TOOL])}
     rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
     assert {row.environment for row in rows} == {"intercode-sql-tools"}
@@ -96,7 +96,7 @@ def test_every_call_of_a_reply_has_its_result(tmp_path: Path) -> None:
         config = CollectConfig(
             output=tmp_path, player="policy", only_won=False, temperature=0.0, **fields
         )
-        assert run_collect(config, console=QUIET).failed == []
+        assert run_collect(config, console=QUIET)["failures"] == 0
     looked = [
         row
         for row in read_rows(tmp_path / "rows.jsonl", TrajectoryRow)
@@ -202,7 +202,7 @@ def test_a_fake_upstream_without_a_script_calls_the_tool(tmp_path: Path) -> None
         )
         collected = run_collect(config, console=QUIET)
     rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
-    assert collected.episodes == len(rows) == TASKS
+    assert collected["episodes"] == len(rows) == TASKS
     assert all(row.terminated and roles(row)[2:4] == ["assistant", "tool"] for row in rows)
     assert all("('book',)" in row.messages[3].content for row in rows)
 

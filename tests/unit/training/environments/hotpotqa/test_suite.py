@@ -110,7 +110,7 @@ def test_collect_writes_the_solutions(tmp_path: Path) -> None:
     config = CollectConfig(
         output=tmp_path, player="gold", environment=HotPotQaConfig(count=8), parallel=3
     )
-    assert run_collect(config).kept == 8
+    assert run_collect(config)["kept"] == 8
     rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
     assert {(row.source, row.outcome_reward, row.steps) for row in rows} == {("expert", 1.0, 3)}
     assert all(row.system for row in rows)
