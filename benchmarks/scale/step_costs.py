@@ -15,8 +15,8 @@ from qguide.qnet.errors import QGuideError
 from qguide.qnet.types import Candidate, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.training.environment import Suite
 from qguide.training.environments.registry import build_suite, environment_config
+from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.episode import Agent, Episode, guided_agent, play_episode, seeded
-from qguide.training.rollouts.lockstep import run_rollouts
 from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
 from qguide.training.rollouts.rollout import Timings
 

@@ -18,8 +18,8 @@ from qguide.qnet.types import Scorer
 from qguide.training.data.records import TrajectoryRow, drawn_of_steps, rows_of
 from qguide.training.environment import Task
 from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode
-from qguide.training.rollouts.lockstep import run_together
 
 ROUNDS = 3
 BASELINES: tuple[Chooser, ...] = ("sample", "greedy", "random", "votes")

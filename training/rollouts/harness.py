@@ -30,7 +30,7 @@ from qguide.training.environments.registry import AnyEnvironment, default_enviro
 from qguide.training.environments.replay_check import BranchingChoice, choose_branching
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 from qguide.training.progress import ProgressBar
-from qguide.training.rollouts.concurrent import HostedRun
+from qguide.training.rollouts.driver import HostedRun, run_rollouts
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
@@ -40,7 +40,6 @@ from qguide.training.rollouts.hosted import (
     is_hosted,
     require_upstream,
 )
-from qguide.training.rollouts.lockstep import run_rollouts
 from qguide.training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
 from qguide.training.rollouts.policies import HostedPolicies, JobPolicy
 from qguide.training.rollouts.prompting import prompted

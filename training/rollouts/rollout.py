@@ -8,9 +8,8 @@ A rollout task is a generator that yields requests and receives the answers:
     value = yield EnvironmentCall(lambda: environment.step(a))  what the function returned
     spent = yield TimingsRequest()                              Timings
 
-Two drivers run them, many at the same time: `lockstep` for models in this process, which answer in
-batches, and `concurrent` for hosted models, which answer each request on its own. The error of a
-request is raised inside the task that made it, where it can be caught.
+The `driver` runs them, many at the same time. The error of a request is raised inside the task that
+made it, where it can be caught.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -149,9 +148,9 @@ def draws_of(request: SampleRequest | SampleRequests) -> tuple[SampleRequest, ..
     return request.requests if isinstance(request, SampleRequests) else (request,)
 
 
-def gathered(request: SampleRequest | SampleRequests, answers: Sequence[Answer]) -> Answer:
+def gathered(request: ModelRequest, answers: Sequence[Answer]) -> Answer:
     """One answer to several draws: their candidates, or the first error."""
-    if isinstance(request, SampleRequest):
+    if not isinstance(request, SampleRequests):
         return answers[0]
     error = next((answer.error for answer in answers if answer.error is not None), None)
     return Answer(None if error else [answer.value for answer in answers], error)

@@ -12,8 +12,8 @@ from qguide.server.settings.settings import Settings
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.task_selection import build_selected_suite
 from qguide.training.evaluation.methods import Play, adaptive, q_guided
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Agent, Episode, derived_seed, play_episode
-from qguide.training.rollouts.lockstep import run_together
 from qguide.training.rollouts.models import EMBEDDED, Inference, build_policy, build_scorer
 
 SEED = 3

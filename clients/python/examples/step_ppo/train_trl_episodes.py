@@ -28,8 +28,8 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Sampling
 from qguide.training.environments.registry import environment_config
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from qguide.training.rollouts.lockstep import run_together
 
 Turn = dict[str, str]
 

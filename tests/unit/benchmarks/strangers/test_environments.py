@@ -16,8 +16,8 @@ from qguide.qnet.types import History, SampleRequest, Sampling
 from qguide.training.environments.contract import CHECKS, Check, NotCheckedError, Subject
 from qguide.training.environments.registry import environment_config
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
-from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import reply_key
 
 OWN = [stranger for stranger in STRANGERS.values() if stranger.name != "errands"]

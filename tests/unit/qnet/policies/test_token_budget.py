@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.rollouts.concurrent import run_concurrently
+from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.hosted import build_hosted_policy
 from qguide.training.rollouts.rollout import RolloutTask
 from tests.support.corridor_upstream import hosted, serving_corridors
@@ -64,7 +64,7 @@ def play(fleet: FakeUpstream, tasks: dict[str, RolloutTask[int]], **changes: obj
     """The names of the tasks that were played to their end, in the order of their ends."""
     done: list[str] = []
     with serving_corridors(fleet) as url:
-        run_concurrently(
+        run_rollouts(
             tasks.items(),
             policy=build_hosted_policy("upstream:demo", hosted(url, **changes)),
             parallel=len(tasks),

@@ -17,8 +17,8 @@ from qguide.training.evaluation.reflexion import (
     reflection_prompt,
 )
 from qguide.training.evaluation.search import Searched
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import play_episode
-from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import ChatFormat
 
 CHAT = ChatFormat(system="Be brief.", examples=(Message("user", "An example."),))

@@ -15,9 +15,9 @@ from qguide.training.exploration.decision_groups import (
     PlayedDecisions,
     play_decisions,
 )
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import first_reply
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.lockstep import run_together
 
 _worlds = count()
 

@@ -17,9 +17,9 @@ from qguide.training.algorithms.preferences import best_path_pairs
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.environment import StepResult
 from qguide.training.exploration.mcts import ROLLOUT, Mcts, SearchedTree, search_task
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import Step, action_key
 
 Rewards = Callable[[str], float]

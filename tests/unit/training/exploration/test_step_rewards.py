@@ -15,8 +15,8 @@ from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environment import StepResult
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import Step, path_history
 from tests.support.tiny_models import policy_model, renderer
 

@@ -11,8 +11,8 @@ from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environment import Environment, StepResult
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
+from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.lockstep import run_rollouts
 from qguide.training.rollouts.rollout import Timings
 from qguide.training.trajectory import Step, action_key
 

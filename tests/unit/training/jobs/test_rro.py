@@ -20,8 +20,8 @@ from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.jobs.rro import RroConfig, figures_of, run_rro, taken_rewards
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.game import Game
-from qguide.training.rollouts.lockstep import run_together
 from qguide.training.trajectory import action_key
 from tests.support.wanderer import Wanderer
 

@@ -14,7 +14,7 @@ from qguide.qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from qguide.training.rollouts.lockstep import run_together
+from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.policies import PolicyWithRollouts, guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
 

@@ -21,6 +21,7 @@ from qguide.qnet.types import (
     ScoreResult,
 )
 from qguide.training.environment import StepResult
+from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.episode import (
     Episode,
     derived_seed,
@@ -28,7 +29,6 @@ from qguide.training.rollouts.episode import (
     play_episode,
     seeded,
 )
-from qguide.training.rollouts.lockstep import run_rollouts
 from qguide.training.rollouts.rollout import (
     EnvironmentCall,
     RolloutTask,

@@ -15,7 +15,7 @@ from qguide.qnet.types import (
     ScoreResult,
 )
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.rollouts.concurrent import run_concurrently
+from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, build_hosted_policy
 from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
 from qguide.training.rollouts.rollout import (
@@ -57,7 +57,7 @@ class Played:
         def on_done(name: str, result: Any, spent: Timings) -> None:
             self.done[name] = result
 
-        run_concurrently(
+        run_rollouts(
             tasks.items(),
             policy=policy,
             scorer=scorer,
