@@ -1,4 +1,4 @@
-"""Training examples of DPO: preference pairs by task, and examples held back for validation."""
+"""Training examples of policies: preference pairs or decision groups, and what is held back."""
 
 import random
 from collections import defaultdict
@@ -20,8 +20,55 @@ from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
 
 
-class PairExamples(BaseModel):
-    """Options for the examples and their packing.
+class ReplyExamples(BaseModel):
+    """Options for the packing of replies, and for what is held back.
+
+    Attributes:
+        held_back_groups: run folders of `groups` used for validation only, in addition to the
+            held-back tasks of what is trained on.
+        group_labels: how the value of a candidate is computed from what came of it.
+        max_length: longest path in tokens.
+        validation_fraction: share of tasks held back.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    held_back_groups: tuple[Path, ...] = ()
+    group_labels: GroupLabels = GroupLabels()
+    max_length: int = Field(default=4096, ge=32)
+    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+
+    def held_back_of(self, tasks: Iterable[str], *, seed: int) -> list[str]:
+        """The tasks that are held back, in the order in which they were drawn."""
+        order = sorted(tasks)
+        random.Random(seed).shuffle(order)
+        return order[: round(len(order) * self.validation_fraction)]
+
+    def packed(
+        self,
+        renderer: Renderer,
+        rows: Iterable[DecisionGroupsRow],
+        *,
+        max_tokens: int,
+        tied: bool = True,
+    ) -> list[PackedReplies]:
+        """The groups as packed rows; `tied` keeps states whose candidates have one value."""
+        return [
+            tree
+            for row in rows
+            for tree in pack_candidates(
+                renderer,
+                row,
+                self.group_labels,
+                max_length=self.max_length,
+                max_tokens=max_tokens,
+                tied=tied,
+            )
+        ]
+
+
+class PairExamples(ReplyExamples):
+    """Options for examples that are preference pairs.
 
     Attributes:
         pairs: run folders of `pairs`, `rro` or `ipr`.
@@ -29,21 +76,21 @@ class PairExamples(BaseModel):
             held-back tasks of `pairs`.
         other_pairs: run folders of pairs from another source, such as another policy, whose
             accuracy is reported separately, as out of distribution.
-        held_back_groups: run folders of `groups` used for validation only.
-        group_labels: how the steps of their candidates are computed.
-        max_length: longest path in tokens.
-        validation_fraction: share of tasks held back.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     pairs: tuple[Path, ...] = Field(min_length=1)
     held_back_pairs: tuple[Path, ...] = ()
     other_pairs: tuple[Path, ...] = ()
-    held_back_groups: tuple[Path, ...] = ()
-    group_labels: GroupLabels = GroupLabels()
-    max_length: int = Field(default=4096, ge=32)
-    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
+
+
+class GroupExamples(ReplyExamples):
+    """Options for examples that are decision groups.
+
+    Attributes:
+        groups: run folders of `groups`, drawn by the policy that is trained.
+    """
+
+    groups: tuple[Path, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +120,20 @@ def read_pair_examples(
     tasks = read(examples.pairs)
     if not tasks:
         raise ConfigError(f"no rows in pairs = {examples.pairs}; run `qguide pairs` first")
-    order = sorted(tasks)
-    random.Random(seed).shuffle(order)
-    kept = set(order[: round(len(order) * examples.validation_fraction)])
+    kept = set(examples.held_back_of(tasks, seed=seed))
     held_back, others = read(examples.held_back_pairs), read(examples.other_pairs)
-    refuse_overlap(set(tasks), held_back, "held_back_pairs")
-    refuse_overlap(set(tasks), others, "other_pairs")
+    groups = _groups(examples.held_back_groups)
+    for found, name in (
+        (held_back, "held_back_pairs"),
+        (others, "other_pairs"),
+        (groups, "held_back_groups"),
+    ):
+        refuse_overlap(tasks, found, name)
     return PackedExamples(
         training=[tree for task, trees in tasks.items() if task not in kept for tree in trees],
         held_back=[*chain(*(tasks[task] for task in sorted(kept)), *held_back.values())],
         others=[*chain(*others.values())],
-        groups=_packed_groups(examples, renderer, set(tasks), max_tokens=max_tokens),
+        groups=examples.packed(renderer, chain(*groups.values()), max_tokens=max_tokens),
     )
 
 
@@ -114,61 +164,13 @@ def _packed_pairs(
     return dict(tasks)
 
 
-def _packed_groups(
-    examples: PairExamples, renderer: Renderer, trained: set[str], *, max_tokens: int
-) -> list[PackedReplies]:
-    rows = [
-        row
-        for folder in examples.held_back_groups
-        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow)
-    ]
-    refuse_overlap(trained, {row.task_id for row in rows}, "held_back_groups")
-    return [
-        tree
-        for row in rows
-        for tree in pack_candidates(
-            renderer,
-            row,
-            examples.group_labels,
-            max_length=examples.max_length,
-            max_tokens=max_tokens,
-        )
-    ]
-
-
-def refuse_overlap(trained: set[str], held_back: Iterable[str], name: str) -> None:
-    """Make sure that no task to validate on is trained on.
-
-    Args:
-        trained: ids of the tasks that are trained on.
-        held_back: ids of the tasks to validate on.
-    """
-    if both := sorted(trained & set(held_back)):
+def refuse_overlap(trained: Iterable[str], held_back: Iterable[str], name: str) -> None:
+    """Make sure that no task to validate on is trained on."""
+    if both := sorted(set(trained) & set(held_back)):
         raise ConfigError(
             f"task {both[0]} of {name} is also trained on; hold back pairs and groups of "
             "other tasks"
         )
-
-
-class GroupExamples(BaseModel):
-    """Options for the examples and their packing.
-
-    Attributes:
-        groups: run folders of `groups`, drawn by the policy that is trained.
-        held_back_groups: run folders of `groups` used for validation only, in addition to the
-            held-back tasks of `groups`.
-        group_labels: how the value of a candidate is computed from what came of it.
-        max_length: longest path in tokens.
-        validation_fraction: share of tasks held back.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    groups: tuple[Path, ...] = Field(min_length=1)
-    held_back_groups: tuple[Path, ...] = ()
-    group_labels: GroupLabels = GroupLabels()
-    max_length: int = Field(default=4096, ge=32)
-    validation_fraction: float = Field(default=0.05, ge=0, lt=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,38 +191,22 @@ def read_group_examples(
     Args:
         max_tokens: maximum number of distinct tokens in a packed row.
     """
-    tasks, held_back = _rows(examples.groups), _rows(examples.held_back_groups)
-    refuse_overlap(set(tasks), held_back, "held_back_groups")
-    order = sorted(tasks)
-    random.Random(seed).shuffle(order)
-    kept = order[: round(len(order) * examples.validation_fraction)]
+    tasks, held_back = _groups(examples.groups), _groups(examples.held_back_groups)
+    refuse_overlap(tasks, held_back, "held_back_groups")
+    kept = examples.held_back_of(tasks, seed=seed)
     held_back |= {task: tasks.pop(task) for task in kept}
-
-    def packed(rows: dict[str, list[DecisionGroupsRow]], *, tied: bool) -> list[PackedReplies]:
-        return [
-            tree
-            for row in chain(*rows.values())
-            for tree in pack_candidates(
-                renderer,
-                row,
-                examples.group_labels,
-                max_length=examples.max_length,
-                max_tokens=max_tokens,
-                tied=tied,
-            )
-        ]
-
-    training = packed(tasks, tied=False)
+    packed = partial(examples.packed, renderer, max_tokens=max_tokens)
+    training = packed(chain(*tasks.values()), tied=False)
     if not training:
         raise ConfigError(
             f"no state in {', '.join(map(str, examples.groups))} has candidates of different "
             f"values and at most {examples.max_length} tokens; draw more candidates, value them "
             "by more roll-outs, or raise max_length"
         )
-    return PackedGroups(training, packed(held_back, tied=True))
+    return PackedGroups(training, packed(chain(*held_back.values())))
 
 
-def _rows(folders: Sequence[Path]) -> dict[str, list[DecisionGroupsRow]]:
+def _groups(folders: Sequence[Path]) -> dict[str, list[DecisionGroupsRow]]:
     """Rows by task."""
     tasks: dict[str, list[DecisionGroupsRow]] = defaultdict(list)
     for folder in folders:
