@@ -16,8 +16,8 @@ from qguide.training.optimization.accelerator import enable_gradient_checkpointi
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
 from qguide.training.optimization.packed_trees import PackedTree, Place
 from qguide.training.policy_training.logprobs import reply_logprobs
-from qguide.training.q_training.losses import loss_of
-from qguide.training.q_training.objective import Objective
+from qguide.training.q_training.losses import loss_of_tree
+from qguide.training.q_training.objective import QNetLossOptions
 from qguide.training.q_training.validation import q_of_tree
 from tests.support.architectures import enliven, tiny_config, tiny_pair
 from tests.support.tiny_models import policy_model, q_model
@@ -30,7 +30,7 @@ PATHS = [
     [*STEM[:9], 43],
     [7, 8],
 ]
-OBJECTIVE = Objective(ranking_weight=0.7, progress_weight=0.3)
+OPTIONS = QNetLossOptions(ranking_weight=0.7, progress_weight=0.3)
 HYBRIDS = ("granitemoehybrid", "qwen3_next")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -75,7 +75,7 @@ def replies() -> PackedReplies:
 def of_qnet(qnet: QNet) -> Found:
     qnet.zero_grad()
     tree = tree_of(PATHS)
-    loss = loss_of(qnet, [tree], OBJECTIVE)
+    loss = loss_of_tree(qnet, tree, OPTIONS)
     loss.total.backward()
     return Found(torch.cat([q_of_tree(qnet, tree), loss.total[None]]), gradients_of(qnet))
 
