@@ -55,6 +55,9 @@ _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)
 _STREAMED = 4
 """Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""
+_KEPT_S = 4.0
+"""Longest time that an idle connection is used again. uvicorn, and so vLLM, closes it after 5 s: a
+client that waits as long sends some requests into connections that are just being closed."""
 _LARGE_CHARACTERS = 65_536
 _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
@@ -158,6 +161,7 @@ class OpenAICompatiblePolicy:
             limits=httpx.Limits(
                 max_connections=limits.max_connections,
                 max_keepalive_connections=limits.max_connections,
+                keepalive_expiry=_KEPT_S,
             ),
             transport=transport,
         )
