@@ -153,6 +153,7 @@ class Candidate:
         extra: whatever else the upstream said of it.
         answer_extra: whatever else the upstream's answer said, the same for all candidates in it.
         native: the upstream's answer, if it is no chat completion.
+        policy: name of the one that drew it, where several policies drew; else "".
     """
 
     message: Message
@@ -166,6 +167,7 @@ class Candidate:
     extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
     answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
     native: NativeAnswer | None = field(default=None, compare=False, repr=False)
+    policy: str = ""
 
 
 def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:

@@ -23,6 +23,7 @@ from qguide.server.messages.answers import (
     TAU_TEXT,
     THRESHOLD_TEXT,
     WINDOW_TEXT,
+    PolicyUsage,
     ScoreUsage,
     ThresholdResult,
     Timings,
@@ -105,6 +106,9 @@ class ChatCandidate(BaseModel):
     prior: float
     posterior: float | None
     finish_reason: str
+    policy: str | Absent = Field(
+        default=None, description="that drew it; present if several policies drew"
+    )
 
 
 class ChatGuidance(BaseModel):
@@ -128,6 +132,9 @@ class ChatGuidance(BaseModel):
     q_model_version: str
     judge: JudgeFlag = False
     policy: str
+    policies: list[PolicyUsage] | Absent = Field(
+        default=None, description="of each policy; present if several drew"
+    )
     num_candidates: int = Field(description="number of candidates drawn")
     distinct_candidates: int = Field(description="number of different candidates")
     draws_saved: int = Field(description="candidates that adaptive M did not need")

@@ -203,4 +203,4 @@ def options_of(body: GuidanceOptions, headers: Mapping[str, str]) -> GuidanceOpt
             f"the header X-QGuide-{option.replace('_', '-').title()}: {first['msg']}; options are "
             f"{', '.join(GuidanceOptions.model_fields)}"
         ) from error
-    return body.model_copy(update=read.model_dump(exclude_unset=True))
+    return body.model_copy(update={name: getattr(read, name) for name in read.model_fields_set})

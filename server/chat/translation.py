@@ -244,6 +244,8 @@ def guidance_of(
             "total": taken.total_ms,
         },
     }
+    if taken.policies:
+        guidance["policies"] = [each.model_dump() for each in taken.policies]
     if decision.window is not None:
         guidance["window"] = asdict(decision.window)
     if below := ThresholdResult.of(decision.below_threshold, taken.action_policies):
@@ -287,6 +289,7 @@ def _candidates(decision: Decision) -> list[dict[str, Any]]:
             "prior": decision.shares[index],
             "posterior": decision.posterior[index] if decision.posterior else None,
             "finish_reason": finish_reason_of(candidate),
+            **({"policy": candidate.policy} if candidate.policy else {}),
         }
         for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]

@@ -113,9 +113,11 @@ async def _shadow_choice(
 
 
 def prices_of(asked: GuidedStepRequest, settings: Settings) -> Prices | None:
-    """The operator's prices of the policy's upstream."""
-    upstream = settings.upstreams.get(asked.policy.name)
-    return upstream.prices if upstream else None
+    """The operator's prices of the policy's upstream; the highest of several policies'."""
+    names = [share.name for share in asked.options.policies or ()] or [asked.policy.name]
+    upstreams = [settings.upstreams[name] for name in names if name in settings.upstreams]
+    prices = [upstream.prices for upstream in upstreams if upstream.prices]
+    return max(prices, key=lambda one: (one.completion, one.prompt), default=None)
 
 
 def propensity_of(decision: Decision) -> float:

@@ -17,6 +17,7 @@ from qguide.qnet.types import History, Sampling
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
+from qguide.server.messages.answers import PolicyUsage
 from qguide.server.messages.schemas import StepOptions
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.served import ServedQModel
@@ -71,6 +72,7 @@ class GuidedStepResult:
 
     Attributes:
         judge: the Q model is a judge.
+        policies: usage of each policy, where several drew.
         action_policies: the policy of each action below the threshold.
     """
 
@@ -82,6 +84,7 @@ class GuidedStepResult:
     episode_id: str | None = None
     judge: bool = False
     action_policies: tuple[str, ...] = ()
+    policies: tuple[PolicyUsage, ...] = ()
 
 
 class SelectionOptions(Protocol):

@@ -168,6 +168,32 @@ class ScoredCandidate(Body):
     q_value: float | None = Field(description="null if it was not scored; see `reason`")
     prior: float = Field(description=PRIOR_TEXT)
     posterior: float | None = Field(description=f"{POSTERIOR_TEXT}; null if it was not the reason")
+    policy: str | None = Field(
+        default=None,
+        description="that drew it; absent unless several policies drew",
+        exclude_if=is_none,
+    )
+
+
+class PolicyUsage(Body):
+    """What one of several policies drew, and what it cost."""
+
+    name: str
+    candidates: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None = Field(description="null where neither prices nor the upstream tell it")
+    error: str | None = Field(description="why it drew none; null if it did")
+
+
+PoliciesField = Annotated[
+    list[PolicyUsage] | None,
+    Field(
+        default=None,
+        description="of each policy, where several drew; absent otherwise",
+        exclude_if=is_none,
+    ),
+]
 
 
 class ActResponse(Body):
@@ -187,6 +213,7 @@ class ActResponse(Body):
     window: WindowField = None
     threshold: ThresholdField = None
     policy: str
+    policies: PoliciesField = None
     q_model: str
     q_model_version: str
     judge: JudgeFlag = False

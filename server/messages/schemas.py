@@ -215,10 +215,30 @@ def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
     return PART_END.join(part.text or "" for part in content)
 
 
+class PolicyShare(Body):
+    """A policy, and how many of a step's candidates it draws."""
+
+    name: str = Field(min_length=1)
+    n: Positive
+
+
+def _shares(given: object) -> object:
+    """The shares that a header names as `large=2,small=3`."""
+    if not isinstance(given, str):
+        return given
+    pairs = (part.partition("=") for part in given.split(","))
+    return [{"name": name.strip(), "n": n.strip()} for name, _, n in pairs]
+
+
 class StepOptions(Body):
     """Guidance options of one step."""
 
     q_model: QModelName = None
+    policies: Annotated[ListOf[PolicyShare], BeforeValidator(_shares)] | None = Field(
+        default=None,
+        description="several policies that draw the step's candidates, n each, in place of one; "
+        "one that fails costs its own candidates only; in a header `large=2,small=3`",
+    )
     fallback: Fallback | None = Field(
         default=None,
         description="answer if no Q is available: `error`, or `first` for the likeliest candidate: "

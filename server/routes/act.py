@@ -56,6 +56,7 @@ def _candidates(decision: Decision) -> list[ScoredCandidate]:
             q_value=q,
             prior=decision.shares[index],
             posterior=decision.posterior[index] if decision.posterior else None,
+            policy=candidate.policy or None,
         )
         for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]
@@ -79,6 +80,7 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         window=Window.of(decision.window),
         threshold=ThresholdResult.of(decision.below_threshold, taken.action_policies),
         policy=taken.policy,
+        policies=list(taken.policies) or None,
         q_model=taken.q_model,
         q_model_version=taken.q_model_version,
         judge=taken.judge,

@@ -6,6 +6,8 @@
 
 /** @description Options of drawing candidates and scoring them. */
 export type ActOptions = ModelOptions & {
+    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3` */
+    policies?: readonly PolicyShare[] | null;
     /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
     fallback?: ("error" | "first") | null;
     /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
@@ -99,6 +101,8 @@ export interface ChatCandidate {
     prior: number;
     posterior: number | null;
     finish_reason: string;
+    /** @description that drew it; present if several policies drew */
+    policy?: string;
 }
 
 /** @description One of the best candidates. */
@@ -199,6 +203,8 @@ export interface ChatGuidance {
      */
     judge?: boolean;
     policy: string;
+    /** @description of each policy; present if several drew */
+    policies?: readonly PolicyUsage[];
     /** @description number of candidates drawn */
     num_candidates: number;
     /** @description number of different candidates */
@@ -317,6 +323,8 @@ export interface Decision {
     /** @description present if the best Q was below the operator's threshold */
     threshold?: ThresholdResult | null;
     policy: string;
+    /** @description of each policy, where several drew; absent otherwise */
+    policies?: readonly PolicyUsage[] | null;
     q_model: string;
     q_model_version: string;
     /**
@@ -348,6 +356,8 @@ export interface FunctionDelta {
 export interface GuidanceOptions {
     /** @description a name, `name@version` or alias; null takes the default */
     q_model?: string | null;
+    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3` */
+    policies?: readonly PolicyShare[] | null;
     /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
     fallback?: ("error" | "first") | null;
     /** @description answer if the history is longer than the Q model takes: `error`, `first` for the likeliest candidate, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
@@ -536,6 +546,24 @@ export interface ParaphraseUsage {
     completion_tokens: number;
 }
 
+/** @description A policy, and how many of a step's candidates it draws. */
+export interface PolicyShare {
+    name: string;
+    n: number;
+}
+
+/** @description What one of several policies drew, and what it cost. */
+export interface PolicyUsage {
+    name: string;
+    candidates: number;
+    prompt_tokens: number;
+    completion_tokens: number;
+    /** @description null where neither prices nor the upstream tell it */
+    cost: number | null;
+    /** @description why it drew none; null if it did */
+    error: string | null;
+}
+
 /** @description Choice by Q and the policy's preference, fitted on held-back decisions. */
 export interface PriorCard {
     /** @description temperature of Q; 0 is the argmax of Q */
@@ -699,6 +727,8 @@ export interface ScoredCandidate {
     prior: number;
     /** @description share of the candidate's effect by Q and the prior; null if it was not the reason */
     posterior: number | null;
+    /** @description that drew it; absent unless several policies drew */
+    policy?: string | null;
 }
 
 /** @description Q of every candidate of one history, in the request's order. */

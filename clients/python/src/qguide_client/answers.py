@@ -89,6 +89,19 @@ class ParaphraseUsage(Answer):
     completion_tokens: int
 
 
+class PolicyUsage(Answer):
+    """What one of several policies drew, and what it cost."""
+
+    name: str
+    candidates: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float | None
+    """null where neither prices nor the upstream tell it"""
+    error: str | None
+    """why it drew none; null if it did"""
+
+
 class PromptTokensDetails(Answer):
     """Details of the prompt's tokens."""
 
@@ -301,6 +314,8 @@ class ChatGuidance(Answer):
     of a judge begins with `judge-`
     """
     policy: str = ""
+    policies: tuple[PolicyUsage, ...] | None = None
+    """of each policy; present if several drew"""
     num_candidates: int = 0
     """number of candidates drawn"""
     distinct_candidates: int = 0
@@ -391,6 +406,8 @@ class ScoredCandidate(Answer):
     """
     posterior: float | None
     """share of the candidate's effect by Q and the prior; null if it was not the reason"""
+    policy: str | None = None
+    """that drew it; absent unless several policies drew"""
 
 
 class ScoredItem(ScoredItemBase):
@@ -500,6 +517,8 @@ class Decision(Answer):
     threshold: ThresholdResult | None = None
     """present if the best Q was below the operator's threshold"""
     policy: str
+    policies: tuple[PolicyUsage, ...] | None = None
+    """of each policy, where several drew; absent otherwise"""
     q_model: str
     q_model_version: str
     judge: bool = False

@@ -3,70 +3,7 @@
 Generated from the server's OpenAPI document by `make client-types`; do not edit.
 """
 
-from typing import Any, Literal, TypedDict
-
-
-class GuidanceOptions(TypedDict, total=False):
-    """Options under `qguide` in the body of a chat completion."""
-
-    q_model: str | None
-    """a name, `name@version` or alias; null takes the default"""
-    fallback: Literal["error", "first"] | None
-    """
-    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
-    most often, of equal ones the first; null takes the server's setting
-    """
-    long_history: Literal["error", "first", "window"] | None
-    """
-    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
-    candidate, or `window` to score after the task and the newest turns that fit; null takes the
-    server's setting
-    """
-    selection: Literal["argmax", "posterior"] | None
-    """
-    `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
-    server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted
-    one
-    """
-    tau: float | None
-    """
-    temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
-    prior does; null takes the server's setting, else the Q model's fitted one
-    """
-    out_of_domain: Literal["unguided", "guide"] | None
-    """
-    answer to a state of another kind than the Q model was trained on: `unguided` takes the
-    likeliest candidate, `guide` that of the Q model; null takes the server's setting
-    """
-    prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
-    """
-    the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or
-    `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's
-    setting, else what the Q model was fitted with
-    """
-    episode_id: str | None
-    """
-    identifies the episode that this step belongs to; with a split alias all its steps use the
-    same Q model
-    """
-    adaptive: bool | None
-    """
-    draw in small batches until a candidate's Q exceeds the previous step's, at most
-    num_candidates; needs an episode or previous_q; null takes the server's setting for steps of
-    an episode
-    """
-    previous_q: float | None
-    """for adaptive: Q of the previous action; null takes it from the episode"""
-    perturb: bool
-    """draw all candidates but the first from paraphrases of the task"""
-    task: str | None
-    """for perturb: the part of the first user message to paraphrase; null detects it"""
-    num_candidates: int | None
-    """M, how many candidates to draw; null takes the server's default"""
-    temperature: float | None
-    """of the candidates; overrides the body's `temperature`"""
-    return_candidates: bool
-    """include all candidates and their Q in the answer"""
+from typing import Any, Literal, Required, TypedDict
 
 
 class ModelOptions(TypedDict, total=False):
@@ -95,6 +32,18 @@ class OutcomeOptions(TypedDict, total=False):
     """the last action, if it was not the chosen one"""
     observation: str
     """the observation after the last action"""
+
+
+class PolicyShare(TypedDict, total=False):
+    """A policy, and how many of a step's candidates it draws."""
+
+    name: Required[str]
+    n: Required[int]
+    deadline_s: float
+    """
+    seconds, retries included, after which the answer is of no use; the server stops its work
+    then and may have a shorter limit of its own
+    """
 
 
 class RerankOptions(ModelOptions, total=False):
@@ -151,6 +100,11 @@ class ScoreOptions(ModelOptions, total=False):
 class ActOptions(ModelOptions, total=False):
     """Options of drawing candidates and scoring them."""
 
+    policies: list[PolicyShare] | None
+    """
+    several policies that draw the step's candidates, n each, in place of one; one that fails
+    costs its own candidates only; in a header `large=2,small=3`
+    """
     fallback: Literal["error", "first"] | None
     """
     answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
@@ -233,6 +187,74 @@ class BatchOptions(ModelOptions, total=False):
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
     the task and the newest turns that fit; null takes the server's setting
     """
+
+
+class GuidanceOptions(TypedDict, total=False):
+    """Options under `qguide` in the body of a chat completion."""
+
+    q_model: str | None
+    """a name, `name@version` or alias; null takes the default"""
+    policies: list[PolicyShare] | None
+    """
+    several policies that draw the step's candidates, n each, in place of one; one that fails
+    costs its own candidates only; in a header `large=2,small=3`
+    """
+    fallback: Literal["error", "first"] | None
+    """
+    answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn
+    most often, of equal ones the first; null takes the server's setting
+    """
+    long_history: Literal["error", "first", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, `first` for the likeliest
+    candidate, or `window` to score after the task and the newest turns that fit; null takes the
+    server's setting
+    """
+    selection: Literal["argmax", "posterior"] | None
+    """
+    `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the
+    server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted
+    one
+    """
+    tau: float | None
+    """
+    temperature of Q in the posterior: at 0 Q alone counts, and the larger it is, the more the
+    prior does; null takes the server's setting, else the Q model's fitted one
+    """
+    out_of_domain: Literal["unguided", "guide"] | None
+    """
+    answer to a state of another kind than the Q model was trained on: `unguided` takes the
+    likeliest candidate, `guide` that of the Q model; null takes the server's setting
+    """
+    prior: Literal["votes", "likelihood", "likelihood-per-token"] | None
+    """
+    the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or
+    `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's
+    setting, else what the Q model was fitted with
+    """
+    episode_id: str | None
+    """
+    identifies the episode that this step belongs to; with a split alias all its steps use the
+    same Q model
+    """
+    adaptive: bool | None
+    """
+    draw in small batches until a candidate's Q exceeds the previous step's, at most
+    num_candidates; needs an episode or previous_q; null takes the server's setting for steps of
+    an episode
+    """
+    previous_q: float | None
+    """for adaptive: Q of the previous action; null takes it from the episode"""
+    perturb: bool
+    """draw all candidates but the first from paraphrases of the task"""
+    task: str | None
+    """for perturb: the part of the first user message to paraphrase; null detects it"""
+    num_candidates: int | None
+    """M, how many candidates to draw; null takes the server's default"""
+    temperature: float | None
+    """of the candidates; overrides the body's `temperature`"""
+    return_candidates: bool
+    """include all candidates and their Q in the answer"""
 
 
 class ChatParameters(TypedDict, total=False):

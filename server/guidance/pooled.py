@@ -1,0 +1,92 @@
+"""Steps whose candidates several policies draw."""
+
+from dataclasses import replace
+
+from qguide.qnet.decision.decision import Decision
+from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
+from qguide.qnet.policies.pool import PolicyPool
+from qguide.qnet.types import spent_on
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.learning.cost import cost_of
+from qguide.server.messages.answers import PolicyUsage
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.settings.settings import Settings
+
+
+def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
+    """The request with one policy for all of those that it names, if it names several.
+
+    The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
+    prior is of votes: likelihoods of different policies cannot be compared.
+
+    Raises:
+        UnknownModelError: a policy is none of this server's.
+        InvalidRequestError: a policy is named twice.
+        InvalidCandidatesError: their shares are not the M that is asked for, or fewer than n.
+    """
+    shares, options = asked.options.policies, asked.options
+    if not shares:
+        return asked
+    members = [models.find_policy(share.name) for share in shares]
+    names = [member.name for member in members]
+    if len(set(names)) < len(names):
+        raise InvalidRequestError(f"policies are {', '.join(names)}; name each policy once")
+    total = sum(share.n for share in shares)
+    given = "num_candidates" in options.model_fields_set
+    if (given and asked.num_candidates != total) or total < asked.n:
+        raise InvalidCandidatesError(
+            f"policies draw {total} candidates, and {max(asked.num_candidates, asked.n)} are asked "
+            "for; let their n add up to it, or leave num_candidates out"
+        )
+    pool = PolicyPool(
+        [(one.name, one.model, share.n) for one, share in zip(members, shares, strict=True)]
+    )
+    elsewhere = [one.upstream_model for one in members if one.upstream_model]
+    policy = ServedPolicy(
+        pool.name,
+        pool,
+        "upstream" if elsewhere else members[0].source,
+        manifest=next((one.manifest for one in members if one.manifest), None),
+        upstream_model="+".join(elsewhere) or None,
+    )
+    return replace(
+        asked,
+        policy=policy,
+        num_candidates=total,
+        sampling=replace(asked.sampling, native=None),
+        options=options.model_copy(update={"prior": "votes"}),
+    )
+
+
+def pool_warnings(asked: GuidedStepRequest) -> tuple[str, ...]:
+    """Why policies of the pool drew none."""
+    pool = asked.policy.model
+    if not isinstance(pool, PolicyPool):
+        return ()
+    return tuple(f"policy {name} drew none: {error}" for name, error in pool.failures.items())
+
+
+def policy_usages(
+    asked: GuidedStepRequest, decision: Decision, settings: Settings
+) -> tuple[PolicyUsage, ...]:
+    """What each policy of the pool drew, and its cost."""
+    pool = asked.policy.model
+    if not isinstance(pool, PolicyPool):
+        return ()
+    usages = []
+    for name in pool.names:
+        drawn = [one for one in decision.candidates if one.policy == name]
+        spent, upstream = spent_on(drawn), settings.upstreams.get(name)
+        failure = pool.failures.get(name)
+        usages.append(
+            PolicyUsage(
+                name=name,
+                candidates=len(drawn),
+                prompt_tokens=spent.prompt_tokens,
+                completion_tokens=spent.completion_tokens,
+                cost=cost_of(spent, upstream.prices if upstream else None),
+                error=str(failure) if failure and not drawn else None,
+            )
+        )
+    return tuple(usages)
