@@ -11,7 +11,8 @@ from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.types import Candidate, History, Message, Sampling
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.server.settings.settings import Settings, Upstream
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import Settings
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, Serve
 
