@@ -1,11 +1,12 @@
-"""Runs a model on whole sequences, for trunks that packed tokens do not suit; nothing is kept.
+"""Runs a model on sequences that start with histories, for trunks that packed tokens do not suit.
 
 There are three ways to run them. At load each is checked against sequences that run alone, and the
 first that gives the same outputs is taken:
 
     shared_history  a history once, then its continuations in padded batches behind copies of the
                     state (transformers' own cache) that the history left, one for each row: as
-                    many rows as 1 GiB has room for copies, at least one
+                    many rows as 1 GiB has room for copies, at least one. The state is kept, and a
+                    history that goes on from it, or branches off at a turn, costs its new tokens
     padded          whole sequences of similar length in padded batches
     alone           one sequence at a time
 
@@ -13,7 +14,6 @@ Padding is on the right, where causal layers never look: attention, convolutions
 mask is given, which would cost attention its causal kernel.
 """
 
-import copy
 import inspect
 import logging
 from collections import Counter
@@ -29,6 +29,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.context_length import context_length, shifting_rope
+from qguide.qnet.engine.state_cache import State, StateCache
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices
@@ -55,10 +56,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Continuations:
-    """A history, and the token sequences that continue it, none of them empty."""
+    """A history, and the token sequences that continue it, none of them empty.
+
+    Attributes:
+        turns: where turns of the history end, in order; a state is kept there where a pass ends.
+        cache_salt: only requests with the same salt may find its states.
+    """
 
     history: list[int]
     tails: list[list[int]]
+    turns: Sequence[int] = ()
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +89,14 @@ class _Passes:
     Attributes:
         room: tokens of one pass; 0 runs each sequence by itself.
         spent: tokens by request.
+        known: tokens of each request's history that had been computed before.
         digest: applied to each continuation.
         found: by request, the digests by continuation.
     """
 
     room: int
     spent: Counter[int]
+    known: Counter[int]
     digest: Digest[Any]
     found: list[dict[int, Any]]
 
@@ -109,10 +119,12 @@ class FullSequenceModel(Generic[Found]):
         tokens_per_forward: maximum number of tokens of one forward pass, padding included; a
             sequence that cannot be cut is one pass, however long.
         logits: read logits instead of last hidden states.
+        cache_bytes: budget of the states kept between calls.
 
     Attributes:
         way: how it runs; see the module.
         reason: why not in a better way; empty for the best.
+        states: kept between calls.
     """
 
     def __init__(
@@ -122,37 +134,48 @@ class FullSequenceModel(Generic[Found]):
         *,
         tokens_per_forward: int,
         logits: bool = False,
+        cache_bytes: int = 0,
     ) -> None:
+        self.states = StateCache(cache_bytes)
         self._model = model.eval()
         self._digest = digest
         self._tokens_per_forward = tokens_per_forward
         self._logits = logits
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._takes = set(inspect.signature(model.forward).parameters)
         self.way, self.reason = self._find_way()
+        self.states.clear()
+        self.states.evictions = 0
         _log.info("%s runs on full sequences: %s %s", type(model).__name__, self.way, self.reason)
 
     @torch.inference_mode()
     def run(
-        self, requests: Sequence[Continuations], spent: Counter[int]
+        self, requests: Sequence[Continuations], spent: Counter[int], known: Counter[int]
     ) -> Slices[list[list[Found]]]:
         """The digests of each request's continuations; a slice is one forward pass.
 
         Args:
             spent: tokens by request, to which those of each pass are added, without padding.
+            known: the same for tokens that had been computed before.
         """
         room = 0 if self.way == "alone" else self._tokens_per_forward
-        return (yield from self._run(self.way, requests, spent, self._digest, room=room))
+        passes = _Passes(room, spent, known, self._digest, [{} for _ in requests])
+        return (yield from self._run(self.way, requests, passes))
+
+    @torch.inference_mode()
+    def read_ahead(
+        self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Compute a history that has no candidates yet, where its state can be kept."""
+        request = Continuations(history[1], [], cache_salt=history[0])
+        state = self.states.find(*history)
+        for end in _ends(state, request, self._tokens_per_forward):
+            begin(end - (state.length if state else 0))
+            state = self._read(request, end, state)
+            yield
 
     def _run(
-        self,
-        way: Way,
-        requests: Sequence[Continuations],
-        spent: Counter[int],
-        digest: Digest[Any],
-        *,
-        room: int,
+        self, way: Way, requests: Sequence[Continuations], passes: _Passes
     ) -> Slices[list[list[Any]]]:
-        passes = _Passes(room, spent, digest, [{} for _ in requests])
         rows = [
             [
                 _Row(owner, number, request.history, tail)
@@ -161,32 +184,42 @@ class FullSequenceModel(Generic[Found]):
             for owner, request in enumerate(requests)
         ]
         if way == "shared_history":
-            for of_request in rows:
-                run = self._behind_history if of_request[0].history else self._whole
-                yield from run(of_request, passes)
+            for request, of_request in zip(requests, rows, strict=True):
+                if request.history:
+                    yield from self._behind_history(request, of_request, passes)
+                else:
+                    yield from self._whole(of_request, passes)
         else:
             yield from self._whole(list(chain(*rows)), passes)
         return [[values[number] for number in sorted(values)] for values in passes.found]
 
-    def _behind_history(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
+    def _behind_history(
+        self, request: Continuations, rows: Sequence[_Row], passes: _Passes
+    ) -> Slices[None]:
         """The continuations of one request, behind copies of the state that its history left."""
-        history, owner = rows[0].history, rows[0].owner
-        state: Any = None
-        for start in range(0, len(history), passes.room):
-            piece = history[start : start + passes.room]
-            yield passes.spend({owner: len(piece)})
-            last_1KX, state = self._forward([piece], 1, state, keeps_state=True)
-        most = max(1, _COPIES_BYTES // max(1, _copied_bytes(state)))
+        owner = rows[0].owner
+        state = self.states.find(request.cache_salt, request.history)
+        passes.known[owner] += state.length if state else 0
+        for end in _ends(state, request, passes.room):
+            yield passes.spend({owner: end - (state.length if state else 0)})
+            state = self._read(request, end, state)
+        assert state is not None
+        most = max(1, _COPIES_BYTES // max(1, state.copied_bytes))
         for batch in _batches(rows, lambda row: len(row.tail), passes.room, most=most):
             yield passes.spend({owner: sum(len(row.tail) for row in batch)})
             tails = [row.tail for row in batch]
-            longest = max(map(len, tails))
-            copies = copy.deepcopy(state)
-            copies.reorder_cache(torch.zeros(len(batch), dtype=torch.long, device=last_1KX.device))
-            outputs_BAX, _ = self._forward(tails, longest, copies, keeps_state=True)
+            outputs_BAX, _ = self._forward(tails, max(map(len, tails)), state)
             for row, outputs_AX in zip(batch, outputs_BAX, strict=True):
                 own = outputs_AX[: len(row.tail)]
-                passes.keep(row, torch.cat([last_1KX[0], own]))
+                passes.keep(row, torch.cat([state.last[0], own]))
+
+    def _read(self, request: Continuations, end: int, before: State | None) -> State:
+        """Compute a history up to one of its tokens, and keep the state behind it."""
+        known, history = before.length if before else 0, request.history[:end]
+        last_1KX, cache = self._forward([history[known:]], 1, before, keeps_state=True)
+        state = State.of(cache, last_1KX.clone(), end, before)
+        self.states.keep(request.cache_salt, history, state)
+        return state
 
     def _whole(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
         """Whole sequences in padded batches of up to so many tokens."""
@@ -205,26 +238,36 @@ class FullSequenceModel(Generic[Found]):
                 passes.keep(row, outputs_KX[begin - first : len(row) - first])
 
     def _forward(
-        self, rows: Sequence[list[int]], keep: int, state: Any, *, keeps_state: bool = False
+        self,
+        rows: Sequence[list[int]],
+        keep: int,
+        before: State | None,
+        *,
+        keeps_state: bool = False,
     ) -> tuple[Tensor, Any]:
         """Outputs (B, K, …) at the last `keep` columns of a padded batch, and the state after it.
 
         Args:
-            state: that of the tokens before, in as many rows; None if there are none.
+            before: that of the tokens before all rows; None if there are none.
         """
         longest = max(map(len, rows))
         padded_BT = [row + [0] * (longest - len(row)) for row in rows]
         options: dict[str, Any] = {}
-        if self._logits and self._keeps_logits:
+        if self._logits and "logits_to_keep" in self._takes:
             options["logits_to_keep"] = keep
-        if state is not None:
-            options[_name_of_state(self._model)] = state
+        name = "cache_params" if "cache_params" in self._takes else "past_key_values"
+        if before is not None:
+            options[name] = before.copies(len(rows))
+            if "position_ids" in self._takes:  # not all of them count on from a state
+                positions_1T = [list(range(before.length, before.length + longest))]
+                options["position_ids"] = upload(positions_1T, self._model.device)
         output = self._model(
-            input_ids=upload(padded_BT, self._model.device), use_cache=keeps_state, **options
+            input_ids=upload(padded_BT, self._model.device),
+            use_cache=keeps_state or before is not None,
+            **options,
         )
         outputs_BTX: Tensor = output.logits if self._logits else output.last_hidden_state
-        after = getattr(output, _name_of_state(self._model), None) if keeps_state else None
-        return outputs_BTX[:, -keep:], after
+        return outputs_BTX[:, -keep:], getattr(output, name, None) if keeps_state else None
 
     def _find_way(self) -> tuple[Way, str]:
         """The first way that gives what sequences alone give, and why not one before it."""
@@ -264,14 +307,14 @@ class FullSequenceModel(Generic[Found]):
 
     def _outputs(self, way: Way, requests: Sequence[Continuations]) -> Tensor:
         """(N, X) outputs at all tokens of all continuations, in short passes."""
-        own = self._run(
-            way,
-            requests,
+        passes = _Passes(
+            _PROBE_ROOM[way],
+            Counter(),
             Counter(),
             lambda outputs, tail: outputs[-len(tail) :],
-            room=_PROBE_ROOM[way],
+            [{} for _ in requests],
         )
-        return torch.cat(list(chain(*finish(own)))).float()
+        return torch.cat(list(chain(*finish(self._run(way, requests, passes))))).float()
 
 
 @contextmanager
@@ -306,17 +349,14 @@ def _free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _name_of_state(model: PreTrainedModel) -> str:
-    """The argument, and the field of the output, that holds what a model remembers."""
-    named = inspect.signature(model.forward).parameters
-    return "cache_params" if "cache_params" in named else "past_key_values"
-
-
-def _copied_bytes(state: Any) -> int:
-    """Size of a copy of a state; architectures keep its tensors in caches of their own."""
-    copied: dict[int, Any] = {}
-    copy.deepcopy(state, copied)
-    return sum(value.nbytes for value in copied.values() if isinstance(value, Tensor))
+def _ends(state: State | None, request: Continuations, room: int) -> Iterator[int]:
+    """Where each pass over a history ends: at the last turn within its room, if one ends there."""
+    known, length = state.length if state else 0, len(request.history)
+    while known < length:
+        within = min(known + room, length)
+        turns = [turn for turn in request.turns if known < turn <= within]
+        known = within if within == length or not turns else turns[-1]
+        yield known
 
 
 def _batches(

@@ -258,6 +258,21 @@ class RadixTree:
                 break
         return at, node.holders
 
+    def find_whole(self, token_ids: Sequence[int]) -> int | None:
+        """The holder of the longest sequence that these tokens begin with, the latest of several.
+
+        It is for holders of one sequence each.
+        """
+        node, at, found = self._root, 0, None
+        while at < len(token_ids):
+            child = node.children.get(token_ids[at])
+            if child is None or _shared(child.token_ids, token_ids, at) < len(child.token_ids):
+                break
+            node, at = child, at + len(child.token_ids)
+            longer = {holder for below in node.children.values() for holder in below.holders}
+            found = next((h for h in reversed(node.holders) if h not in longer), found)
+        return found
+
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Number of leading tokens that two sequences share."""

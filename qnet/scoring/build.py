@@ -45,22 +45,26 @@ def build_serving_scorer(
     """The fast scorer, or full sequences where that one refuses the architecture.
 
     Args:
-        full_sequences: allow these; without it such an architecture is refused with the reason.
+        full_sequences: allow these where no history is kept between steps, too; without it such an
+            architecture is refused with the reason.
     """
     try:
         return build_shared_prefix_scorer(
             loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
     except CheckpointError:
-        if not full_sequences:
+        members = loaded.members if isinstance(loaded, LoadedEnsemble) else (loaded,)
+        scorers = [
+            FullSequenceScorer(
+                member,
+                tokens_per_forward=tokens_per_forward,
+                cache_bytes=cache_bytes // len(members),
+            )
+            for member in members
+        ]
+        if not full_sequences and not all(scorer.keeps_histories for scorer in scorers):
             raise
-        if isinstance(loaded, LoadedEnsemble):
-            members = [
-                FullSequenceScorer(member, tokens_per_forward=tokens_per_forward)
-                for member in loaded.members
-            ]
-            return EnsembleScorer(loaded.name, members)
-        return FullSequenceScorer(loaded, tokens_per_forward=tokens_per_forward)
+    return scorers[0] if loaded is members[0] else EnsembleScorer(loaded.name, scorers)
 
 
 def build_naive_scorer(loaded: LoadedQModel) -> ReferenceScorer:

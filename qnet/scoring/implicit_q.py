@@ -42,6 +42,11 @@ class NaiveImplicitScorer(Scorer):
         """The request's tokens; raises what `score` does."""
         return _render(self._loaded, request, self.context)
 
+    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
+        """The tokens of a history without candidates."""
+        renderer = RequestRenderer(self._loaded.renderer, self.name, self.context)
+        return renderer.prepare_history(request)
+
     @torch.inference_mode()
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
         """Q of each candidate of one request."""

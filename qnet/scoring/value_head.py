@@ -53,6 +53,10 @@ class NaiveScorer(Scorer):
         """The request's tokens; raises what `score` does."""
         return self._requests.prepare(request)
 
+    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
+        """The tokens of a history without candidates; None for a classifier."""
+        return self._requests.prepare_history(request)
+
     @torch.inference_mode()
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
         """Q of each candidate of one request."""

@@ -189,6 +189,7 @@ PADDED: Final = frozenset(
 
 HISTORY_ONCE: Final = frozenset(
     {
+        "bamba",
         "bloom",
         "codegen",
         "diffllama",
@@ -219,7 +220,6 @@ HISTORY_ONCE: Final = frozenset(
 
 WHOLE_PADDED: Final = frozenset(
     {
-        "bamba",
         "falcon_mamba",
         "jamba",
         "mamba",

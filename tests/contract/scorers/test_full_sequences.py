@@ -13,7 +13,6 @@ from qguide.qnet.engine.full_sequences import (
     Continuations,
     FullSequenceModel,
     Way,
-    _copied_bytes,
     in_float32,
 )
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
@@ -25,7 +24,7 @@ from qguide.qnet.scoring.full_sequences import FullSequenceScorer, _ValueReader
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult
 from tests.support.architecture_lists import (
     HISTORY_ONCE,
     NOT_BUILT,
@@ -45,6 +44,8 @@ from tests.support.tiny_models import renderer
 
 UNPACKED = [n for n in MODEL_TYPES if n not in {*NOT_BUILT, *PACKED, *WITHOUT_FORWARD}]
 ROOM = 256
+CACHE_BYTES = 2**24
+KEPT = ["granitemoehybrid", "lfm2", "qwen3_next"]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -67,11 +68,14 @@ def assert_same_q(found: Sequence[ScoreResult], expected: Sequence[ScoreResult])
 @pytest.mark.parametrize("model_type", sampled(UNPACKED))
 def test_q_of_batches_is_that_of_sequences_alone(model_type: str) -> None:
     naive, served = tiny_pair(tiny_config(model_type))
-    scorer = FullSequenceScorer(served, tokens_per_forward=ROOM)
+    scorer = FullSequenceScorer(served, tokens_per_forward=ROOM, cache_bytes=CACHE_BYTES)
     trunk = FullSequenceModel(served.model.trunk, last_row, tokens_per_forward=ROOM)
     assert trunk.way == way_of(model_type), trunk.reason
     batch = steps()
-    assert_same_q(scorer.score(batch), NaiveScorer(naive).score(batch))
+    expected = NaiveScorer(naive).score(batch)
+    assert_same_q([result for step in batch for result in scorer.score([step])], expected)
+    assert_same_q(scorer.score(batch), expected)
+    assert (scorer.cache.nbytes > 0) == scorer.keeps_histories == (model_type in HISTORY_ONCE)
 
 
 @pytest.mark.parametrize("model_type", ["lfm2", "mamba", "qwen3_next"])
@@ -80,8 +84,10 @@ def test_an_implicit_q_reads_the_same_log_probabilities(model_type: str) -> None
     model = ImplicitQ(ImplicitQConfig(policy=fields, reference=fields)).float().eval()
     enliven(model.policy)
     loaded = LoadedImplicitQ("tiny", model, renderer(), Manifest(kind="implicit-q", name="tiny"))
-    scorer = FullSequenceScorer(loaded, tokens_per_forward=ROOM)
-    assert_same_q(scorer.score(steps()), NaiveImplicitScorer(loaded).score(steps()))
+    scorer = FullSequenceScorer(loaded, tokens_per_forward=ROOM, cache_bytes=CACHE_BYTES)
+    expected = NaiveImplicitScorer(loaded).score(steps())
+    assert_same_q(scorer.score(steps()), expected)
+    assert_same_q(scorer.score(steps()), expected)
 
 
 def test_a_value_head_reads_match_features_of_its_candidates() -> None:
@@ -163,14 +169,14 @@ def test_logits_are_made_from_the_shortest_history_on() -> None:
     runs = FullSequenceModel(model, last_row, tokens_per_forward=ROOM, logits=True)
     made.clear()
     requests = [Continuations(list(range(1, 41)), [[5, 6, 7], [8]])]
-    finish(runs.run(requests, Counter()))
+    finish(runs.run(requests, Counter(), Counter()))
     assert made == [4]
 
 
 def test_a_request_without_a_history_is_scored_alone() -> None:
     trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
     runs = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
-    [found] = finish(runs.run([Continuations([], [[3, 4], [5]])], Counter()))
+    [found] = finish(runs.run([Continuations([], [[3, 4], [5]])], Counter(), Counter()))
     with torch.inference_mode():
         expected = trunk(input_ids=torch.tensor([[3, 4]]), use_cache=False).last_hidden_state[0, -1]
     assert torch.allclose(found[0], expected, atol=1e-5)
@@ -186,19 +192,18 @@ def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyP
     short, long = [3, 4], list(range(1, 41)) * 5
     tails = [[5 + number, 6] for number in range(8)]
     requests = [Continuations(short, tails), Continuations(long, tails)]
-    expected = finish(runs.run(requests, Counter()))
+    expected = finish(runs.run(requests, Counter(), Counter()))
     assert rows == [1, 8, 1, 8]
-    with torch.inference_mode():
-        state = trunk(input_ids=torch.tensor([long])).past_key_values
-    monkeypatch.setattr("qguide.qnet.engine.full_sequences._COPIES_BYTES", 3 * _copied_bytes(state))
+    copied = runs._read(Continuations(long, []), len(long), None).copied_bytes
+    monkeypatch.setattr("qguide.qnet.engine.full_sequences._COPIES_BYTES", 3 * copied)
     rows.clear()
-    found = finish(runs.run(requests, Counter()))
+    found = finish(runs.run(requests, Counter(), Counter()))
     assert rows == [1, 8, 1, 3, 3, 2]
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(torch.stack(one), torch.stack(other), atol=1e-5)
     monkeypatch.setattr("qguide.qnet.engine.full_sequences._COPIES_BYTES", 1)
     rows.clear()
-    finish(runs.run(requests, Counter()))
+    finish(runs.run(requests, Counter(), Counter()))
     assert rows == [1] * 18, "a history that is longer than all room runs, too"
 
 
@@ -207,7 +212,7 @@ def test_what_is_kept_of_a_continuation_is_not_the_whole_batch() -> None:
     reader = FullSequenceScorer(loaded, tokens_per_forward=4096)._reader
     assert isinstance(reader, _ValueReader)
     request = Continuations(list(range(1, 100)), [[1, 2], [3] * 40])
-    [hidden] = finish(reader._trunk.run([request], Counter()))
+    [hidden] = finish(reader._trunk.run([request], Counter(), Counter()))
     assert [one.untyped_storage().nbytes() for one in hidden] == [one.nbytes for one in hidden]
 
 
@@ -217,3 +222,89 @@ def test_no_request_is_scored_from_another_ones_history() -> None:
     others = [ScoreRequest(step.history, one.candidates) for step in steps()]
     scorer = FullSequenceScorer(served, tokens_per_forward=4096)
     assert_same_q(scorer.score([one, *others]), NaiveScorer(naive).score([one, *others]))
+
+
+@pytest.mark.parametrize("model_type", KEPT)
+def test_a_step_costs_its_new_tokens_and_a_branch_goes_back_to_a_turn(model_type: str) -> None:
+    naive, served = (NaiveScorer(one) for one in tiny_pair(tiny_config(model_type)))
+    scorer = FullSequenceScorer(served._loaded, tokens_per_forward=ROOM, cache_bytes=CACHE_BYTES)
+    first, second, third = steps()
+    branch = replace(second, history=(*second.history[:-1], Message("user", "you see shelf")))
+    known = 0
+    for step in (first, second, third):
+        [found] = scorer.score([step])
+        assert_same_q([found], naive.score([step]))
+        history, candidates = history_and_candidates(scorer, step)
+        assert found.cached_tokens == known
+        assert found.computed_tokens == history - known + candidates
+        known = history
+    behind_first = history_and_candidates(scorer, first)[0]
+    for step in (branch, third, branch, first):
+        assert_same_q(scorer.score([step]), naive.score([step]))
+    [branched, again] = [scorer.score([replace(s, cache_salt="other")])[0] for s in (branch, third)]
+    assert branched.cached_tokens == 0, "another salt finds nothing"
+    assert again.cached_tokens == 0
+    fresh = replace(branch, history=(*branch.history[:-1], Message("user", "you see desk")))
+    assert scorer.score([fresh])[0].cached_tokens == behind_first
+    scorer.close()
+    assert scorer.cache.nbytes == 0
+
+
+def test_what_is_kept_stays_within_its_budget() -> None:
+    naive, served = tiny_pair(tiny_config("lfm2"))
+    scorer = FullSequenceScorer(served, tokens_per_forward=ROOM, cache_bytes=2**16)
+    others = [replace(step, cache_salt=str(salt)) for salt in range(4) for step in steps()]
+    expected = NaiveScorer(naive).score(others)
+    for other, reference in zip(others, expected, strict=True):
+        assert_same_q(scorer.score([other]), [reference])
+        assert 0 < scorer.cache.nbytes <= 2**16
+    assert scorer.cache.evictions > 0
+
+
+def test_keys_and_values_of_a_session_count_once() -> None:
+    trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
+    runs = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM, cache_bytes=CACHE_BYTES)
+    whole = list(range(1, 201))
+    for end in (40, 120, 200):
+        finish(runs.run([Continuations(whole[:end], [[3]])], Counter(), Counter()))
+    states = [state for state, *_ in runs.states._states.values()]
+    attended = {id(state._attended): state._attended for state in states}
+    assert [state.length for state in states] == [40, 120, 200]
+    assert [one.length for one in attended.values()] == [200]
+    own = sum(state.nbytes for state in states)
+    assert runs.states.nbytes == own + states[-1]._attended.nbytes
+
+
+def test_a_pass_over_a_long_history_ends_at_a_turn() -> None:
+    trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
+    runs = FullSequenceModel(trunk, last_row, tokens_per_forward=50, cache_bytes=CACHE_BYTES)
+    spent, known = Counter[int](), Counter[int]()
+    history = list(range(1, 121))
+    finish(runs.run([Continuations(history, [[3]], turns=[20, 45, 80])], spent, known))
+    assert [state.length for state, *_ in runs.states._states.values()] == [45, 80, 120]
+    other = [*history[:80], 7, 8]
+    finish(runs.run([Continuations(other, [[3]])], spent, known))
+    assert (spent[0], known[0]) == (120 + 1 + 2 + 1, 80)
+
+
+def test_a_history_that_was_read_ahead_is_known() -> None:
+    naive, served = tiny_pair(tiny_config("qwen3_next"))
+    scorer = FullSequenceScorer(served, tokens_per_forward=16, cache_bytes=CACHE_BYTES)
+    assert scorer.reads_ahead
+    request = steps()[1]
+    prepared = scorer.prepare_history(request)
+    assert prepared is not None
+    begun: list[int] = []
+    for _ in scorer.read_ahead(prepared, begin=begun.append):
+        pass
+    assert sum(begun) == len(prepared[1])
+    assert len(begun) > 1
+    [found] = scorer.score([request])
+    assert found.cached_tokens == len(prepared[1])
+    assert_same_q([found], NaiveScorer(naive).score([request]))
+
+
+def history_and_candidates(scorer: FullSequenceScorer, step: ScoreRequest) -> tuple[int, int]:
+    """Number of tokens of a request's history, and of its distinct candidates."""
+    rendered = scorer.prepare(step)
+    return len(rendered.history), sum(map(len, rendered.candidates))

@@ -87,12 +87,17 @@ def test_a_packed_tree_trains_on_what_its_paths_see(model_type: str) -> None:
             assert torch.allclose(packed_TD[place], alone_TD, atol=1e-5)
 
 
-@pytest.mark.parametrize("model_type", ["lfm2", "falcon_mamba"])
-def test_a_hybrid_is_refused_or_run_on_full_sequences_where_that_is_allowed(
-    model_type: str,
-) -> None:
-    naive_model, served_model = tiny_pair(tiny_config(model_type))
-    options = {"cache_bytes": 0, "tokens_per_forward": 128}
+def test_a_trunk_that_keeps_its_histories_is_served_unasked() -> None:
+    _, served_model = tiny_pair(tiny_config("lfm2"))
+    options = {"cache_bytes": 2**20, "tokens_per_forward": 128}
+    served = build_serving_scorer(served_model, **options, full_sequences=False)
+    cold, warm = served.score(steps()[:1]), served.score(steps()[:1])
+    assert cold[0].cached_tokens == 0 < warm[0].cached_tokens
+
+
+def test_a_trunk_that_keeps_nothing_is_refused_or_run_where_that_is_allowed() -> None:
+    naive_model, served_model = tiny_pair(tiny_config("falcon_mamba"))
+    options = {"cache_bytes": 2**20, "tokens_per_forward": 128}
     with pytest.raises(CheckpointError, match="does not run on packed tokens"):
         build_serving_scorer(served_model, **options, full_sequences=False)
     served = build_serving_scorer(served_model, **options, full_sequences=True)

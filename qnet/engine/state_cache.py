@@ -1,0 +1,169 @@
+"""States that a model's layers are left in behind token sequences, kept for what goes on there.
+
+Recurrent layers have a state of one size, behind one sequence, and no way back: one is kept for
+each history that was read. Keys and values of attention layers are kept once for the histories of
+a session, each of which sees its beginning of them.
+"""
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+from qguide.qnet.engine.prefix_cache import RadixTree
+
+
+@dataclass(slots=True, eq=False)
+class _Attended:
+    """Keys and values of one session's attention layers, which grow with its longest history.
+
+    Attributes:
+        tensors: keys and values, layer by layer, (1, H, length, D).
+        states: how many states in the cache see them.
+        counted: bytes by which the cache knows them.
+    """
+
+    tensors: list[tuple[Tensor, Tensor]]
+    length: int
+    states: int = 0
+    counted: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(keys.nbytes + values.nbytes for keys, values in self.tensors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a model remembers behind a history; nothing that uses it changes it.
+
+    Attributes:
+        length: number of the history's tokens.
+        last: (1, 1, …) outputs at the last one.
+        nbytes: of its own: recurrent states, convolutions and windows.
+    """
+
+    length: int
+    last: Tensor
+    nbytes: int
+    _own: Any
+    _attended: _Attended
+
+    @classmethod
+    def of(cls, cache: Any, last: Tensor, length: int, before: "State | None") -> "State":
+        """Take over a cache of transformers after a forward pass, which went on from `before`."""
+        layers = _attention_layers(cache)
+        tensors = [(layer.keys, layer.values) for layer in layers]
+        for layer in layers:
+            layer.keys, layer.values = (t.new_empty(0) for t in (layer.keys, layer.values))
+        if before is not None and before._attended.length == before.length:
+            attended = before._attended
+            attended.tensors, attended.length = tensors, length
+        else:
+            attended = _Attended(tensors, length)
+        own = last.nbytes + sum(tensor.nbytes for tensor in _tensors(cache, set()))
+        return cls(length, last, own, cache, attended)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of one row of a copy."""
+        seen = self._attended.nbytes * self.length // max(1, self._attended.length)
+        return self.nbytes + seen
+
+    def copies(self, rows: int) -> Any:
+        """A cache of transformers in so many equal rows, for one forward pass."""
+        cache = copy.deepcopy(self._own)
+        if rows > 1:
+            cache.reorder_cache(torch.zeros(rows, dtype=torch.long, device=self.last.device))
+        for layer, both in zip(_attention_layers(cache), self._attended.tensors, strict=True):
+            # Views: a forward pass appends to these by making new tensors.
+            layer.keys, layer.values = (
+                t[..., : self.length, :].expand(rows, -1, -1, -1) for t in both
+            )
+        return cache
+
+
+@dataclass(slots=True)
+class StateCache:
+    """Least-recently-used states of one model. Not thread-safe: the device thread owns it.
+
+    Attributes:
+        cache_bytes: budget.
+        nbytes: of what is kept; keys and values that several states see count once.
+        evictions: states dropped so far because the budget was full.
+    """
+
+    cache_bytes: int
+    nbytes: int = 0
+    evictions: int = 0
+    _states: OrderedDict[int, tuple[State, str, list[int]]] = field(default_factory=OrderedDict)
+    # A tree for each salt, as in `prefix_cache`: what others' prompts begin with must not show.
+    _trees: defaultdict[str, RadixTree] = field(default_factory=lambda: defaultdict(RadixTree))
+    _next_key: int = 0
+
+    def find(self, salt: str, token_ids: list[int]) -> State | None:
+        """The state behind the longest kept history that these tokens begin with."""
+        if salt not in self._trees:
+            return None
+        key = self._trees[salt].find_whole(token_ids)
+        if key is None:
+            return None
+        self._states.move_to_end(key)
+        return self._states[key][0]
+
+    def keep(self, salt: str, token_ids: list[int], state: State) -> None:
+        """Keep the state behind a history, as the most recently used."""
+        attended = state._attended
+        self._next_key += 1
+        self._states[self._next_key] = (state, salt, token_ids)
+        self._trees[salt].add(token_ids, self._next_key)
+        attended.states += 1
+        self.nbytes += state.nbytes + attended.nbytes - attended.counted
+        attended.counted = attended.nbytes
+        while self._states and self.nbytes > self.cache_bytes:
+            self._forget(next(iter(self._states)))
+            self.evictions += 1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for key in list(self._states):
+            self._forget(key)
+
+    def _forget(self, key: int) -> None:
+        state, salt, token_ids = self._states.pop(key)
+        self._trees[salt].remove(token_ids, key)
+        if not self._trees[salt]:
+            del self._trees[salt]
+        self.nbytes -= state.nbytes
+        state._attended.states -= 1
+        if not state._attended.states:
+            self.nbytes -= state._attended.counted
+            state._attended.counted = 0
+
+
+def _attention_layers(cache: Any) -> list[Any]:
+    """The layers whose keys and values grow with every token."""
+    layers = getattr(cache, "layers", ())
+    whole = (layer for layer in layers if isinstance(layer, DynamicLayer) and not layer.is_sliding)
+    return [layer for layer in whole if layer.is_initialized]
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """The tensors that an object holds; architectures keep them in caches of their own."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+        return
+    parts = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, dict | list | tuple):
+        parts = vars(value).values() if hasattr(value, "__dict__") else ()
+    for part in parts:
+        yield from _tensors(part, seen)
