@@ -87,8 +87,7 @@ def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: in
     if not memory.token:
         return [
             *lines,
-            "  a layer keeps a state beside keys and values: nothing is kept between steps, and a",
-            "  step computes its history again (QGUIDE_FULL_SEQUENCES); its memory is not planned",
+            "  a layer keeps a state beside keys and values, whose memory is not planned",
         ]
     most = memory.sessions(available)
     fit = "fit" if most >= sessions else "do not fit"

@@ -51,6 +51,8 @@ _TOLERANCE: Final = 1e-3
 _COPIES_BYTES: Final = 2**30
 """Copies of a history's state at once, which a long history or a wide recurrence makes large."""
 
+_CPU_CHUNK: Final = 32
+
 _log = logging.getLogger(__name__)
 
 
@@ -141,6 +143,8 @@ class FullSequenceModel(Generic[Found]):
         self._digest = digest
         self._tokens_per_forward = tokens_per_forward
         self._logits = logits
+        if model.device.type == "cpu":
+            _shorten_chunks(model)
         self._takes = set(inspect.signature(model.forward).parameters)
         self.way, self.reason = self._find_way()
         self.states.clear()
@@ -347,6 +351,16 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
+
+
+def _shorten_chunks(model: PreTrainedModel) -> None:
+    """Let state spaces compute chunks of few tokens; a chunk's size changes outputs by rounding.
+
+    Their reference code, which runs on a CPU, fills each pass up to whole chunks of 256 tokens.
+    """
+    for module in model.modules():
+        if isinstance(size := getattr(module, "chunk_size", None), int):
+            module.chunk_size = min(size, _CPU_CHUNK)  # type: ignore[assignment]
 
 
 def _ends(state: State | None, request: Continuations, room: int) -> Iterator[int]:

@@ -30,8 +30,7 @@ class ScoringMemory:
     Attributes:
         parameters: number of the trunk's parameters.
         weights: bytes of the trunk's weights.
-        token: keys and values of one token; 0 where a layer has a memory beside attention's, so
-            that nothing is kept between steps.
+        token: keys and values of one token; 0 where a layer has a memory beside attention's.
         session: keys and values of one history, with the room that a buffer keeps.
         forward: most that one forward pass takes beside weights, keys and values; 0 if unknown.
     """

@@ -9,13 +9,19 @@ import copy
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 from qguide.qnet.engine.prefix_cache import RadixTree
+
+_PARTS: Final = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,8 +73,8 @@ class State:
             attended.tensors, attended.length = tensors, length
         else:
             attended = _Attended(tensors, length)
-        own = last.nbytes + sum(tensor.nbytes for tensor in _tensors(cache, set()))
-        return cls(length, last, own, cache, attended)
+        own = sum(tensor.nbytes for tensor in _tensors(cache))
+        return cls(length, last, last.nbytes + own, cache, attended)
 
     @property
     def copied_bytes(self) -> int:
@@ -78,9 +84,8 @@ class State:
 
     def copies(self, rows: int) -> Any:
         """A cache of transformers in so many equal rows, for one forward pass."""
-        cache = copy.deepcopy(self._own)
-        if rows > 1:
-            cache.reorder_cache(torch.zeros(rows, dtype=torch.long, device=self.last.device))
+        # Not `deepcopy` and `reorder_cache`, which take longer than a layer of a small model.
+        cache = _in_rows(self._own, rows)
         for layer, both in zip(_attention_layers(cache), self._attended.tensors, strict=True):
             # Views: a forward pass appends to these by making new tensors.
             layer.keys, layer.values = (
@@ -149,21 +154,31 @@ class StateCache:
 
 def _attention_layers(cache: Any) -> list[Any]:
     """The layers whose keys and values grow with every token."""
-    layers = getattr(cache, "layers", ())
-    whole = (layer for layer in layers if isinstance(layer, DynamicLayer) and not layer.is_sliding)
-    return [layer for layer in whole if layer.is_initialized]
+    grow = [one for one in cache.layers if isinstance(one, DynamicLayer) and not one.is_sliding]
+    return [layer for layer in grow if layer.is_initialized]
 
 
-def _tensors(value: Any, seen: set[int]) -> Iterator[Tensor]:
-    """The tensors that an object holds; architectures keep them in caches of their own."""
-    if id(value) in seen:
-        return
-    seen.add(id(value))
+def _in_rows(value: Any, rows: int) -> Any:
+    """A copy of a cache, or of a part of one, whose tensors for one sequence have so many rows."""
+    if isinstance(value, Tensor):
+        return value.expand(rows, *value.shape[1:]).clone() if value.ndim > 1 else value
+    if isinstance(value, list):
+        return [_in_rows(part, rows) for part in value]
+    if isinstance(value, dict):
+        return {name: _in_rows(part, rows) for name, part in value.items()}
+    if not isinstance(value, _PARTS):
+        return value
+    copied = copy.copy(value)
+    vars(copied).update(_in_rows(vars(value), rows))
+    return copied
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors of a cache, or of a part of one."""
     if isinstance(value, Tensor):
         yield value
-        return
-    parts = value.values() if isinstance(value, dict) else value
-    if not isinstance(value, dict | list | tuple):
-        parts = vars(value).values() if hasattr(value, "__dict__") else ()
-    for part in parts:
-        yield from _tensors(part, seen)
+    elif isinstance(value, _PARTS):
+        yield from _tensors(vars(value))
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)

@@ -131,9 +131,9 @@ class Settings(LearningSettings):
         concurrent_requests: maximum concurrent requests of each key in this process; 0 is no limit.
         device: "cpu", "cuda", "cuda:1" and so on, for the models in this process.
         dtype: data type of weights and activations.
-        full_sequences: run Q models whose architecture cannot be packed (hybrids with a memory
-            beside attention) on full sequences, which costs the whole history at every step;
-            false refuses them.
+        full_sequences: run Q models whose architecture can neither be packed nor go on from a kept
+            state on full sequences, which costs the whole history at every step; false refuses
+            them.
         threads: number of torch threads; 0 is torch's default.
         num_candidates: default M of a chat completion.
         guidance_temperature: temperature of all candidates but the first where the request's is 0,

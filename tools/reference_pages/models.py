@@ -35,13 +35,16 @@ _WAYS: Final = (
     "tiny random models (`tests/contract/scorers/test_every_architecture.py`). Each layer keeps "
     "its own sliding window, so a history may be longer than a window; *windows* says that this is "
     "tested too.\n"
-    "- `full sequences`: refused from packed tokens with the reason, for example because a layer "
-    "remembers more than attention's keys and values. `QGUIDE_FULL_SEQUENCES` allows full "
-    "sequences, of which nothing is kept between steps. *history once*: a step computes the "
-    "history once and its candidates as a padded batch behind copies of the state that it left; "
-    "*padded*: each candidate's whole sequence, in padded batches; otherwise one sequence at a "
-    "time. A self-check at load takes the first of the three that gives the Q of sequences alone, "
-    "and the log says why not a better one; tested by "
+    "- `states`: refused from packed tokens with the reason, for example because a layer remembers "
+    "more than attention's keys and values. What its layers remember behind a history is kept "
+    "beside keys and values, within `QGUIDE_CACHE_BYTES`, as the packed prefixes are: a step "
+    "computes the history's new tokens once and its candidates as a padded batch behind copies of "
+    "that state, and a branch goes back to the last turn whose state is kept.\n"
+    "- `full sequences`: its layers do not go on from a state over several tokens, or not in "
+    "copies, so nothing is kept between steps; `QGUIDE_FULL_SEQUENCES` allows it. *padded*: each "
+    "candidate's whole sequence, in padded batches; otherwise one sequence at a time.\n"
+    "  A self-check at load takes the first of these ways that gives the Q of sequences alone, and "
+    "the log says why not a better one; tested by "
     "`tests/contract/scorers/test_full_sequences.py`.\n"
     "- `when loaded`: no tiny model could be built, so nothing is known before. A checkpoint whose "
     "Q differs between packed and full sequences is refused with the reason when it is loaded.\n"
@@ -108,8 +111,10 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
         scored = "packed, windows" if model_type in WINDOWED else "packed"
     elif model_type in NOT_BUILT:
         scored = "when loaded"
+    elif model_type in HISTORY_ONCE:
+        scored = "states"
     else:
-        scored = f"full sequences{_batches_of(model_type)}"
+        scored = "full sequences, padded" if model_type in WHOLE_PADDED else "full sequences"
     by_vllm = "yes" if served & _classes_of(model_type) else ""
     return (
         code(model_type),
@@ -118,13 +123,6 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
         _trained(model_type, PADDED),
         "yes, paths" if model_type in TREE_PATHS else _trained(model_type, PACKED_TREES),
     )
-
-
-def _batches_of(model_type: str) -> str:
-    """The manner in which full sequences share a forward pass."""
-    if model_type in HISTORY_ONCE:
-        return ", history once"
-    return ", padded" if model_type in WHOLE_PADDED else ""
 
 
 def _trained(model_type: str, supported: Set[str]) -> str:

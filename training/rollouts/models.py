@@ -33,8 +33,9 @@ class Inference(BaseModel):
         cache_bytes: memory for the histories kept between steps. If it cannot hold those of all
             episodes played in parallel, histories are computed again at each step.
         threads: number of torch's threads; 0 leaves the choice to torch.
-        full_sequences: run Q models whose architecture cannot be packed on full sequences, which
-            costs the whole history at every step; false refuses them.
+        full_sequences: run Q models whose architecture can neither be packed nor go on from a kept
+            state on full sequences, which costs the whole history at every step; false refuses
+            them.
         classifiers: servers of the Q models that are named `classify:NAME`, by that name.
         judges: chat models of the Q models that are named `judge:NAME`, by that name.
     """
