@@ -115,7 +115,7 @@ class _ValueReader:
             tokens_per_forward=tokens_per_forward,
             cache_bytes=cache_bytes,
         )
-        self.models = (self._trunk,)
+        self.models: tuple[FullSequenceModel[Any], ...] = (self._trunk,)
 
     @torch.inference_mode()
     def values(
