@@ -1,6 +1,6 @@
 """The FastAPI application, built from settings."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from importlib.metadata import version
@@ -69,11 +69,9 @@ from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
 _DIALECTS: Final = (act, score, rerank, chat, completions, responses, anthropic, gemini)
-_REFERRED_TO: Final[tuple[type[BaseModel], ...]] = (
-    *(ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody),
-    *(ChatChunk, ResponseEvent, MessageEvent),
-)
-"""Errors, and data of the events of each streaming route: named in the document, not validated."""
+_ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody)
+_STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
+"""Data of the events of each streaming route."""
 
 
 def create_app(
@@ -149,13 +147,21 @@ class _Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document; FastAPI itself collects no model that is only named."""
         if self.openapi_schema is None:
-            schemas: dict[str, Any] = super().openapi()["components"]["schemas"]
-            for data in _REFERRED_TO:
-                written = data.model_json_schema(ref_template="#/components/schemas/{model}")
-                for name, schema in {**written.pop("$defs", {}), data.__name__: written}.items():
-                    schemas.setdefault(name, jsonable_encoder(schema, exclude_none=True))
+            components = super().openapi()["components"]
+            schemas = components["schemas"] | _schemas_of(_ERRORS)
+            schemas = dict(sorted(schemas.items()))
+            components["schemas"] = schemas | _schemas_of(_STREAMED) | schemas
             declare_keys(super().openapi(), required=self.state.keys is not None)
         return super().openapi()
+
+
+def _schemas_of(models: Iterable[type[BaseModel]]) -> dict[str, Any]:
+    """Schemas of models and of what they consist of, by name."""
+    found: dict[str, Any] = {}
+    for model in models:
+        written = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        found |= written.pop("$defs", {}) | {model.__name__: written}
+    return {name: jsonable_encoder(schema, exclude_none=True) for name, schema in found.items()}
 
 
 def _lifespan(
