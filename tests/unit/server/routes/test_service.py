@@ -38,6 +38,7 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/v1/responses",
         "/v1/responses/input_tokens",
         "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
         "/v1/responses/{response_id}/input_items",
         "/v1/conversations",
         "/v1/conversations/{conversation_id}",
