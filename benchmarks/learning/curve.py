@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from benchmarks.learning.agents import AgentName, Game, build_agent
 from benchmarks.learning.records import CurveRow, CurveRun, PhaseChange
-from benchmarks.learning.servers import qguide_serve, served_mock
+from benchmarks.learning.servers import ChangingMock, qguide_serve, served_mock
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words, choice_of
 from benchmarks.strangers.catalogue import STRANGERS, Stranger
@@ -38,6 +38,8 @@ class CurveBench(BenchOptions):
         delay_s: time of every answer of the model. Hosted ones take seconds; a model that answers
             at once plays dozens of episodes during one fit.
         servers: `learning` has `--learn`, `plain` has not.
+        changes_at: episodes after which other things are true, of which the mock knows others; 0:
+            that never happens.
         command: the command line.
     """
 
@@ -49,6 +51,7 @@ class CurveBench(BenchOptions):
     episodes: int = Field(default=500, ge=1)
     delay_s: float = Field(default=0.3, ge=0)
     servers: Annotated[tuple[ServerName, ...], Words] = ("learning", "plain")
+    changes_at: int = Field(default=0, ge=0)
     command: str = ""
 
 
@@ -90,7 +93,7 @@ def curve_bench(config: CurveBench, *, advance: Advance = lambda _: None) -> Cur
         if plan in done:
             continue
         with TemporaryDirectory() as folder:
-            row = play_row(plan, config.episodes, Path(folder), delay_s=config.delay_s)
+            row = play_row(plan, config, Path(folder))
         run = run.model_copy(update={"rows": (*run.rows, row)})
         config.output.write_text(run.model_dump_json(indent=1) + "\n")
     run = run.model_copy(update={"complete": True})
@@ -102,20 +105,28 @@ def _begun(config: CurveBench) -> bool:
     return config.output.exists() and bool(config.output.read_text().strip())
 
 
-def play_row(plan: Plan, episodes: int, folder: Path, *, delay_s: float = 0.0) -> CurveRow:
+def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
     """Play episodes at one server, and post their outcomes."""
     stranger = STRANGERS[plan.environment]
+    mock = ChangingMock(stranger.policy())
+    before = config.changes_at or config.episodes
+    games = chain(
+        games_of(stranger, plan.seed, before),
+        games_of(stranger, plan.seed, config.episodes - before, world=1),
+    )
     options = _LEARN if plan.learns else ()
     began = time.monotonic()
     with (
-        served_mock(stranger, seed=plan.seed, delay_s=delay_s) as upstream,
+        served_mock(mock, seed=plan.seed, delay_s=config.delay_s) as upstream,
         qguide_serve(upstream, folder, candidates=stranger.candidates, options=options) as url,
         httpx.Client(base_url=url, timeout=60) as http,
     ):
         agent = build_agent(plan.agent, url)
         outcomes: list[float] = []
         watch = _Watch(http) if plan.learns else None
-        for number, game in enumerate(games_of(stranger, plan.seed, episodes)):
+        for number, game in enumerate(games):
+            if number == before:
+                mock.now = stranger.policy(1)
             episode_id = f"{plan.environment}-{plan.seed}-{number}"
             played = agent.play(game, episode_id)
             game.environment.close()
@@ -128,6 +139,7 @@ def play_row(plan: Plan, episodes: int, folder: Path, *, delay_s: float = 0.0) -
         agent=plan.agent,
         seed=plan.seed,
         learns=plan.learns,
+        changed_at=config.changes_at,
         outcomes=tuple(outcomes),
         phases=tuple(watch.changes) if watch else (),
         state=watch.state if watch else {},
@@ -135,9 +147,9 @@ def play_row(plan: Plan, episodes: int, folder: Path, *, delay_s: float = 0.0) -
     )
 
 
-def games_of(stranger: Stranger, seed: int, episodes: int) -> Iterator[Game]:
+def games_of(stranger: Stranger, seed: int, episodes: int, *, world: int = 0) -> Iterator[Game]:
     """Episodes of tasks that are drawn at random, so that every task comes again and again."""
-    suites = [stranger.suite(new=new) for new in (False, True)]
+    suites = [stranger.suite(new=new, world=world) for new in (False, True)]
     tasks = [(suite, task) for suite in suites for task in suite.tasks]
     chance = Random(f"curve {seed}")
     for _ in range(episodes):

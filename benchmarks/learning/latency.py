@@ -75,7 +75,7 @@ def latency_bench(config: LatencyBench, *, advance: Advance = lambda _: None) ->
 def _measured(part: Part, config: LatencyBench, folder: Path) -> LatencyRow:
     stranger = STRANGERS[config.environment]
     with (
-        served_mock(stranger, seed=config.seed) as upstream,
+        served_mock(stranger.policy(), seed=config.seed) as upstream,
         _servers(part, config, stranger, upstream, folder) as urls,
     ):
         timed = [_Timed(url) for url in urls]

@@ -30,6 +30,7 @@ class CurveRow(_Row):
 
     Attributes:
         learns: the server runs with --learn.
+        changed_at: episodes after which other things were true; 0: that never happened.
         outcomes: rewards of the episodes, in order.
         state: the last answer of GET /v1/learning; empty without learning.
     """
@@ -38,6 +39,7 @@ class CurveRow(_Row):
     agent: str
     seed: int
     learns: bool
+    changed_at: int = 0
     outcomes: tuple[float, ...]
     phases: tuple[PhaseChange, ...] = ()
     state: dict[str, object] = {}

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from threading import Thread
@@ -14,19 +15,34 @@ import httpx
 
 from benchmarks.measurement.processes import child
 from benchmarks.score.http_baselines import free_port, wait_until_ready
-from benchmarks.strangers.catalogue import Stranger
 from benchmarks.strangers.served_model import build_server
+from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
+
+
+@dataclass(slots=True)
+class ChangingMock:
+    """A mock LLM in whose place another one may be put.
+
+    Attributes:
+        now: the one that answers.
+    """
+
+    now: BatchPolicy
+
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
+        """Draw the replies of each request."""
+        return self.now.sample_batch(requests)
 
 
 @contextmanager
-def served_mock(stranger: Stranger, *, seed: int, delay_s: float = 0.0) -> Iterator[str]:
+def served_mock(mock: BatchPolicy, *, seed: int, delay_s: float = 0.0) -> Iterator[str]:
     """The mock LLM of an environment behind OpenAI's API during the block; yields its base URL.
 
     Args:
         seed: of its draws.
         delay_s: time of every answer, in which nothing is computed.
     """
-    server = build_server(stranger.policy())
+    server = build_server(mock)
     handler: Any = server.RequestHandlerClass
     handler.chance = Random(f"mock {seed}")
     answer = handler.replies

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.strangers.catalogue import STRANGERS, Mock
+from benchmarks.strangers.catalogue import STRANGERS
 from benchmarks.strangers.errands import EXAMPLE
 from qguide.qnet.openai_messages import FunctionCall, calls_of, plain_message, text_of
-from qguide.qnet.types import Message, SampleRequest, Sampling
+from qguide.qnet.types import BatchPolicy, Message, SampleRequest, Sampling
 
 
-def build_server(mock: Mock, port: int = 0) -> ThreadingHTTPServer:
+def build_server(mock: BatchPolicy, port: int = 0) -> ThreadingHTTPServer:
     """A server of one mock; port 0 takes a free one."""
     handler: Any = runpy.run_path(str(EXAMPLE / "model.py"))["Handler"]
 

@@ -9,9 +9,10 @@ from benchmarks.learning.agents import Game, build_agent
 from benchmarks.learning.curve import CurveBench, games_of, plans_of
 from benchmarks.learning.records import CurveRow, CurveRun, LatencyRow, PhaseChange, Spread
 from benchmarks.learning.report import cells_of, markdown, plot_curve
-from benchmarks.learning.servers import served_mock
+from benchmarks.learning.servers import ChangingMock, served_mock
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.strangers.catalogue import STRANGERS
+from qguide.qnet.types import Message, SampleRequest, Sampling
 
 
 @pytest.fixture(scope="module", params=STRANGERS)
@@ -20,7 +21,7 @@ def played(request: pytest.FixtureRequest) -> tuple[Game, list[float], float]:
     pytest.importorskip("openai")
     stranger = STRANGERS[request.param]
     [game] = islice(games_of(stranger, 0, 1), 1)
-    with served_mock(stranger, seed=0) as upstream:
+    with served_mock(stranger.policy(), seed=0) as upstream:
         found = build_agent("openai", upstream.removesuffix("/v1")).play(game, "e")
     return game, found.reply_s, found.result.reward
 
@@ -81,6 +82,17 @@ def test_tasks_come_in_an_order_of_the_seed_and_again_and_again() -> None:
 
     assert asked(0) == asked(0) != asked(1)
     assert len(set(asked(0))) > 55, "most of the 64 errands"
+
+
+def test_a_mock_changes_while_it_is_served() -> None:
+    search = STRANGERS["search"]
+    mock = ChangingMock(search.policy(0))
+    for world in (0, 1):
+        mock.now = search.policy(world)
+        [game] = games_of(search, 0, 1, world=world)
+        asked = Message("user", game.environment.reset())
+        request = SampleRequest((asked,), 3, Sampling(seed=1))
+        assert mock.sample_batch([request]) == search.policy(world).sample_batch([request])
 
 
 def test_both_servers_of_a_seed_are_played_after_each_other(tmp_path: Path) -> None:
