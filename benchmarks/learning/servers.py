@@ -28,6 +28,7 @@ class ChangingMock:
     """
 
     now: BatchPolicy
+    name: str = "changing"
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         """Draw the replies of each request."""
