@@ -20,6 +20,7 @@ from qguide.qnet.types import History, Sampling
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """Parameter for the longest completion; OpenAI's reasoning models take only the second."""
 
+_MOST_BREAKPOINTS: Final = 4
 _ANTHROPIC_VERSION: Final = "2023-06-01"
 
 
@@ -30,6 +31,26 @@ def _bearer(api_key: str | None) -> dict[str, str]:
 def _anthropic(api_key: str | None) -> dict[str, str]:
     key = {"x-api-key": api_key} if api_key else {}
     return {"anthropic-version": _ANTHROPIC_VERSION, **key}
+
+
+def _marked(body: Json) -> Json:
+    """The request with a cache breakpoint at its end, if it may have one more.
+
+    A `cache_control` of the whole request is such a breakpoint already.
+    """
+    turns, system = body["messages"], body.get("system")
+    contents = [turn["content"] for turn in turns] + [system, body.get("tools")]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    breakpoints = sum("cache_control" in block for block in blocks)
+    content = turns[-1]["content"]
+    ends = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    bare = ("text", *messages_requests.THINKING)  # thoughts and empty texts cannot have one
+    if "cache_control" in body or breakpoints >= _MOST_BREAKPOINTS or not ends:
+        return body
+    if ends[-1].get("type") in bare and not ends[-1].get("text"):
+        return body
+    ends[-1] = {"cache_control": {"type": "ephemeral"}, **ends[-1]}
+    return {**body, "messages": [*turns[:-1], {**turns[-1], "content": ends}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,8 @@ class Dialect:
         max_tokens_name: the parameter of chat completions for the longest completion.
         counting: path of the route that counts a prompt's tokens, and what its requests may
             have of a request's fields; None if the dialect has no such route.
+        marked: the request with a breakpoint of the prompt's cache at its end; None if caches of
+            the dialect need none, or there are none.
     """
 
     name: DialectName
@@ -62,6 +85,7 @@ class Dialect:
     as_stream: Mapping[str, Any] = field(default_factory=lambda: {"stream": True})
     max_tokens_name: MaxTokensName = "max_tokens"
     counting: tuple[str, frozenset[str]] | None = None
+    marked: Callable[[Json], Json] | None = None
 
     def request_body(
         self, model: str, history: History, *, n: int, sampling: Sampling
@@ -135,6 +159,7 @@ MESSAGES: Final = Dialect(
         "messages/count_tokens",
         frozenset(("messages", "model", "system", "tools", "tool_choice", "thinking")),
     ),
+    marked=_marked,
 )
 RESPONSES: Final = Dialect(
     "responses",

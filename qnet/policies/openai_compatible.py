@@ -6,11 +6,10 @@ whose dialect (`qguide.qnet.policies.dialect`) has no `n` always gets them.
 """
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -18,7 +17,6 @@ import stamina
 
 from qguide.qnet.errors import (
     InvalidCandidatesError,
-    InvalidRequestError,
     UpstreamError,
     UpstreamRefusedError,
     UpstreamTimeoutError,
@@ -28,39 +26,18 @@ from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.dialect import CHAT, Dialect
-from qguide.qnet.policies.failures import (
-    failure_of,
-    health_problem,
-    refuses_streams,
-    stream_failure,
-)
+from qguide.qnet.policies.failures import failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.n_support import NSupport
-from qguide.qnet.policies.upstream_context import (
-    cache_salt_of,
-    record_usage,
-    session_headers,
-    trace_headers,
-)
-from qguide.qnet.support.bounded_body import (
-    ACCEPT_ENCODING,
-    AnswerTooLargeError,
-    UnknownEncodingError,
-    check_number_of_values,
-    read_bounded,
-)
+from qguide.qnet.policies.upstream_context import cache_salt_of, record_usage
+from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.support.concurrency import all_of, one_group
 from qguide.qnet.types import Candidate, History, Sampling
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)
-_STREAMED = 4
-"""Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""
-_KEPT_S = 4.0
-"""Longest time that an idle connection is used again. uvicorn, and so vLLM, closes it after 5 s: a
-client that waits as long sends some requests into connections that are just being closed."""
-_LARGE_CHARACTERS = 65_536
-_BYTES_PER_VALUE = 8
-"""The least that a JSON value of an answer takes on average, if the answer is of full size."""
+_CACHED_FROM = 4096
+"""Characters, about 1,024 tokens: Anthropic caches no shorter prompt."""
 
 _log = logging.getLogger(__name__)
 
@@ -69,41 +46,6 @@ REPLICA_HEADER = "X-Replica"
 
 _SEEDS = 2**63
 """Upstreams take a seed of 64 bits with a sign."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamLimits:
-    """Limits of time, size and failures for one upstream.
-
-    Attributes:
-        timeout_s: longest silence of the upstream, between two pieces of an answer as well.
-        connect_timeout_s: until a connection is made, or one of the pool is free.
-        poll_timeout_s: longest silence during a health check.
-        max_connections: of the pool.
-        max_answer_bytes: a larger answer, compressed or not, is given up.
-        retries: after failures that may pass.
-        patience_s: time for which retries go on, however many there are, also after a timeout and
-            any failure of the server's; for jobs, which wait rather than fail. None: `retries`.
-        longest_wait_s: before a retry; if the upstream asks for a longer wait (with `patience_s`,
-            for one longer than that) there is no retry.
-        breaker_failures: in a row, after which nothing is sent for `breaker_open_s`.
-    """
-
-    timeout_s: float = 60.0
-    connect_timeout_s: float = 5.0
-    poll_timeout_s: float = 10.0
-    max_connections: int = 100
-    max_answer_bytes: int = 8 * 1024**2
-    retries: int = 2
-    patience_s: float | None = None
-    longest_wait_s: float = 5.0
-    breaker_failures: int = 5
-    breaker_open_s: float = 10.0
-
-    @property
-    def is_patient(self) -> bool:
-        """True for a job's limits: time is not pressing, and a failure costs an episode."""
-        return self.patience_s is not None
 
 
 class OpenAICompatiblePolicy:
@@ -117,6 +59,7 @@ class OpenAICompatiblePolicy:
         takes_n: False sends one request per candidate.
         dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
+        caches: it caches prompts up to a breakpoint, which the first candidate writes.
         streams: ask for answers as streams, so that only silence is a timeout; an upstream that
             refuses is asked for whole answers from then on.
         transport: httpx's, for tests.
@@ -133,6 +76,7 @@ class OpenAICompatiblePolicy:
         takes_n: bool = True,
         dialect: Dialect | None = None,
         takes_cache_salt: bool = False,
+        caches: bool = False,
         streams: bool = False,
         limits: UpstreamLimits | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -143,28 +87,14 @@ class OpenAICompatiblePolicy:
         self._dialect = dialect = dialect or CHAT
         self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
+        self._marked = dialect.marked if caches else None
         self._streams = streams
         self._limits = limits = limits or UpstreamLimits()
-        self._writing = asyncio.Lock()
         self._circuits = UpstreamCircuits(
             failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock
         )
-        self._http = httpx.AsyncClient(
-            base_url=url.rstrip("/") + "/",
-            headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING}
-            | dialect.headers(api_key),
-            timeout=httpx.Timeout(
-                limits.timeout_s,
-                connect=limits.connect_timeout_s,
-                pool=None if limits.is_patient else limits.connect_timeout_s,
-            ),
-            limits=httpx.Limits(
-                max_connections=limits.max_connections,
-                max_keepalive_connections=limits.max_connections,
-                keepalive_expiry=_KEPT_S,
-            ),
-            transport=transport,
-        )
+        headers = dialect.headers(api_key)
+        self._http = UpstreamHttp(name, url, headers, limits=limits, transport=transport)
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Draw `n` candidates.
@@ -193,7 +123,7 @@ class OpenAICompatiblePolicy:
         body = self._dialect.request_body(self.model, history, n=1, sampling=sampling)
         headers = self._dialect.request_headers(history, sampling)
         asked = {name: value for name, value in body.items() if name in fields}
-        response = await self._post(asked, headers, path)
+        response = await self._http.post(path, asked, headers)
         if response.status_code in _NO_ROUTE:
             return None
         if response.status_code != 200:
@@ -207,6 +137,8 @@ class OpenAICompatiblePolicy:
         if sampling.first_greedy and n > 1 and sampling.temperature != 0:
             greedy = replace(sampling, temperature=0.0, first_greedy=False)
             sampled = replace(sampling, first_greedy=False)
+            if self._shares_cache(history):
+                return await self._draw_apart(history, [greedy, *_seeded(sampled, range(n - 1))])
             groups = [self._draw(history, 1, greedy), self._draw(history, n - 1, sampled)]
             return [drawn for group in await all_of(groups) for drawn in group]
         if sampling.first_greedy:
@@ -220,24 +152,20 @@ class OpenAICompatiblePolicy:
 
     async def health_problem(self) -> str | None:
         """Reason why the upstream cannot be used; see `qguide.qnet.policies.failures`."""
-        limits = self._limits
-        timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
-        problem = await health_problem(
-            self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes
-        )
+        problem = await self._http.health_problem()
         if problem is not None:
             self._circuits.checked(is_well=not problem)
         return problem
 
     async def close(self) -> None:
         """Let go of the connections."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def _draw(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if n == 1:
             return await self._ask(history, 1, sampling)
         if not self._takes_n:
-            return await self._draw_apart(history, range(n), sampling)
+            return await self._draw_apart(history, _seeded(sampling, range(n)))
         refusal: UpstreamRefusedError | None = None
         try:
             drawn = await self._ask(history, n, sampling)
@@ -249,19 +177,47 @@ class OpenAICompatiblePolicy:
             self._takes_n.succeed()
             return drawn
         self._takes_n.fail(refusal)
-        return drawn + await self._draw_apart(history, range(len(drawn), n), sampling)
+        return drawn + await self._draw_apart(history, _seeded(sampling, range(len(drawn), n)))
 
-    async def _draw_apart(
-        self, history: History, which: Sequence[int], sampling: Sampling
+    async def _draw_apart(self, history: History, samplings: Sequence[Sampling]) -> list[Candidate]:
+        """One request per candidate.
+
+        If the upstream caches the prompt, the others wait until it begins the first answer: from
+        then on they find the prompt in the cache.
+        """
+        if len(samplings) == 1 or not self._shares_cache(history):
+            asked = [self._ask(history, 1, sampling) for sampling in samplings]
+            return [drawn for [drawn] in await all_of(asked)]
+        begun = asyncio.Event()
+
+        async def first() -> list[Candidate]:
+            try:
+                return await self._ask(history, 1, samplings[0], begun)
+            finally:
+                begun.set()
+
+        async def later(sampling: Sampling) -> list[Candidate]:
+            await begun.wait()
+            return await self._ask(history, 1, sampling, begun)
+
+        rest = [later(sampling) for sampling in samplings[1:]]
+        return [drawn for [drawn] in await all_of([first(), *rest])]
+
+    def _shares_cache(self, history: History) -> bool:
+        """True if the upstream caches a prompt, and this one is long enough for it."""
+        return self._marked is not None and sum(len(m.text) for m in history) >= _CACHED_FROM
+
+    async def _ask(
+        self, history: History, n: int, sampling: Sampling, begun: asyncio.Event | None = None
     ) -> list[Candidate]:
-        """One request per candidate, with seeds counted up: equal seeds draw equal candidates."""
-        seeds = [None if sampling.seed is None else _seed(sampling.seed + k) for k in which]
-        asked = [self._ask(history, 1, replace(sampling, seed=seed)) for seed in seeds]
-        return [drawn for [drawn] in await all_of(asked)]
+        """At most `n` candidates from one request, retried where that is safe.
 
-    async def _ask(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
-        """At most `n` candidates from one request, retried where that is safe."""
+        Args:
+            begun: set as soon as an answer begins; its prompt has a breakpoint of the cache.
+        """
         body = self._dialect.request_body(self.model, history, n=n, sampling=sampling)
+        if begun and self._marked:
+            body = self._marked(body)
         headers = self._dialect.request_headers(history, sampling)
         if self._takes_cache_salt:
             body |= cache_salt_of(body)
@@ -282,7 +238,7 @@ class OpenAICompatiblePolicy:
                 wait_jitter=_FIRST_WAIT_S,
             ):
                 with attempt:
-                    drawn = await self._ask_streaming(body, headers)
+                    drawn = await self._ask_streaming(body, headers, begun)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
             raise failures[0] from None
         return drawn[:n]
@@ -296,22 +252,24 @@ class OpenAICompatiblePolicy:
         return error.retry_after_s <= longest_wait_s and error.retry_after_s
 
     async def _ask_streaming(
-        self, body: dict[str, Any], headers: dict[str, str]
+        self, body: dict[str, Any], headers: dict[str, str], begun: asyncio.Event | None
     ) -> list[Candidate]:
         """Candidates from one request, as a stream unless the upstream refuses to send one."""
         if not self._streams:
-            return await self._ask_once(body, headers)
+            return await self._ask_once(body, headers, begun)
         try:
-            return await self._ask_once({**body, **self._dialect.as_stream}, headers)
+            return await self._ask_once({**body, **self._dialect.as_stream}, headers, begun)
         except UpstreamRefusedError as error:
             if not refuses_streams(error):
                 raise
-            drawn = await self._ask_once(body, headers)
+            drawn = await self._ask_once(body, headers, begun)
             self._streams = False  # not before: a request that fails either way says nothing of it
             _log.warning("upstream %s sends no streams; it is asked for whole answers", self.name)
             return drawn
 
-    async def _ask_once(self, body: dict[str, Any], headers: dict[str, str]) -> list[Candidate]:
+    async def _ask_once(
+        self, body: dict[str, Any], headers: dict[str, str], begun: asyncio.Event | None
+    ) -> list[Candidate]:
         """Candidates from one request, whose outcome is told to the breaker.
 
         JSON that is no completion is not a failure to the breaker: this request may be the cause.
@@ -319,7 +277,7 @@ class OpenAICompatiblePolicy:
         admission = await self._admit()
         outcome = self._circuits.abandon
         try:
-            response = await self._post(body, headers)
+            response = await self._http.post(self._dialect.path, body, headers, begun=begun)
             if response.status_code != 200:
                 outcome = (
                     self._circuits.fail if response.is_server_error else self._circuits.succeed
@@ -338,7 +296,7 @@ class OpenAICompatiblePolicy:
         except UpstreamTimeoutError:
             outcome = self._circuits.time_out
             raise
-        except _UnreachableError:
+        except UnreachableError:
             outcome = self._circuits.fail
             raise
         finally:
@@ -352,7 +310,7 @@ class OpenAICompatiblePolicy:
         if isinstance(read, Refusal):
             raise stream_failure(read, self.name)
         if not read.candidates and read.is_object:
-            raise _UnreachableError(f"upstream {self.name} broke off its answer", retriable=True)
+            raise UnreachableError(f"upstream {self.name} broke off its answer", retriable=True)
         return read
 
     async def _admit(self) -> UpstreamCall:
@@ -364,70 +322,20 @@ class OpenAICompatiblePolicy:
                 retry_after_s=error.wait_s,
             ) from error
 
-    async def _post(
-        self, body: dict[str, Any], headers: dict[str, str], path: str = ""
-    ) -> httpx.Response:
-        """Send a request, to the dialect's path or another one of it."""
-        limits = self._limits
-        try:
-            content = await self._written(body)
-        except ValueError as error:
-            raise InvalidRequestError(
-                "the request holds NaN or Infinity, which is no JSON; send finite numbers"
-            ) from error
-        headers = {**headers, **session_headers(), **trace_headers()}
-        try:
-            async with self._http.stream(
-                "POST", path or self._dialect.path, content=content, headers=headers
-            ) as response:
-                most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
-                answer = await read_bounded(response, max_bytes=most, events=is_stream(response))
-            check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
-            return answer
-        except AnswerTooLargeError as error:
-            raise UpstreamError(
-                f"upstream {self.name} {error}; ask for fewer or shorter candidates, or raise its "
-                "max_answer_bytes"
-            ) from error
-        except UnknownEncodingError as error:
-            raise UpstreamError(f"upstream {self.name} {error}") from error
-        except httpx.PoolTimeout as error:
-            raise UpstreamUnavailableError(
-                f"all {limits.max_connections} connections to upstream {self.name} are busy; try "
-                "later or raise its max_connections"
-            ) from error
-        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-            raise UpstreamTimeoutError(
-                f"upstream {self.name} was silent for {limits.timeout_s:g} s; ask for fewer or "
-                "shorter candidates, or raise its timeout_s",
-                retriable=limits.is_patient,
-            ) from error
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _UnreachableError(
-                f"upstream {self.name} cannot be reached ({type(error).__name__}); try later",
-                retriable=True,
-            ) from error
-
-    async def _written(self, body: dict[str, Any]) -> str:
-        """The body as JSON; of several large ones one at a time, between which others go on."""
-        async with self._writing:
-            content = json.dumps(body, allow_nan=False)  # escaped: a lone surrogate has no UTF-8
-            if len(content) > _LARGE_CHARACTERS:
-                await asyncio.sleep(0)
-            return content
-
 
 class _CircuitOpenedError(UpstreamUnavailableError):
     """Nothing was sent, because the upstream failed repeatedly."""
 
 
-class _UnreachableError(UpstreamUnavailableError):
-    """No connection could be made, or it was lost."""
-
-
 def _replica_of(response: httpx.Response) -> str:
     """The replica that a router named; of several that it tried the last, which answered."""
     return str(response.headers.get(REPLICA_HEADER, "")).rpartition(",")[2].strip()
+
+
+def _seeded(sampling: Sampling, which: Sequence[int]) -> list[Sampling]:
+    """Sampling of each candidate, with seeds counted up: equal seeds draw equal candidates."""
+    seeds = [None if sampling.seed is None else _seed(sampling.seed + k) for k in which]
+    return [replace(sampling, seed=seed) for seed in seeds]
 
 
 def _seed(seed: int) -> int:

@@ -72,7 +72,7 @@ _PROVIDERS: Final = {
     "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
     "anthropic": (
         "ANTHROPIC_API_KEY",
-        {"url": "https://api.anthropic.com/v1", "dialect": "messages"},
+        {"url": "https://api.anthropic.com/v1", "dialect": "messages", "caches": True},
     ),
 }
 """The variable that holds a provider's key, and settings of its upstreams."""

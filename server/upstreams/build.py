@@ -6,7 +6,8 @@ from typing import Final
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.hub import is_hub_name
 from qguide.qnet.policies.dialect import build_dialect
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 
@@ -45,6 +46,7 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         model=upstream.model,
         api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
         takes_n=upstream.n == "one_request",
+        caches=upstream.caches,
         dialect=build_dialect(upstream.dialect, upstream.max_tokens_name),
         takes_cache_salt=upstream.cache_salt,
         streams=upstream.stream,

@@ -219,6 +219,62 @@ def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> No
             client.messages.count_tokens(model="demo", messages=ASKED)
 
 
+LONG: Final[Any] = [{"role": "user", "content": "find the mug " * 400}]
+EPHEMERAL: Final = {"type": "ephemeral"}
+
+
+def marks_of(asked: Any) -> list[list[str]]:
+    """Texts of the blocks with a breakpoint of each request."""
+    return [
+        [
+            block["text"]
+            for turn in body["messages"]
+            for block in turn["content"]
+            if not isinstance(block, str) and block.get("cache_control") == EPHEMERAL
+        ]
+        for body in asked
+    ]
+
+
+def cached(behind: str) -> Settings:
+    table = {"url": f"{behind}/v1", "model": "fake", "dialect": "messages", "caches": True}
+    upstream = Upstream.model_validate(table | {"retries": 0})
+    return Settings(policy="c", upstreams={"c": upstream}, q_models={"q": SCRIPTED})
+
+
+def test_a_prompt_is_written_to_the_cache_once_and_read_by_the_other_candidates(
+    behind: str, fake: DialectUpstream
+) -> None:
+    fake.most_in_flight, fake.delay_s = 0, 0.3
+    given: Any = {"model": "c", "max_tokens": 9, "extra_body": {"qguide": {"num_candidates": 5}}}
+    with serving_app(create_app(cached(behind))) as address, claude(address) as client:
+        message = client.messages.create(messages=LONG, **given)
+        assert marks_of(fake.asked) == [[LONG[0]["content"]]] * 5
+        assert fake.most_in_flight == 4, "the first has begun its answer before the others"
+        fake.asked.clear()
+        client.messages.create(messages=LONG, cache_control=EPHEMERAL, **given)
+        assert marks_of(fake.asked) == [[]] * 5, "the caller's own breakpoint is at the end"
+        fake.asked.clear()
+        client.messages.create(messages=ASKED, **given)
+        assert marks_of(fake.asked) == [[]] * 5, "too short to be cached"
+    fake.delay_s = 0
+    assert message.content[0].type == "text"
+    assert message.content[0].text == BEST
+
+
+def test_a_first_candidate_that_fails_keeps_none_waiting(
+    behind: str, fake: DialectUpstream
+) -> None:
+    fake.fault = "500"
+    with (
+        serving_app(create_app(cached(behind))) as address,
+        claude(address) as client,
+        pytest.raises(anthropic.InternalServerError),
+    ):
+        client.messages.create(model="c", max_tokens=9, messages=LONG)
+    fake.fault = ""
+
+
 def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(
     url: str, fake: DialectUpstream
 ) -> None:

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 
 import httpx
 
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, History, Message
 
 HISTORY: History = (Message("system", "be brief"), Message("user", "find the mug"))

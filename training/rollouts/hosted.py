@@ -30,10 +30,15 @@ from pydantic import (
 
 from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
 from qguide.qnet.policies.dialect import build_dialect
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.policies.upstream_context import collect_usage, current_session, in_session
-from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamName, UpstreamSettings
+from qguide.qnet.policies.upstream_settings import (
+    ApiKey,
+    UpstreamLimits,
+    UpstreamName,
+    UpstreamSettings,
+)
 from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.training.rollouts.usage import Usage
@@ -251,6 +256,7 @@ class HostedPolicy:
             model=hosted.model,
             api_key=self._api_key.get_secret_value() if self._api_key else None,
             takes_n=hosted.n == "one_request",
+            caches=hosted.caches,
             dialect=build_dialect(hosted.dialect, hosted.max_tokens_name),
             limits=hosted.limits,
         )

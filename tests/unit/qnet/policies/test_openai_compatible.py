@@ -9,8 +9,8 @@ from qguide.qnet.errors import (
     InvalidRequestError,
     UpstreamError,
 )
-from qguide.qnet.policies.openai_compatible import UpstreamLimits
 from qguide.qnet.policies.upstream_context import collect_usage
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream

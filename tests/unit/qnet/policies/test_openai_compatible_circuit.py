@@ -11,7 +11,7 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.policies.openai_compatible import UpstreamLimits
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.tenant import Tenant, working_for
 from qguide.qnet.types import Message, Sampling
 from qguide.server.chat.fake_openai import FakeUpstream

@@ -9,7 +9,8 @@ import pytest
 import structlog
 from fastapi import FastAPI, Response
 
-from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy, UpstreamLimits
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.observability.metrics import Metrics

@@ -1,0 +1,152 @@
+"""Requests to an upstream over HTTP: bounded answers, and errors that name no address or key."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from qguide.qnet.errors import (
+    InvalidRequestError,
+    UpstreamError,
+    UpstreamTimeoutError,
+    UpstreamUnavailableError,
+)
+from qguide.qnet.policies.answer_parsing import is_stream
+from qguide.qnet.policies.failures import health_problem
+from qguide.qnet.policies.upstream_context import session_headers, trace_headers
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
+from qguide.qnet.support.bounded_body import (
+    ACCEPT_ENCODING,
+    AnswerTooLargeError,
+    UnknownEncodingError,
+    check_number_of_values,
+    read_bounded,
+)
+
+_STREAMED = 4
+"""Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""
+_KEPT_S = 4.0
+"""Longest time that an idle connection is used again. uvicorn, and so vLLM, closes it after 5 s: a
+client that waits as long sends some requests into connections that are just being closed."""
+_LARGE_CHARACTERS = 65_536
+_BYTES_PER_VALUE = 8
+"""The least that a JSON value of an answer takes on average, if the answer is of full size."""
+
+
+class UnreachableError(UpstreamUnavailableError):
+    """No connection could be made, or it was lost."""
+
+
+class UpstreamHttp:
+    """Connections to one upstream.
+
+    Args:
+        url: base URL, to which paths are appended.
+        headers: of every request.
+        transport: httpx's, for tests.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        headers: dict[str, str],
+        *,
+        limits: UpstreamLimits,
+        transport: httpx.AsyncBaseTransport | None,
+    ) -> None:
+        self._name = name
+        self._limits = limits
+        self._writing = asyncio.Lock()
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/") + "/",
+            headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING}
+            | headers,
+            timeout=httpx.Timeout(
+                limits.timeout_s,
+                connect=limits.connect_timeout_s,
+                pool=None if limits.is_patient else limits.connect_timeout_s,
+            ),
+            limits=httpx.Limits(
+                max_connections=limits.max_connections,
+                max_keepalive_connections=limits.max_connections,
+                keepalive_expiry=_KEPT_S,
+            ),
+            transport=transport,
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._http.aclose()
+
+    async def health_problem(self) -> str | None:
+        """Reason why the upstream cannot be used; see `qguide.qnet.policies.failures`."""
+        limits = self._limits
+        timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
+        return await health_problem(
+            self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes
+        )
+
+    async def post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        headers: dict[str, str],
+        *,
+        begun: asyncio.Event | None = None,
+    ) -> httpx.Response:
+        """Send a request; its answer has any status.
+
+        Args:
+            begun: set as soon as an answer begins.
+        """
+        limits = self._limits
+        try:
+            content = await self._written(body)
+        except ValueError as error:
+            raise InvalidRequestError(
+                "the request holds NaN or Infinity, which is no JSON; send finite numbers"
+            ) from error
+        headers = {**headers, **session_headers(), **trace_headers()}
+        try:
+            async with self._http.stream(
+                "POST", path, content=content, headers=headers
+            ) as response:
+                if begun and response.status_code == 200:
+                    begun.set()
+                most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
+                answer = await read_bounded(response, max_bytes=most, events=is_stream(response))
+            check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
+            return answer
+        except AnswerTooLargeError as error:
+            raise UpstreamError(
+                f"upstream {self._name} {error}; ask for fewer or shorter candidates, or raise its "
+                "max_answer_bytes"
+            ) from error
+        except UnknownEncodingError as error:
+            raise UpstreamError(f"upstream {self._name} {error}") from error
+        except httpx.PoolTimeout as error:
+            raise UpstreamUnavailableError(
+                f"all {limits.max_connections} connections to upstream {self._name} are busy; try "
+                "later or raise its max_connections"
+            ) from error
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise UpstreamTimeoutError(
+                f"upstream {self._name} was silent for {limits.timeout_s:g} s; ask for fewer or "
+                "shorter candidates, or raise its timeout_s",
+                retriable=limits.is_patient,
+            ) from error
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise UnreachableError(
+                f"upstream {self._name} cannot be reached ({type(error).__name__}); try later",
+                retriable=True,
+            ) from error
+
+    async def _written(self, body: dict[str, Any]) -> str:
+        """The body as JSON; of several large ones one at a time, between which others go on."""
+        async with self._writing:
+            content = json.dumps(body, allow_nan=False)  # escaped: a lone surrogate has no UTF-8
+            if len(content) > _LARGE_CHARACTERS:
+                await asyncio.sleep(0)
+            return content
