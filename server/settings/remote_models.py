@@ -68,7 +68,7 @@ class Upstream(UpstreamSettings):
     breaker_open_s: float = Field(default=DEFAULT_LIMITS.breaker_open_s, gt=0)
 
 
-_PROVIDERS: Final = {
+_PROVIDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
     "anthropic": (
         "ANTHROPIC_API_KEY",

@@ -220,7 +220,7 @@ def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> No
 
 
 LONG: Final[Any] = [{"role": "user", "content": "find the mug " * 400}]
-EPHEMERAL: Final = {"type": "ephemeral"}
+EPHEMERAL: Final[Any] = {"type": "ephemeral"}
 
 
 def marks_of(asked: Any) -> list[list[str]]:

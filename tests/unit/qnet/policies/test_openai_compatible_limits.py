@@ -178,7 +178,7 @@ async def test_large_requests_of_one_step_are_written_one_at_a_time(
     policy = OpenAICompatiblePolicy(
         "demo", url="http://demo/v1", model="m", takes_n=False, transport=transport
     )
-    monkeypatch.setattr("qguide.qnet.policies.openai_compatible.json.dumps", noted)
+    monkeypatch.setattr("qguide.qnet.policies.upstream_http.json.dumps", noted)
     counting = asyncio.create_task(count_turns())
     history = (Message("user", "find the mug " * 10_000),)
     drawn = await policy.sample(history, n=8, sampling=Sampling())
