@@ -48,9 +48,9 @@ _WAYS: Final = (
     "`tests/contract/scorers/test_full_sequences.py`.\n"
     "- `when loaded`: no tiny model could be built, so nothing is known before. A checkpoint whose "
     "Q differs between packed and full sequences is refused with the reason when it is loaded.\n"
-    "- `as …`: the model reads images, too, and its text model is loaded alone, as a policy and as "
-    "a trunk (`tests/contract/scorers/test_models_that_read_more.py`). Others of that kind load in "
-    "the same way if transformers has a causal LM of their text model, and are refused if not."
+    "- `as …`: the model reads images, too; its text model alone is loaded, as a policy and as a "
+    "trunk (`tests/contract/scorers/test_models_that_read_more.py`). So is that of any other such "
+    "model, if transformers has a causal LM of it; else the model is refused."
 )
 _BY_VLLM: Final = (
     "*By vLLM* is vLLM's own list of version {vllm}: it may serve the trunk (`QGUIDE_VLLM_TRUNKS`) "
@@ -58,14 +58,13 @@ _BY_VLLM: Final = (
     "the tests run."
 )
 _TRAINING: Final = (
-    "*SFT* and *QNet, DPO* name what trains. SFT pads conversations on the right, which changes "
-    "nothing before the padding where it says *yes*. QNets, DPO and policies train on packed "
-    "trees, each distinct token once; *paths*: an architecture that declares recurrent layers "
-    "reads the paths of a tree in padded batches instead, with the same loss and gradients "
-    "(`tests/unit/qnet/engine/test_tree_paths.py`), at the cost of computing shared beginnings "
-    "once for each path. *no*: its layers ignore the mask of a tree, or take none, so it is "
-    "refused before the first step. All are tested on the same tiny models "
-    "(`tests/contract/trees/test_every_architecture.py`)."
+    "*SFT* and *QNet, DPO* say which trainings work with it, tested on the same tiny models "
+    "(`tests/contract/trees/test_every_architecture.py`). SFT pads conversations on the right. "
+    "QNets, DPO and policies train on packed trees, in which each distinct token is computed once; "
+    "*paths*: an architecture with recurrent layers reads the paths of a tree in padded batches, "
+    "with the same loss and gradients, but computes shared beginnings once for each path "
+    "(`tests/unit/qnet/engine/test_tree_paths.py`). *no*: its layers ignore the mask or take none, "
+    "so it is refused before the first step."
 )
 _OTHERS: Final = (
     "RoPE types whose angles depend on the length (`dynamic`, `longrope`) are refused from packed "
