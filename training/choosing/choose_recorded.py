@@ -1,6 +1,6 @@
 """Choice among what real LLMs did in one state: rules, a small Q model and both, side by side.
 
-    qguide choose-recorded --config …/configs/mint/choose_recorded.toml
+    qguide choose-recorded --config training/configs/mint/choose_recorded.toml
 
 reads recordings of any format, or runs of `recorded-groups`, and plays nothing. Candidates are
 drawn at random among the attempts of a state; no chooser but "best model" knows who made one. The

@@ -2,7 +2,7 @@
 
     qguide train-policy --config training/configs/alfworld/train_policy.toml
 
-reads decision groups that the policy drew; writes the policy that finds their better candidates
+reads decision groups that the policy drew; writes a policy to which their better candidates are
 likelier. It is reinforcement learning on the same data that a QNet is trained on, so the two can be
 compared: a better policy, or a Q model beside the old one. For another round, draw groups with the
 new policy and name the first one as `reference`.
