@@ -47,7 +47,7 @@ class _Attended:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """What a model remembers behind a history; nothing that uses it changes it.
+    """Memory of a model behind a history; nothing that uses it changes it.
 
     Attributes:
         length: number of the history's tokens.

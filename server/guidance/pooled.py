@@ -60,7 +60,7 @@ def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
 
 
 def pool_warnings(asked: GuidedStepRequest) -> tuple[str, ...]:
-    """Why policies of the pool drew none."""
+    """Warnings of the policies of the pool that drew none."""
     pool = asked.policy.model
     if not isinstance(pool, PolicyPool):
         return ()
@@ -70,7 +70,7 @@ def pool_warnings(asked: GuidedStepRequest) -> tuple[str, ...]:
 def policy_usages(
     asked: GuidedStepRequest, decision: Decision, settings: Settings
 ) -> tuple[PolicyUsage, ...]:
-    """What each policy of the pool drew, and its cost."""
+    """Draws of each policy of the pool, and their cost."""
     pool = asked.policy.model
     if not isinstance(pool, PolicyPool):
         return ()

@@ -176,7 +176,7 @@ class ScoredCandidate(Body):
 
 
 class PolicyUsage(Body):
-    """What one of several policies drew, and what it cost."""
+    """Draws of one of several policies, and their cost."""
 
     name: str
     candidates: int

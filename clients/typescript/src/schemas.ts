@@ -552,7 +552,7 @@ export interface PolicyShare {
     n: number;
 }
 
-/** @description What one of several policies drew, and what it cost. */
+/** @description Draws of one of several policies, and their cost. */
 export interface PolicyUsage {
     name: string;
     candidates: number;

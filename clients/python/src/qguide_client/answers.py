@@ -90,7 +90,7 @@ class ParaphraseUsage(Answer):
 
 
 class PolicyUsage(Answer):
-    """What one of several policies drew, and what it cost."""
+    """Draws of one of several policies, and their cost."""
 
     name: str
     candidates: int
