@@ -364,7 +364,7 @@ def _shorten_chunks(model: PreTrainedModel) -> None:
 
 
 def _ends(state: State | None, request: Continuations, room: int) -> Iterator[int]:
-    """Ends of the passes over a history: each at the last turn within its room, if one ends there."""
+    """Ends of the passes over a history: each at the last turn within its room, if there is one."""
     known, length = state.length if state else 0, len(request.history)
     while known < length:
         within = min(known + room, length)
