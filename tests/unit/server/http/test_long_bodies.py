@@ -169,8 +169,16 @@ def test_long_work_rests_between_its_parts() -> None:
     assert len(rests) == pytest.approx(100 * 0.0003 / 0.001, rel=0.3)
 
 
+@pytest.mark.parametrize(
+    ("path", "more", "rests"),
+    [
+        ("/v1/score", {"candidates": ["go"]}, 2),  # when it is parsed, and when it is validated
+        ("/v1/chat/completions", {}, 6),  # and when it is translated and checked
+        ("/v1/messages", {"max_tokens": 9}, 6),
+    ],
+)
 async def test_a_long_body_is_read_beside_the_event_loop_and_rests_between_its_messages(
-    monkeypatch: pytest.MonkeyPatch,
+    path: str, more: dict[str, Any], rests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[str] = set()
     parts = 0
@@ -185,7 +193,7 @@ async def test_a_long_body_is_read_beside_the_event_loop_and_rests_between_its_m
     messages = [
         {"role": role, "content": "look"} for _ in range(500) for role in ("user", "assistant")
     ]
-    body = json.dumps({"messages": messages[:-1], "candidates": ["go"]})
+    body = json.dumps({"messages": messages[:-1]} | more)
     app = create_app(FAKES)
     async with (
         app.router.lifespan_context(app),
@@ -194,8 +202,8 @@ async def test_a_long_body_is_read_beside_the_event_loop_and_rests_between_its_m
         ) as http,
     ):
         headers = {"content-type": "application/json"}
-        answer = await http.post("/v1/score", content=body, headers=headers)
+        answer = await http.post(path, content=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    assert parts >= 2 * 999  # when it is parsed, and when it is validated
+    assert parts >= rests * 999
     [thread] = threads
     assert thread.startswith("long-body")
