@@ -18,6 +18,7 @@ from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
 
+from qguide.qnet.engine.tree_paths import has_recurrent_layers
 from qguide.qnet.errors import ConfigError
 from qguide.training.optimization.launch import TIMEOUT
 from qguide.training.optimization.options import Optimization
@@ -110,6 +111,19 @@ def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> Non
     if optimization.mixed_precision == "bf16":
         plugin.mixed_precision_policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+        )
+
+
+def refuse_recurrent_layers(model: nn.Module) -> None:
+    """Refuse trunks with recurrent layers, which FSDP would let wait for each other for ever.
+
+    Their trees take as many passes as their paths need, so the processes' numbers differ.
+    """
+    *_, trunk = (module for module in model.modules() if isinstance(module, PreTrainedModel))
+    if has_recurrent_layers(trunk):
+        raise ConfigError(
+            f"{type(trunk).__name__} has recurrent layers, whose numbers of passes differ between "
+            "processes, but FSDP needs equal ones; train it without FSDP"
         )
 
 

@@ -31,6 +31,7 @@ from qguide.training.optimization.accelerator import (
     ModelHost,
     build_accelerator,
     enable_gradient_checkpointing,
+    refuse_recurrent_layers,
 )
 from qguide.training.optimization.adapters import hold_frozen, merged, with_adapters
 from qguide.training.optimization.best_weights import BestWeights
@@ -138,7 +139,9 @@ class Loop(Generic[Model]):
             torch.set_num_threads(optimization.threads)
         hold_frozen(model, optimization)
         self._accelerator = build_accelerator(optimization, output)
-        if not self._accelerator.is_fsdp2:
+        if self._accelerator.is_fsdp2:
+            refuse_recurrent_layers(model)
+        else:
             model.to(self.device)
         if optimization.gradient_checkpointing:
             enable_gradient_checkpointing(model)

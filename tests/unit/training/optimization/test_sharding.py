@@ -19,6 +19,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
+from qguide.training.optimization.accelerator import refuse_recurrent_layers
 from qguide.training.optimization.best_weights import FIGURES
 from qguide.training.optimization.launch import in_processes
 from qguide.training.optimization.objective import Loss
@@ -161,3 +162,9 @@ def test_the_first_fsdp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="--fsdp_version 2"):
         train(tmp_path, 2)
     assert "RANK" not in os.environ
+
+
+def test_recurrent_layers_are_refused_with_fsdp() -> None:
+    refuse_recurrent_layers(q_model().model)
+    with pytest.raises(ConfigError, match="Lfm2Model has recurrent layers"):
+        refuse_recurrent_layers(q_model("lfm2").model)
