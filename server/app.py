@@ -23,12 +23,13 @@ from qguide.server.episodes.state import EpisodeLimits
 from qguide.server.gemini.schemas import GeminiErrorBody
 from qguide.server.http.addresses import BaseUrls, SessionIds, TrustedHosts
 from qguide.server.http.admission import AdmissionMiddleware, Limiter, RateLimits, declare_keys
+from qguide.server.http.bodies import BodyReader
 from qguide.server.http.error_table import STATUSES, install_error_handlers
 from qguide.server.http.errors import RATE_LIMIT_HEADERS
 from qguide.server.http.event_stream import described_errors
 from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
-from qguide.server.http.requests import BodyReader, CancelWhenGone, Drain, Observe
+from qguide.server.http.middleware import CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import build_learning
 from qguide.server.messages.answers import ErrorBody
 from qguide.server.observability.exposition import Exposition

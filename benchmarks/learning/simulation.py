@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from qguide.server.episodes.learning_part import Arm, ShadowTally
-from qguide.server.learning import changes
+from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
@@ -67,7 +67,7 @@ def simulate(
                 FitLine(version=fitted, episodes=number + 1, licensed=True, reason=reason)
             )
         guided, phase = progress.version, progress.phase
-        while change := changes.due(progress):
+        while change := phase_changes.due(progress):
             progress.apply(change)
         if progress.phase != phase:
             phases.append((number + 1, progress.phase))

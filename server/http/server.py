@@ -16,8 +16,8 @@ from fastapi import FastAPI
 
 from qguide.qnet.errors import ConfigError
 from qguide.server.http.connection_limits import ConnectionTable, ParsingTurns, limits_of
+from qguide.server.http.middleware import Drain
 from qguide.server.http.protocol import LimitedHttpProtocol
-from qguide.server.http.requests import Drain
 from qguide.server.settings.settings import Settings
 
 _RESERVED_DESCRIPTORS = 256

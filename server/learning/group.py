@@ -16,7 +16,7 @@ import structlog
 from filelock import FileLock, Timeout
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.server.learning import changes
+from qguide.server.learning import phase_changes
 from qguide.server.learning.ledger import Ledger
 from qguide.server.learning.lines import (
     AnyLine,
@@ -193,7 +193,7 @@ class Group:
 
     def _decide(self) -> list[PhaseLine]:
         decided = []
-        while change := changes.due(self.progress):
+        while change := phase_changes.due(self.progress):
             decided.append(self._change(change))
         return decided
 
@@ -210,7 +210,7 @@ class Group:
     def _ordered(self, order: Order) -> list[PhaseLine]:
         """The changes that an order makes."""
         now = self.progress
-        back = changes.back(now, f"rolled back by the operator ({order})")
+        back = phase_changes.back(now, f"rolled back by the operator ({order})")
         match order:
             case "forbid" if now.phase != "collecting":
                 return [back]
@@ -236,7 +236,7 @@ class Group:
             said = "it guides already" if guiding else "no fit since the last change has a licence"
             raise InvalidRequestError(f"nothing can be promoted: {said}; see GET /v1/learning")
         if now.phase != "collecting":
-            return [changes.promoted(now, newest, "promoted by the operator")]
-        began = changes.begun(now, newest, "begun by the operator")
-        guides = changes.promoted(now, newest, "promoted by the operator")
+            return [phase_changes.promoted(now, newest, "promoted by the operator")]
+        began = phase_changes.begun(now, newest, "begun by the operator")
+        guides = phase_changes.promoted(now, newest, "promoted by the operator")
         return [began, guides.model_copy(update={"trial": began.trial})]

@@ -44,13 +44,13 @@ from qguide.training.optimization.packed_trees import PackedTree
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
 from qguide.training.q_training.examples import Examples, Packing, read_examples, states_of
+from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.losses import (
     VocabularyLogits,
     loss_of_tree,
     output_embeddings,
     require_range,
 )
-from qguide.training.q_training.objective import QNetLossOptions
 from qguide.training.q_training.validation import require_packable, scored_choices, validate
 from qguide.training.rollouts.models import weights_sha256
 
@@ -143,7 +143,7 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
 
 
 class QNetObjective(Objective[QNet]):
-    """Q of the actions in trees and decision groups; see `q_training.objective` for the loss."""
+    """Q of the actions in trees and decision groups; see `q_training.loss_terms` for the loss."""
 
     rows: list[PackedTree]
 

@@ -14,7 +14,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.text_model import load_causal_lm
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree
-from qguide.training.q_training.objective import (
+from qguide.training.q_training.loss_terms import (
     QNetLossOptions,
     hl_gauss_error,
     tree_loss,

@@ -14,7 +14,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.optimization.packed_trees import PackedTree, Place
-from qguide.training.q_training.objective import label_gaps, margins
+from qguide.training.q_training.loss_terms import label_gaps, margins
 
 _PACKING_TOLERANCE = 1e-4
 

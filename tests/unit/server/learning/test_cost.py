@@ -12,7 +12,7 @@ from qguide.qnet.types import Candidate, Message
 from qguide.qnet.usage import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
-from qguide.server.learning import changes
+from qguide.server.learning import phase_changes
 from qguide.server.learning.cost import Spending, Spent, extra_of, step_cost
 from qguide.server.learning.lines import EpisodeLine, SpentLine
 from qguide.server.learning.progress import Progress
@@ -67,7 +67,7 @@ def test_spending_is_of_the_latest_period() -> None:
 
 def test_the_state_tells_the_cost_of_a_success_gained() -> None:
     progress, rules = Progress(Rules()), Rules(budget=Budget(tokens=50, period="hour"))
-    progress.apply(changes.begun(progress, 1, "better"))
+    progress.apply(phase_changes.begun(progress, 1, "better"))
     for number in range(40):
         guided = number % 2 == 0
         line = EpisodeLine(

@@ -1,7 +1,7 @@
 """Rollbacks because the agent is not the one that was learned from."""
 
 from qguide.server.episodes.learning_part import Arm, ShadowTally
-from qguide.server.learning import changes
+from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
@@ -16,7 +16,7 @@ def in_trial(prompts: list[str]) -> Progress:
         progress.apply(EpisodeLine(outcome=1.0, arm=arm(prompt, guided=False, trial=0)))
     progress.apply(FitLine(version=1, episodes=len(prompts), licensed=True, reason="better"))
     progress.apply(EpisodeLine(outcome=1.0, arm=None, shadow=SEEN))
-    change = changes.due(progress)
+    change = phase_changes.due(progress)
     assert change is not None
     progress.apply(change)
     return progress
@@ -31,7 +31,7 @@ def end(progress: Progress, prompt: str, *, guided: bool = True, outside: float 
     """End an episode; returns the reason of the change that follows."""
     line = EpisodeLine(outcome=1.0, arm=arm(prompt, guided=guided), outside=outside)
     progress.apply(line)
-    change = changes.due(progress)
+    change = phase_changes.due(progress)
     if change is None or change.phase != "collecting":
         return ""
     progress.apply(change)

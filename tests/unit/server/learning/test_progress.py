@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.learning.simulation import simulate
 from qguide.server.episodes.learning_part import Arm, ShadowTally
-from qguide.server.learning import changes
+from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
@@ -45,7 +45,7 @@ def fitted(progress: Progress, version: int, *, disagreed: int = 5, **seen: int)
     """A licensed fit and its shadow; returns the event that follows."""
     episodes = progress.episodes.count
     progress.apply(FitLine(version=version, episodes=episodes, licensed=True, reason="better"))
-    assert changes.due(progress) is None
+    assert phase_changes.due(progress) is None
     tally = {"decisions": 20, "room": 20, "disagreed": disagreed} | seen
     shadow = ShadowTally(version=version, **tally)
     progress.apply(EpisodeLine(episode=f"s{version}", outcome=1.0, arm=None, shadow=shadow))
@@ -54,7 +54,7 @@ def fitted(progress: Progress, version: int, *, disagreed: int = 5, **seen: int)
 
 def decided(progress: Progress) -> str:
     """Apply the change that is due; returns its event."""
-    change = changes.due(progress)
+    change = phase_changes.due(progress)
     if change is None:
         return ""
     progress.apply(change)
@@ -65,7 +65,7 @@ def guiding() -> Progress:
     """Version 1 guides."""
     progress = Progress(Rules())
     assert fitted(progress, 1) == "trial_begun"
-    progress.apply(changes.promoted(progress, 1, "by hand"))
+    progress.apply(phase_changes.promoted(progress, 1, "by hand"))
     return progress
 
 
@@ -83,7 +83,7 @@ def duel(progress: Progress, *, newer: float, present: float, most: int = 400) -
         hits = newer if is_newer else present
         outcome = float((number // 2 % 10) < 10 * hits)
         progress.apply(EpisodeLine(outcome=outcome, arm=arm))
-        if change := changes.due(progress):
+        if change := phase_changes.due(progress):
             progress.apply(change)
             return change.event, change.reason
     return "", ""
@@ -96,7 +96,7 @@ def test_nothing_is_tried_without_a_licence() -> None:
         progress.apply(EpisodeLine(episode=name, outcome=1.0, arm=arm, recorded=True))
     assert progress.fit_due
     progress.apply(FitLine(version=1, episodes=2, licensed=False, reason="not better"))
-    assert changes.due(progress) is None
+    assert phase_changes.due(progress) is None
     assert not progress.fit_due
     assert fitted(progress, 2) == "trial_begun"
     assert (progress.share, progress.version) == (0.5, 2)
@@ -107,7 +107,7 @@ def test_a_version_is_in_the_shadow_of_twenty_decisions_before_its_trial() -> No
     progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
     part = ShadowTally(version=1, decisions=19, room=19, disagreed=2)
     progress.apply(EpisodeLine(episode="a", outcome=1.0, arm=None, shadow=part))
-    assert changes.due(progress) is None
+    assert phase_changes.due(progress) is None
     one = ShadowTally(version=1, decisions=1, room=1)
     progress.apply(EpisodeLine(episode="b", outcome=1.0, arm=None, shadow=one))
     assert decided(progress) == "trial_begun"
@@ -119,7 +119,7 @@ def test_decisions_in_the_shadow_of_another_version_do_not_count() -> None:
     progress.apply(FitLine(version=2, episodes=0, licensed=True, reason="better"))
     other = ShadowTally(version=1, decisions=20, room=20, disagreed=2)
     progress.apply(EpisodeLine(episode="a", outcome=1.0, arm=None, shadow=other))
-    assert changes.due(progress) is None
+    assert phase_changes.due(progress) is None
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,11 @@ def test_a_version_whose_shadow_speaks_against_it_is_passed_over_once(
     progress = Progress(Rules())
     assert fitted(progress, 1, **seen) == "passed_over"
     assert why in progress.note
-    assert (progress.phase, progress.candidate, changes.due(progress)) == ("collecting", None, None)
+    assert (progress.phase, progress.candidate, phase_changes.due(progress)) == (
+        "collecting",
+        None,
+        None,
+    )
     assert fitted(progress, 2) == "trial_begun"
 
 

@@ -3,7 +3,7 @@
 import re
 
 from qguide.server.episodes.learning_part import Arm
-from qguide.server.learning import changes
+from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
@@ -54,7 +54,7 @@ def test_a_fit_without_a_licence_says_what_is_missing() -> None:
 def test_a_trial_tells_the_difference_of_its_means_and_what_it_needs() -> None:
     progress = Progress(RULES)
     progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
-    progress.apply(changes.begun(progress, 1, "better"))
+    progress.apply(phase_changes.begun(progress, 1, "better"))
     assert "at most 300 more" in told(progress).sentence
     for number in range(24):
         guided = number % 2 == 0

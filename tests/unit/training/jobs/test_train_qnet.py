@@ -23,10 +23,10 @@ from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from qguide.training.optimization.options import Optimization, QNetOptimization
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import Framing
-from qguide.training.q_training.losses import output_embeddings
-from qguide.training.q_training.objective import (
+from qguide.training.q_training.loss_terms import (
     world_loss,
 )
+from qguide.training.q_training.losses import output_embeddings
 from qguide.training.q_training.validation import hidden_of_tree
 from qguide.training.rollouts.models import fitted_prior_of
 from tests.support.echo import (

@@ -10,7 +10,7 @@ from qguide.training.data.records import LabelRow, rows_of
 from qguide.training.jobs.sft import run_sft
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place, pack_tree
-from qguide.training.q_training.objective import (
+from qguide.training.q_training.loss_terms import (
     QNetLossOptions,
     RankingLoss,
     hl_gauss_error,
