@@ -20,7 +20,7 @@ from qguide.qnet.types import Policy, Sampling
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
-from qguide.server.guidance.pooled import policy_usages, pool_warnings, pooled
+from qguide.server.guidance.pooled import pooled, with_policies
 from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
@@ -88,7 +88,8 @@ class GuidedStepService:
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
-        asked = pooled(asked, self.models)
+        if asked.options.policies:
+            asked = pooled(asked, self.models)
         self.check_num_candidates(asked.num_candidates)
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id
@@ -116,8 +117,7 @@ class GuidedStepService:
                     escalation=plan.escalation,
                     deadline=self.deadline,
                 )
-            warnings = (*plan.warnings, *pool_warnings(asked), *decision.warnings)
-            decision = replace(decision, warnings=warnings)
+            decision = replace(decision, warnings=(*plan.warnings, *decision.warnings))
             self._measure(decision, held.id)
         taken = GuidedStepResult(
             decision,
@@ -128,8 +128,9 @@ class GuidedStepService:
             episode_id=episode_id,
             judge=held.model.judge is not None,
             action_policies=action_policies(decision, plan.threshold, asked.policy.name),
-            policies=policy_usages(asked, decision, self.settings),
         )
+        if asked.options.policies:
+            taken = with_policies(taken, asked, self.settings)
         if self.learning is not None and (held.model.refusal or play.q_model):
             self.learning.spent(play, extra_of(decision, prices_of(asked, self.settings)))
         await self._remember(asked, plan, taken, held, play)

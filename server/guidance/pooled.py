@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from qguide.qnet.decision.decision import Decision
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.types import spent_on
-from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.learning.cost import cost_of
 from qguide.server.messages.answers import PolicyUsage
 from qguide.server.q_models.build import Models
@@ -59,21 +58,12 @@ def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
     )
 
 
-def pool_warnings(asked: GuidedStepRequest) -> tuple[str, ...]:
-    """Warnings of the policies of the pool that drew none."""
-    pool = asked.policy.model
-    if not isinstance(pool, PolicyPool):
-        return ()
-    return tuple(f"policy {name} drew none: {error}" for name, error in pool.failures.items())
-
-
-def policy_usages(
-    asked: GuidedStepRequest, decision: Decision, settings: Settings
-) -> tuple[PolicyUsage, ...]:
-    """Draws of each policy of the pool, and their cost."""
-    pool = asked.policy.model
-    if not isinstance(pool, PolicyPool):
-        return ()
+def with_policies(
+    taken: GuidedStepResult, asked: GuidedStepRequest, settings: Settings
+) -> GuidedStepResult:
+    """The result with each policy's draws, and warnings of the policies that drew none."""
+    pool, decision = asked.policy.model, taken.decision
+    assert isinstance(pool, PolicyPool)
     usages = []
     for name in pool.names:
         drawn = [one for one in decision.candidates if one.policy == name]
@@ -89,4 +79,6 @@ def policy_usages(
                 error=str(failure) if failure and not drawn else None,
             )
         )
-    return tuple(usages)
+    failed = tuple(f"policy {name} drew none: {error}" for name, error in pool.failures.items())
+    decision = replace(decision, warnings=(*decision.warnings, *failed))
+    return replace(taken, decision=decision, policies=tuple(usages))
