@@ -125,6 +125,8 @@ class StateCache:
     def keep(self, salt: str, token_ids: list[int], state: State) -> None:
         """Keep the state behind a history, as the most recently used."""
         attended = state._attended
+        if state.nbytes + attended.nbytes > self.cache_bytes:
+            return  # it would drive out all others, and then itself
         self._next_key += 1
         self._states[self._next_key] = (state, salt, token_ids)
         self._trees[salt].add(token_ids, self._next_key)

@@ -213,10 +213,10 @@ class OpenAICompatiblePolicy:
         """At most `n` candidates from one request, retried where that is safe.
 
         Args:
-            begun: set as soon as an answer begins; its prompt has a breakpoint of the cache.
+            begun: set as soon as an answer begins.
         """
         body = self._dialect.request_body(self.model, history, n=n, sampling=sampling)
-        if begun and self._marked:
+        if self._marked and self._shares_cache(history):
             body = self._marked(body)
         headers = self._dialect.request_headers(history, sampling)
         if self._takes_cache_salt:

@@ -1,26 +1,27 @@
 """Pool of policies: the candidates of one step, drawn by several of them."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 
 from qguide.qnet.errors import QGuideError
+from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import Candidate, History, Policy, Sampling, spent_on
 
 
 class PolicyPool:
     """A policy whose candidates several policies draw, at the same time and in fixed shares.
 
-    A policy that fails costs its own candidates only.
+    A policy that fails costs its own candidates only, and is not asked again: further draws of the
+    step are the others'.
 
     Args:
         shares: name and policy, and how many of the step's candidates it draws.
 
     Attributes:
-        names: of the policies.
-        failures: why policies drew none, by their names.
+        names: of the policies; the first one draws the greedy candidate, if one is wanted.
+        failures: why policies failed, by their names.
     """
 
     def __init__(self, shares: Sequence[tuple[str, Policy, int]]) -> None:
@@ -30,25 +31,34 @@ class PolicyPool:
         self._policies = {name: policy for name, policy, _ in shares}
         # Evenly mixed, so that a step which draws in batches asks each in its share.
         mixed = sorted((nth / n, name) for name, _, n in shares for nth in range(1, n + 1))
-        self._turns = cycle([name for _, name in mixed])
+        order = [name for _, name in mixed]
+        order.remove(self.names[0])
+        self._turns = cycle([self.names[0], *order])
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Draw `n` candidates, fewer if a policy fails.
 
         Raises:
-            QGuideError: all fail; the error of the first.
+            QGuideError: all fail; the error of the first that did.
         """
-        shares = Counter(islice(self._turns, n))
-        drawn = await asyncio.gather(
-            *(self._draw(name, history, share, sampling) for name, share in shares.items())
-        )
-        if not any(drawn):
-            raise self.failures[next(iter(shares))]
-        return [candidate for each in drawn for candidate in each]
+        drawn: list[Candidate] = []
+        while not drawn:
+            if len(self.failures) == len(self.names):
+                raise next(iter(self.failures.values()))
+            turns = (name for name in self._turns if name not in self.failures)
+            shares = Counter(islice(turns, n))
+            asked = [name for name in self.names if shares[name]]
+            each = await all_of(
+                [self._draw(name, history, shares[name], sampling) for name in asked]
+            )
+            drawn = [candidate for one in each for candidate in one]
+        return drawn
 
     async def _draw(
         self, name: str, history: History, n: int, sampling: Sampling
     ) -> list[Candidate]:
+        if name != self.names[0]:
+            sampling = replace(sampling, first_greedy=False)
         try:
             drawn = await self._policies[name].sample(history, n=n, sampling=sampling)
         except QGuideError as error:

@@ -1,11 +1,14 @@
 """Number of tokens of a prompt, by a tokenizer that this server or an upstream has."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.errors import InvalidRequestError, UpstreamError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import CountsTokens, History, Message
 from qguide.server.anthropic.answers import CountedTokens, TokenSource
@@ -16,6 +19,9 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.settings import Settings
+
+_COUNTING_S: Final = 5.0
+"""Time for an upstream to count; agents ask before each turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,10 @@ async def count_tokens(
         source = TokenSource(counted_by="policy", name=policy.name, exact=not prompt.has_tools)
         return CountedTokens(input_tokens=tokens, qguide=source)
     if prompt.step and isinstance(upstream, OpenAICompatiblePolicy):
-        told = await upstream.count_prompt(prompt.step.history, prompt.step.sampling)
+        told = None
+        with suppress(UpstreamError, TimeoutError):  # an estimate is better than no number
+            async with asyncio.timeout(_COUNTING_S):
+                told = await upstream.count_prompt(prompt.step.history, prompt.step.sampling)
         if told is not None:
             source = TokenSource(counted_by="upstream", name=policy.name, exact=True)
             return CountedTokens(input_tokens=told, qguide=source)

@@ -88,11 +88,7 @@ def read_request(
     if flaw and (policy.upstream_model is None or (unread and options.fallback == "error")):
         raise flaw
     if policy.upstream_model is not None:
-        for index, message in enumerate(history):
-            place = f"messages[{index}]"
-            fields = dict(message.wire or {})
-            settings.reach.check_parts(fields.pop("content", None), f"{place}.content")
-            settings.reach.check_addresses(fields, place)
+        settings.reach.check_history(history)
     sampling, warnings = _sampling(body, options, policy, settings, names)
     cached_as = body.parameters.get("prompt_cache_key")
     return GuidedStepRequest(

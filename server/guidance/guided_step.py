@@ -89,7 +89,7 @@ class GuidedStepService:
         """
         started = perf_counter()
         if asked.options.policies:
-            asked = pooled(asked, self.models)
+            asked = pooled(asked, self.models, self.settings)
         self.check_num_candidates(asked.num_candidates)
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id

@@ -1,6 +1,8 @@
 """Steps whose candidates several policies draw."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.policies.pool import PolicyPool
@@ -12,8 +14,11 @@ from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.settings import Settings
 
+_UPSTREAMS_ALONE: Final = frozenset(("tools", "functions", "response_format"))
+"""Parameters without which a policy would answer something else."""
 
-def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
+
+def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> GuidedStepRequest:
     """The request with one policy for all of those that it names, if it names several.
 
     The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
@@ -21,7 +26,8 @@ def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
 
     Raises:
         UnknownModelError: a policy is none of this server's.
-        InvalidRequestError: a policy is named twice.
+        InvalidRequestError: a policy is named twice, or one in this process cannot do what is
+            asked.
         InvalidCandidatesError: their shares are not the M that is asked for, or fewer than n.
     """
     shares, options = asked.options.policies, asked.options
@@ -32,12 +38,13 @@ def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
     if len(set(names)) < len(names):
         raise InvalidRequestError(f"policies are {', '.join(names)}; name each policy once")
     total = sum(share.n for share in shares)
-    given = "num_candidates" in options.model_fields_set
+    given = options.model_dump(include={"num_candidates"}, exclude_unset=True, exclude_none=True)
     if (given and asked.num_candidates != total) or total < asked.n:
         raise InvalidCandidatesError(
             f"policies draw {total} candidates, and {max(asked.num_candidates, asked.n)} are asked "
             "for; let their n add up to it, or leave num_candidates out"
         )
+    _check_members(asked, members, settings)
     pool = PolicyPool(
         [(one.name, one.model, share.n) for one, share in zip(members, shares, strict=True)]
     )
@@ -56,6 +63,22 @@ def pooled(asked: GuidedStepRequest, models: Models) -> GuidedStepRequest:
         sampling=replace(asked.sampling, native=None),
         options=options.model_copy(update={"prior": "votes"}),
     )
+
+
+def _check_members(
+    asked: GuidedStepRequest, members: Sequence[ServedPolicy], settings: Settings
+) -> None:
+    """Refuse for each policy what is refused if it is the only one."""
+    for member in members:
+        if member.upstream_model is not None:
+            settings.reach.check_history(asked.history)
+        elif asked.unreadable is not None:
+            raise asked.unreadable
+        elif found := _UPSTREAMS_ALONE & asked.sampling.parameters.keys():
+            raise InvalidRequestError(
+                f"the policy {member.name!r} runs in this process and knows no "
+                f"{', '.join(sorted(found))}; leave it out of the policies"
+            )
 
 
 def with_policies(
@@ -79,6 +102,6 @@ def with_policies(
                 error=str(failure) if failure and not drawn else None,
             )
         )
-    failed = tuple(f"policy {name} drew none: {error}" for name, error in pool.failures.items())
+    failed = tuple(f"policy {one.name} drew none: {one.error}" for one in usages if one.error)
     decision = replace(decision, warnings=(*decision.warnings, *failed))
     return replace(taken, decision=decision, policies=tuple(usages))

@@ -47,7 +47,7 @@ class Rules:
         every: ends of episodes between two fits.
         exploration: share of the steps, while nothing guides, that take a random candidate.
         control: share of the episodes that stay unguided.
-        alpha: probability that a Q model that is not better ever guides, over all trials together.
+        alpha: probability that the first Q model to guide is not better, over all trials together.
         most_in_trial: episodes after which a trial ends without a result, unless as many more are
             expected to show a gain; it ends after twice as many.
         most_in_challenge: guided episodes after which the better mean of two versions decides.

@@ -3,17 +3,21 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from cachetools import TTLCache
 
 from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.pace import rested
 from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
 from qguide.server.observability.request_context import calling_key, scoped_episode_id
 from qguide.server.redis.client import NAMESPACE, RedisLink
 
 T = TypeVar("T")
+
+_ROOM: Final = 4
+"""Rows hold more than the items that they stand for: tools, instructions, candidates not taken."""
 
 
 class Shelf:
@@ -24,7 +28,7 @@ class Shelf:
 
     Args:
         max_bytes: memory of all rows that are not in Redis.
-        max_body_bytes: of the rows that a request continues together, as if it had sent them.
+        max_body_bytes: of a request; the rows that one continues may be several times as large.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class Shelf:
         """The objects of these names; None for one that is unknown or has expired.
 
         Raises:
-            BodyTooLargeError: together they are larger than a body may be.
+            BodyTooLargeError: together they are several times larger than a body may be.
         """
         places = [_place(name) for name in names]
 
@@ -66,10 +70,10 @@ class Shelf:
 
         rows = await (self._link.use(shared, alone) if self._link and places else alone())
         size = sum(len(row) for row in rows if row is not None)
-        if size > self._max_body_bytes:
+        if size > _ROOM * self._max_body_bytes:
             raise BodyTooLargeError(self._max_body_bytes)
         return await self.apart(
-            lambda: [None if row is None else json.loads(row) for row in rows], size=size
+            lambda: [None if row is None else _read(row) for row in rows], size=size
         )
 
     async def put(self, objects: Callable[[], Mapping[str, Json]], *, size: int) -> None:
@@ -107,6 +111,10 @@ class Shelf:
             await self._link.client.delete(_place(name))
 
         await (self._link.use(shared, alone) if self._link else alone())
+
+
+def _read(row: bytes) -> Json:
+    return cast(Json, json.loads(row, object_hook=rested))
 
 
 def _size(row: bytes) -> int:

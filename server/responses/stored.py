@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.http.errors import PreviousResponseError, UnknownResponseError
-from qguide.server.http.long_bodies import LongBodies
+from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
 from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.redis.client import RedisLink
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
@@ -71,6 +71,12 @@ class Continued:
     size: int = 0
     chain: list[str] = field(default_factory=list)
     conversation: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """True if translating it keeps the event loop for too long."""
+        items = 0 if isinstance(self.body.input, str) else len(self.body.input)
+        return self.size + _BYTES_PER_ITEM * items > LONG_BYTES
 
 
 class StoredResponses:
@@ -210,9 +216,13 @@ class StoredResponses:
                 "is nothing to cancel"
             )
         told = await self._end(response_id, lambda told: told | {"status": "cancelled"})
+        self._stop(response_id)
+        return told
+
+    def _stop(self, response_id: str) -> None:
+        """Stop the work of a response in the background, if this server does it."""
         if work := self._running.get(scoped_episode_id(response_id)):
             work.cancel()
-        return told
 
     async def _end(self, response_id: str, ended: Callable[[Json], Json]) -> Json:
         """End a response that is not answered yet; returns it."""
@@ -243,6 +253,7 @@ class StoredResponses:
         await self._known(name)
         assert self._shelf is not None
         await self._shelf.drop(name)
+        self._stop(name.partition(" ")[2])
 
     async def converse(self, items: Sequence[Json], metadata: Json) -> Json:
         """Begin a conversation."""

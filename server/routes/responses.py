@@ -63,7 +63,7 @@ async def create_response(
     """Draw M candidates and return the one with the highest Q as an ordinary response."""
     settings = stepper.settings
     stored = _stored(request)
-    continued = await stored.continued(body, size=len(await request.body()))
+    continued = await _continued(body, request)
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
     read = partial(_read, continued.body, options, policy, settings)
@@ -76,6 +76,13 @@ async def create_response(
         return JSONResponse(await complete())
     writer = ResponseWriter(response)
     return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+async def _continued(body: ResponsesRequest, request: Request) -> Continued:
+    """The request with what it continues, which may make a long one of it."""
+    continued = await _stored(request).continued(body, size=len(await request.body()))
+    request.state.body_is_long |= continued.is_long
+    return continued
 
 
 async def _in_background(
@@ -114,7 +121,7 @@ async def count_input_tokens(
 ) -> dict[str, Any]:
     """Count the tokens of an input, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(body.model)
-    continued = await _stored(request).continued(body, size=len(await request.body()))
+    continued = await _continued(body, request)
     whole = continued.body
     native = partial(
         as_it_came, body=whole, dialect="responses", settings=settings, without=_STORED

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.support.addresses import without_secrets
+from qguide.qnet.types import History
 
 ANY_HOST: Final = "*"
 
@@ -46,6 +47,14 @@ class Reach:
 
     hosts: Collection[str] = ()
     fields: Collection[str] = ()
+
+    def check_history(self, history: History) -> None:
+        """Check the turns of a chat that goes to an upstream."""
+        for index, message in enumerate(history):
+            place = f"messages[{index}]"
+            fields = dict(message.wire or {})
+            self.check_parts(fields.pop("content", None), f"{place}.content")
+            self.check_addresses(fields, place)
 
     def check_parts(self, content: object, place: str) -> None:
         """Check the content of a chat's message."""

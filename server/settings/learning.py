@@ -19,7 +19,7 @@ class LearningSettings(BaseSettings):
         learn_exploration: share of the steps, while nothing guides, that draw all candidates and
             take a random one of them, so that rare actions are seen.
         learn_control: share of the episodes that stay unguided for good.
-        learn_alpha: probability that a Q model that does not help ever guides, over all trials.
+        learn_alpha: probability that the first Q model to guide does not help, over all trials.
         learn_groups: key -> name of a group; keys of a group learn from each other's episodes.
             Every other key learns from its own alone.
         learn_silence_s: an episode of which nothing was heard for this long ends as unknown, which

@@ -43,6 +43,7 @@ class Fit(Objective[nn.Module]):
     """A training whose micro-batches are lists of any whole numbers, such as rows or tokens."""
 
     title = "fit"
+    one_pass = True
 
     def __init__(
         self,

@@ -148,6 +148,8 @@ def run_sft(config: SftConfig) -> Manifest:
 class SftObjective(Objective[PreTrainedModel]):
     """Likelier actions of episodes; `sft_loss` is the loss."""
 
+    one_pass = True
+
     rows: list[Sequence1D]
 
     def __init__(self, config: SftConfig) -> None:

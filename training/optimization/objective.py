@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -103,6 +103,8 @@ class Objective(ABC, Generic[Model]):
     rows: Sequence[Sized]
     epochs: Sequence[Epoch]
     keep: Criterion = "last"
+    one_pass: ClassVar[bool] = False
+    """`loss` makes one forward pass of a micro-batch; else one of each row."""
 
     def prepare(self, device: torch.device) -> None:
         """Make the model ready for its rows; with FSDP it comes to the device only later."""

@@ -267,6 +267,9 @@ class Loop(Generic[Model]):
         The last number is above 0 in the main process when it is time to save, so that after the
         sum over all processes each of them knows.
         """
+        if self._accelerator.is_fsdp2 and not self.objective.one_pass:
+            # Every pass gathers weights, so processes have to make equally many.
+            micro_batches = [[row] for micro_batch in micro_batches for row in micro_batch]
         mine = assign(
             micro_batches,
             size=self.objective.size,

@@ -50,6 +50,25 @@ async def test_a_policy_that_fails_costs_its_own_candidates_only() -> None:
         await drawn(PolicyPool([("b", Broken(), 2), ("c", Broken(), 1)]), 3)
 
 
+async def test_where_all_draws_of_a_batch_fail_the_other_policies_draw_it() -> None:
+    pool = PolicyPool([("a", ScriptedPolicy(["x"]), 1), ("b", Broken(), 3)])
+    assert [await drawn(pool, 1) for _ in range(3)] == [{"a": 1}] * 3
+
+
+async def test_one_candidate_of_the_pool_is_greedy_and_it_is_the_first() -> None:
+    asked: list[tuple[str, bool]] = []
+
+    class Noted(ScriptedPolicy):
+        async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
+            asked.append((self._replies[0], sampling.first_greedy))
+            return await super().sample(history, n=n, sampling=sampling)
+
+    pool = PolicyPool([("a", Noted(["x"]), 1), ("b", Noted(["y"]), 4)])
+    history = (Message("user", "Go."),)
+    found = await pool.sample(history, n=2, sampling=Sampling(first_greedy=True))
+    assert (asked, found[0].policy) == ([("x", True), ("y", False)], "a")
+
+
 @pytest.fixture
 def client(serve: Serve) -> Any:
     """A server in front of three upstreams: `large`, `small`, and `gone`, where nothing listens."""
@@ -125,3 +144,27 @@ def test_shares_that_cannot_be_drawn_are_refused(
     client: TestClient, body: dict[str, Any], code: str
 ) -> None:
     assert act(client, **body)["error"]["code"] == code
+
+
+def test_a_policy_in_this_process_does_not_draw_without_the_tools(serve: Serve) -> None:
+    upstream = Upstream.model_validate({"url": "http://127.0.0.1:9/v1", "model": "m"})
+    client = serve(FAKES.model_copy(update={"upstreams": {"large": upstream}}))
+    asked = {
+        "model": "large",
+        "messages": TASK,
+        "qguide": {"policies": shares(large=1, scripted=2)},
+    }
+    tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    refused = client.post("/v1/chat/completions", json=asked | {"tools": [tool]})
+    assert refused.status_code == 400
+    assert "'scripted' runs in this process and knows no tools" in refused.text
+
+
+def test_addresses_are_checked_for_every_upstream_of_the_pool(serve: Serve) -> None:
+    upstream = Upstream.model_validate({"url": "http://127.0.0.1:9/v1", "model": "m"})
+    client = serve(FAKES.model_copy(update={"upstreams": {"large": upstream}}))
+    turn = TASK[0] | {"image_url": "http://10.0.0.1/"}
+    asked = {"messages": [turn], "qguide": {"policies": shares(large=2)}}
+    refused = client.post("/v1/chat/completions", json=asked)
+    assert refused.status_code == 400
+    assert "image_url" in refused.json()["error"]["message"]

@@ -6,7 +6,7 @@ that FSDP2 itself runs, over gloo.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.accelerator import refuse_recurrent_layers
 from qguide.training.optimization.best_weights import FIGURES
 from qguide.training.optimization.launch import in_processes
-from qguide.training.optimization.objective import Loss
+from qguide.training.optimization.objective import Loss, Objective
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.trainer import Loop
 from tests.support.tiny_models import q_model
@@ -67,7 +67,18 @@ def loss_of(model: QNet) -> Callable[[list[int]], Loss]:
     return loss
 
 
-def train(folder: Path, processes: int, **options: object) -> tuple[dict[str, torch.Tensor], int]:
+class FitByRows(Fit):
+    """A training that makes a pass of each row, as those of packed trees do."""
+
+    one_pass = False
+
+    def loss(self, micro_batch: Sequence[int]) -> Loss:
+        return Objective.loss(self, micro_batch)
+
+
+def train(
+    folder: Path, processes: int, fit: type[Fit] = Fit, **options: object
+) -> tuple[dict[str, torch.Tensor], int]:
     """Weights of a trained QNet, and the number of its sharded weights during training."""
     folder.mkdir(exist_ok=True)
     fields: dict[str, object] = {"lr": 1e-2, "device": "cpu", "threads": 1, "average_last": 0.5}
@@ -82,7 +93,7 @@ def train(folder: Path, processes: int, **options: object) -> tuple[dict[str, to
             return {"spearman": float(model(torch.tensor([[1, 2, 3]])).sum())}
 
     def work() -> tuple[dict[str, torch.Tensor], int]:
-        objective = Fit(model, STEPS, loss_of(model), validate=validate)
+        objective = fit(model, STEPS, loss_of(model), validate=validate)
         objective.epochs, objective.keep = [STEPS[:2], STEPS[2:4], STEPS[4:]], "spearman"
         loop = Loop(objective, optimization, output=folder)
         figures = loop.run()
@@ -99,6 +110,14 @@ def test_sharded_weights_end_as_whole_ones(tmp_path: Path) -> None:
     ended, sharded = train(tmp_path / "sharded", 2)
     assert (unsharded, sharded) == (0, len(whole))
     assert ended.keys() == whole.keys()
+    for name, weight in whole.items():
+        torch.testing.assert_close(ended[name], weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_fsdp2")
+def test_processes_make_equally_many_passes_of_rows(tmp_path: Path) -> None:
+    whole, _ = train(tmp_path / "whole", 1, FitByRows)
+    ended, _ = train(tmp_path / "sharded", 2, FitByRows)
     for name, weight in whole.items():
         torch.testing.assert_close(ended[name], weight, rtol=1e-4, atol=1e-5)
 
