@@ -276,7 +276,8 @@ def _copied(func: Any, args: Any, kwargs: Any, asked: str | None, waits: Waits) 
 def _note_copy(waits: Waits, source: Tensor, *, to_device: bool, free: bool | None) -> None:
     if isinstance(source, StandInTensor) and not to_device:
         waits.note("wait")
-    elif to_device and not isinstance(source, StandInTensor) and not free:
+    elif to_device and not isinstance(source, StandInTensor) and not free and source.numel():
+        # An empty tensor, with which transformers' caches begin, takes no copy.
         waits.note("send")
 
 
