@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,26 +44,35 @@ async def count_tokens(
     """Count by the tokenizer of the policy, by its upstream, or else by that of the Q model.
 
     The Q model's count says how much of the Q model's context the prompt takes, and estimates what
-    it takes of the upstream's, images aside. `exact` is false then, and with tools for a policy in
-    this process.
+    it takes of the upstream's, images aside: where the upstream has no such route, fails, or takes
+    more than five seconds. `exact` is false then, and with tools for a policy in this process.
 
     Args:
         q_model: the caller's; None is the default.
+
+    Raises:
+        UpstreamError: the upstream's failure, if nothing in this server can count.
+        InvalidRequestError: nothing can count.
     """
     upstream = policy.model
+    failure: Exception | None = None
     if isinstance(upstream, CountsTokens):
         tokens = await upstream.count_tokens(prompt.history)
         source = TokenSource(counted_by="policy", name=policy.name, exact=not prompt.has_tools)
         return CountedTokens(input_tokens=tokens, qguide=source)
     if prompt.step and isinstance(upstream, OpenAICompatiblePolicy):
         told = None
-        with suppress(UpstreamError, TimeoutError):  # an estimate is better than no number
+        try:
             async with asyncio.timeout(_COUNTING_S):
                 told = await upstream.count_prompt(prompt.step.history, prompt.step.sampling)
+        except (UpstreamError, TimeoutError) as error:  # an estimate is better than no number
+            failure = error
         if told is not None:
             source = TokenSource(counted_by="upstream", name=policy.name, exact=True)
             return CountedTokens(input_tokens=told, qguide=source)
     q_model, counted = await models.q_models.count_tokens(q_model, prompt.history)
+    if counted is None and isinstance(failure, UpstreamError):
+        raise failure
     if counted is None:
         raise InvalidRequestError(
             f"neither the policy {policy.name!r} nor the Q model {q_model!r} has a tokenizer in "

@@ -19,7 +19,7 @@ _UPSTREAMS_ALONE: Final = frozenset(("tools", "functions", "response_format"))
 
 
 def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> GuidedStepRequest:
-    """The request with one policy for all of those that it names, if it names several.
+    """The request with one policy for all of those that it names.
 
     The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
     prior is of votes: likelihoods of different policies cannot be compared.
@@ -30,13 +30,14 @@ def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> Guid
             asked.
         InvalidCandidatesError: their shares are not the M that is asked for, or fewer than n.
     """
-    shares, options = asked.options.policies, asked.options
-    if not shares:
-        return asked
+    shares, options = asked.options.policies or (), asked.options
     members = [models.find_policy(share.name) for share in shares]
     names = [member.name for member in members]
     if len(set(names)) < len(names):
-        raise InvalidRequestError(f"policies are {', '.join(names)}; name each policy once")
+        given_names = ", ".join(share.name for share in shares)
+        raise InvalidRequestError(
+            f"policies {given_names} mean {', '.join(names)}; name each policy once"
+        )
     total = sum(share.n for share in shares)
     given = options.model_dump(include={"num_candidates"}, exclude_unset=True, exclude_none=True)
     if (given and asked.num_candidates != total) or total < asked.n:

@@ -70,8 +70,8 @@ class Shelf:
 
         rows = await (self._link.use(shared, alone) if self._link and places else alone())
         size = sum(len(row) for row in rows if row is not None)
-        if size > _ROOM * self._max_body_bytes:
-            raise BodyTooLargeError(self._max_body_bytes)
+        if size > (most := _ROOM * self._max_body_bytes):
+            raise BodyTooLargeError(most)
         return await self.apart(
             lambda: [None if row is None else _read(row) for row in rows], size=size
         )

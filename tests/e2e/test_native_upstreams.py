@@ -219,6 +219,26 @@ def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> No
             client.messages.count_tokens(model="demo", messages=ASKED)
 
 
+def test_where_the_upstream_is_gone_the_q_model_counts_or_that_is_told() -> None:
+    gone = {"url": "http://127.0.0.1:9/v1", "model": "fake", "retries": 0, "dialect": "messages"}
+    upstreams = {"demo": Upstream.model_validate(gone)}
+    embedded, scripted = (
+        Settings(policy="demo", upstreams=upstreams, q_models={"q": q_model})
+        for q_model in ("embedded", SCRIPTED)
+    )
+    with serving_app(create_app(embedded)) as url, claude(url) as client:
+        counted = client.messages.count_tokens(model="demo", messages=ASKED)
+    assert counted.model_extra is not None
+    told = counted.model_extra["qguide"]
+    assert (told["counted_by"], told["exact"], told["name"][:2]) == ("q_model", False, "q@")
+    with (
+        serving_app(create_app(scripted)) as url,
+        claude(url) as client,
+        pytest.raises(anthropic.InternalServerError, match="cannot be reached"),
+    ):
+        client.messages.count_tokens(model="demo", messages=ASKED)
+
+
 LONG: Final[Any] = [{"role": "user", "content": "find the mug " * 400}]
 EPHEMERAL: Final[Any] = {"type": "ephemeral"}
 
