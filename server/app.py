@@ -31,8 +31,8 @@ from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
 from qguide.server.http.middleware import CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import build_learning
-from qguide.server.messages.answers import ErrorBody
 from qguide.server.observability.exposition import Exposition
+from qguide.server.own_bodies.answers import ErrorBody
 from qguide.server.q_models.build import Models, build_models
 from qguide.server.q_models.policies import MeteredPolicy
 from qguide.server.redis.client import RedisParaphraseCache

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from qguide.qnet.policies.answers import Completion, Refusal, loaded, read_refusal
-from qguide.qnet.policies.dialect import Dialect
+from qguide.qnet.policies.upstream_dialects import Dialect
 
 Parsed = TypeVar("Parsed")
 

@@ -2,7 +2,7 @@
 
 M candidates are one request with `n`, so that the upstream reads the history once. An upstream
 that keeps refusing `n` or returning fewer choices gets parallel requests for some minutes; one
-whose dialect (`qguide.qnet.policies.dialect`) has no `n` always gets them.
+whose dialect (`qguide.qnet.policies.upstream_dialects`) has no `n` always gets them.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from qguide.qnet.errors import (
 from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
-from qguide.qnet.policies.dialect import CHAT, Dialect
 from qguide.qnet.policies.failures import failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.n_support import NSupport
 from qguide.qnet.policies.upstream_context import cache_salt_of, record_usage
+from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.support.concurrency import all_of, one_group

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, SecretStr
 
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialect import MaxTokensName
+from qguide.qnet.policies.upstream_dialects import MaxTokensName
 from qguide.qnet.usage import Prices
 
 UpstreamName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$")]

@@ -6,8 +6,8 @@ from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects import messages_requests
 from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from qguide.server.messages.answers import StoppedField
-from qguide.server.messages.schemas import (
+from qguide.server.own_bodies.answers import StoppedField
+from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     ListOf,
     Positive,

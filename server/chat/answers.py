@@ -16,7 +16,7 @@ from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
 from qguide.server.http.event_stream import DONE, HEARTBEAT, event
-from qguide.server.messages.answers import (
+from qguide.server.own_bodies.answers import (
     POSTERIOR_TEXT,
     PRIOR_BY_TEXT,
     PRIOR_TEXT,
@@ -29,7 +29,7 @@ from qguide.server.messages.answers import (
     Timings,
     Window,
 )
-from qguide.server.messages.schemas import JudgeFlag
+from qguide.server.own_bodies.schemas import JudgeFlag
 
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""

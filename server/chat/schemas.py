@@ -17,8 +17,8 @@ from qguide.qnet.openai_messages import (
 )
 from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.types import Message, Role
-from qguide.server.messages.answers import StoppedField
-from qguide.server.messages.schemas import (
+from qguide.server.own_bodies.answers import StoppedField
+from qguide.server.own_bodies.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
     ContentPart,

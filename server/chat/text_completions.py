@@ -20,7 +20,14 @@ from qguide.server.chat.schemas import (
     chat_request_of,
 )
 from qguide.server.http.event_stream import DONE, HEARTBEAT, event
-from qguide.server.messages.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive, Temperature
+from qguide.server.own_bodies.schemas import (
+    NOT_EMPTY,
+    WHOLE,
+    Integer,
+    ListOf,
+    Positive,
+    Temperature,
+)
 
 _REFUSED: Final = {
     "echo": "put the prompt before the text yourself",

@@ -19,9 +19,9 @@ from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from qguide.server.messages.answers import ThresholdResult
-from qguide.server.messages.history import check_count, check_readable, check_size
-from qguide.server.messages.schemas import text_in
+from qguide.server.own_bodies.answers import ThresholdResult
+from qguide.server.own_bodies.history import check_count, check_readable, check_size
+from qguide.server.own_bodies.schemas import text_in
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.allowed_content import check_tools
 from qguide.server.settings.allowed_parameters import chat_parameters

@@ -23,7 +23,7 @@ from qguide.server.guidance.step_types import (
 )
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
-from qguide.server.messages.history import INSTRUCTING
+from qguide.server.own_bodies.history import INSTRUCTING
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 

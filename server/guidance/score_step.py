@@ -23,15 +23,15 @@ from qguide.server.guidance.step_types import (
     selection_rule,
 )
 from qguide.server.learning.service import Learning
-from qguide.server.messages.history import (
+from qguide.server.observability.metrics import Metrics
+from qguide.server.observability.tracing import record_q_values
+from qguide.server.own_bodies.history import (
     TriedCandidates,
     to_candidates,
     to_documents,
     to_history,
 )
-from qguide.server.messages.schemas import CandidateMessage, ChatMessage, ScoreItem
-from qguide.server.observability.metrics import Metrics
-from qguide.server.observability.tracing import record_q_values
+from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage, ScoreItem
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings

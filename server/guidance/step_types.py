@@ -17,8 +17,8 @@ from qguide.qnet.types import History, Sampling
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
-from qguide.server.messages.answers import PolicyUsage
-from qguide.server.messages.schemas import StepOptions
+from qguide.server.own_bodies.answers import PolicyUsage
+from qguide.server.own_bodies.schemas import StepOptions
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings

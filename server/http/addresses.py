@@ -25,7 +25,7 @@ from qguide.qnet.policies.upstream_context import HEADER
 from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import UntrustedHostError
-from qguide.server.messages.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
+from qguide.server.own_bodies.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
 from qguide.server.settings.settings import Settings
 
 ANY: Final = "*"

@@ -40,7 +40,7 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
     UpstreamUnknownModelError,
 )
-from qguide.server.http.error_dialects import (
+from qguide.server.http.error_bodies import (
     NO_WORDS,
     OVERLOADED,
     UpstreamWords,

@@ -13,7 +13,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qguide.server.http.error_dialects import REQUEST_ID_HEADER, speaks_anthropic
+from qguide.server.http.error_bodies import REQUEST_ID_HEADER, speaks_anthropic
 from qguide.server.http.error_table import error_event, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
 from qguide.server.observability.metrics import Metrics

@@ -13,7 +13,7 @@ from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Budget, Period, Rules
 from qguide.server.learning.tally import Tally
 from qguide.server.learning.trials import DECISIONS
-from qguide.server.messages.schemas import Body
+from qguide.server.own_bodies.schemas import Body
 
 
 class ArmState(Body):

@@ -7,7 +7,7 @@ from pydantic import AwareDatetime, Field
 from qguide.qnet.decision.selection import PriorBy
 from qguide.qnet.judging.settings import JudgeMode
 from qguide.qnet.models.manifest import Manifest
-from qguide.server.messages.schemas import Body, is_none
+from qguide.server.own_bodies.schemas import Body, is_none
 from qguide.server.q_models.served import Source
 
 

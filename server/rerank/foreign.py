@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Discriminator, Field, Tag
 
 from qguide.server.guidance.score_step import Scored
-from qguide.server.messages.schemas import (
+from qguide.server.own_bodies.schemas import (
     JINA_SHAPE,
     NOT_EMPTY,
     TEI_SHAPE,

@@ -13,7 +13,7 @@ from pydantic import AliasChoices, Field, model_validator
 
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.server.guidance.score_step import Scored
-from qguide.server.messages.schemas import (
+from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     CandidateMessage,
     ChatMessage,

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from qguide.server.messages.schemas import (
+from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     OUR_SHAPE,
     VLLM_SHAPE,

@@ -14,7 +14,7 @@ from time import time
 from typing import Final
 
 from qguide.server.guidance.score_step import Scored
-from qguide.server.messages.schemas import ChatMessage
+from qguide.server.own_bodies.schemas import ChatMessage
 from qguide.server.rerank.schemas import (
     CachedTokens,
     CohereMeta,

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from qguide.qnet.dialects import responses_requests
 from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from qguide.server.messages.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
+from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
 
 _OF_RESPONSES_ONLY: Final = frozenset(
     (

@@ -6,7 +6,7 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.types import Sampling
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.http.bodies import BodyRoute
-from qguide.server.messages.answers import (
+from qguide.server.own_bodies.answers import (
     ActResponse,
     DrawnMessage,
     JudgeCalls,
@@ -16,8 +16,8 @@ from qguide.server.messages.answers import (
     Usage,
     Window,
 )
-from qguide.server.messages.history import to_history
-from qguide.server.messages.schemas import ActRequest
+from qguide.server.own_bodies.history import to_history
+from qguide.server.own_bodies.schemas import ActRequest
 from qguide.server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)

@@ -32,10 +32,10 @@ from qguide.server.anthropic.translation import (
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
-from qguide.server.guidance.native import as_it_came, native_answer
+from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
-from qguide.server.http.error_dialects import OVERLOADED
+from qguide.server.http.error_bodies import OVERLOADED
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
 from qguide.server.q_models.policies import ServedPolicy

@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from qguide.server.episodes.state import Outcome
 from qguide.server.http.bodies import BodyRoute
-from qguide.server.messages.answers import OutcomeResponse
-from qguide.server.messages.schemas import OutcomeRequest
+from qguide.server.own_bodies.answers import OutcomeResponse
+from qguide.server.own_bodies.schemas import OutcomeRequest
 from qguide.server.routes.dependencies import EpisodesDep
 
 router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=BodyRoute)

@@ -21,7 +21,7 @@ from pydantic import Field
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History
 from qguide.server.http.bodies import BodyRoute
-from qguide.server.messages.schemas import Body, ChatMessage, Integer, ListOf
+from qguide.server.own_bodies.schemas import Body, ChatMessage, Integer, ListOf
 
 router = APIRouter(prefix="/v1/games", tags=["playground"], route_class=BodyRoute)
 

@@ -5,7 +5,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from qguide.server.messages.answers import Health, Version
+from qguide.server.own_bodies.answers import Health, Version
 from qguide.server.q_models.build import Models
 from qguide.server.routes.dependencies import (
     DrainDep,

@@ -10,8 +10,8 @@ from qguide.server.http.bodies import BodyRoute
 from qguide.server.learning.group import GROUP_PATTERN, Order
 from qguide.server.learning.service import Learning
 from qguide.server.learning.state import CurveState, LearningState
-from qguide.server.messages.schemas import Body
 from qguide.server.observability.request_context import calling_key
+from qguide.server.own_bodies.schemas import Body
 from qguide.server.routes.dependencies import LearningDep
 
 router = APIRouter(prefix="/v1/learning", tags=["learning"])

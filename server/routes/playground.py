@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, RedirectResponse
 from pydantic import Field
 
-from qguide.server.messages.schemas import Body
+from qguide.server.own_bodies.schemas import Body
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep
 from qguide.server.routes.games import MOST_REPLIES, Games
 

@@ -14,7 +14,7 @@ from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.episodes.archive import MOST_EPISODES, EpisodeArchive, Recorded
 from qguide.server.http.admission import require_admin
-from qguide.server.messages.schemas import Body, JudgeFlag
+from qguide.server.own_bodies.schemas import Body, JudgeFlag
 
 router = APIRouter(prefix="/v1/episodes", tags=["admin"], dependencies=[Depends(require_admin)])
 

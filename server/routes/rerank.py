@@ -14,7 +14,7 @@ from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import History, Message
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
-from qguide.server.messages.history import TriedCandidates
+from qguide.server.own_bodies.history import TriedCandidates
 from qguide.server.q_models.served import QModelLease
 from qguide.server.rerank.foreign import (
     AnyRerankRequest,

@@ -19,13 +19,13 @@ from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.guided_step import GuidedStepService
-from qguide.server.guidance.native import as_it_came, native_answer
+from qguide.server.guidance.pass_through import as_it_came, native_answer
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
 from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
-from qguide.server.messages.schemas import ListOf
+from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
 from qguide.server.responses.output import failed, finished, opened, outputs_of

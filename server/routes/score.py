@@ -12,7 +12,7 @@ from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.support.concurrency import all_of
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute
-from qguide.server.messages.answers import (
+from qguide.server.own_bodies.answers import (
     JudgeCalls,
     Score,
     ScoreBatchResponse,
@@ -22,7 +22,7 @@ from qguide.server.messages.answers import (
     ScoreUsage,
     Window,
 )
-from qguide.server.messages.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
+from qguide.server.own_bodies.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
 from qguide.server.q_models.served import QModelLease
 from qguide.server.rerank.schemas import EitherScoreRequest, PairScoreRequest, PairScoreResponse
 from qguide.server.routes.dependencies import ScoringDep

@@ -5,8 +5,8 @@ from typing import Final
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.hub import is_hub_name
-from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings

@@ -5,7 +5,7 @@ from typing import Final
 
 from qguide_client import errors as client
 
-from qguide.server.http.error_dialects import OPENAI_CODES
+from qguide.server.http.error_bodies import OPENAI_CODES
 from qguide.server.http.error_table import HTTP_CODES, TABLE
 from tools.reference_pages.markdown import code, page, table
 

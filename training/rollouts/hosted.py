@@ -29,10 +29,10 @@ from pydantic import (
 )
 
 from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
-from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.policies.upstream_context import collect_usage, current_session, in_session
+from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import (
     ApiKey,
     UpstreamLimits,

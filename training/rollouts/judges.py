@@ -11,8 +11,8 @@ from qguide.qnet.judging.blocking import BlockingJudge
 from qguide.qnet.judging.judge import Judge
 from qguide.qnet.judging.prompt import read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
-from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamSettings
 from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling

@@ -18,8 +18,8 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
 )
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES
 from tests.support.dialect_upstream import DialectUpstream

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.native import DialectName
-from qguide.qnet.policies.dialect import build_dialect
+from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.types import Candidate, spent_on
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent, MessageWriter
 from qguide.server.anthropic.schemas import MessagesRequest
@@ -21,7 +21,7 @@ from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
 from qguide.server.chat.schemas import GuidanceOptions
 from qguide.server.chat.text_completions import TextCompletion, TextWriter, text_completion_of
 from qguide.server.chat.translation import completion_of
-from qguide.server.guidance.native import native_answer
+from qguide.server.guidance.pass_through import native_answer
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
 from qguide.server.responses.output import finished, opened

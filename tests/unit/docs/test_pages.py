@@ -15,7 +15,7 @@ from qguide.cli import app
 from qguide.jobs.options import fields_of
 from qguide.jobs.table import JOBS
 from qguide.qnet.errors import ConfigError
-from qguide.server.messages import answers, schemas
+from qguide.server.own_bodies import answers, schemas
 from qguide.server.settings.settings import Settings
 from qguide.training.configs.job_files import load_config
 from tests.support.documents import Block, Command, blocks_of, commands_of, pages

@@ -73,7 +73,7 @@ async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.Mo
         threads.append(threading.get_ident())
         return read_completion(answer)
 
-    monkeypatch.setattr("qguide.qnet.policies.dialect.read_completion", read)
+    monkeypatch.setattr("qguide.qnet.policies.upstream_dialects.read_completion", read)
     for padding in (0, MIB // 2):
         policy = answering(Body([b" " * padding, b'{"choices": [{"message": {"content": "go"}}]}']))
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())

@@ -17,8 +17,8 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.answer_parsing import events_in
-from qguide.qnet.policies.dialect import build_dialect
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, Sampling, ToolCall
 from tests.support.upstream_policy import HISTORY, MIB, Body

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.policies.dialect import RESPONSES as DIALECT
+from qguide.qnet.policies.upstream_dialects import RESPONSES as DIALECT
 from qguide.qnet.types import Candidate, Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
 

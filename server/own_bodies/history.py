@@ -14,7 +14,7 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.pace import paced
 from qguide.qnet.types import History, Message, Role
-from qguide.server.messages.schemas import CandidateMessage, ChatMessage
+from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage
 
 INSTRUCTING: Final = ("system", "developer")
 """Roles allowed at any position; they do not take part in turn order."""

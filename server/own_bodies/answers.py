@@ -10,7 +10,7 @@ from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.usage import JudgeUsage
-from qguide.server.messages.schemas import Body, ChatMessage, JudgeFlag, is_none
+from qguide.server.own_bodies.schemas import Body, ChatMessage, JudgeFlag, is_none
 
 
 class JudgeCalls(Body):
