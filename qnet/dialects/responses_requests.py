@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
+from qguide.qnet.dialects.compaction import COMPACTIONS, turn_of
 from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
@@ -75,7 +76,7 @@ def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list
 
 
 def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
-    """The turn that an item is, or is a part of; none for reasoning that cannot be read."""
+    """The turn that an item is, or is a part of; none for what only another server can read."""
     kind = item.type or "message"
     if kind == "message":
         yield _message(item, place)
@@ -88,6 +89,9 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
     elif kind == "reasoning":
         if thoughts := _thoughts(item):
             yield {"role": "assistant", "content": None, "reasoning_content": thoughts}
+    elif kind in COMPACTIONS:
+        if turn := turn_of(item.model_extra or {}):
+            yield turn
     elif kind == "item_reference":
         raise UnsupportedParameterError(
             f"{place} refers to an item of an earlier response, but this server stores none; send "
@@ -97,7 +101,7 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
     else:
         raise UnsupportedParameterError(
             f"{place} has the type {kind[:40]!r}; this server takes message, reasoning, "
-            f"{', '.join((*_CALLS, *_OUTPUTS))}; leave it out",
+            f"compaction, {', '.join((*_CALLS, *_OUTPUTS))}; leave it out",
             parameter="input",
         )
 

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import stamina
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import (
     InvalidCandidatesError,
     UpstreamError,
@@ -117,9 +118,32 @@ class OpenAICompatiblePolicy:
             UpstreamRefusedError: the upstream says that the request is wrong.
             UpstreamError: it failed, was silent, is unreachable or busy.
         """
-        if self._dialect.counting is None:
+        told = await self._ask_beside(self._dialect.counting, history, sampling)
+        counted = None if told is None else told.get("input_tokens")
+        if told is not None and (not isinstance(counted, int) or counted < 0):
+            raise UpstreamError(f"upstream {self.name} did not answer with a number of tokens")
+        return counted
+
+    async def compact(self, history: History, sampling: Sampling) -> Json | None:
+        """A compaction as the upstream makes it; None if it has no route for that.
+
+        Raises:
+            HistoryTooLongError: the upstream says that the history is too long for that, too.
+            UpstreamRefusedError: the upstream says that the request is wrong.
+            UpstreamError: it failed, was silent, is unreachable or busy.
+        """
+        told = await self._ask_beside(self._dialect.compacting, history, sampling)
+        if told is not None and not isinstance(told.get("output"), list):
+            raise UpstreamError(f"upstream {self.name} did not answer with a compaction")
+        return told
+
+    async def _ask_beside(
+        self, route: tuple[str, frozenset[str]] | None, history: History, sampling: Sampling
+    ) -> Json | None:
+        """The answer of a route that draws nothing; None if the upstream has it not."""
+        if route is None:
             return None
-        path, fields = self._dialect.counting
+        path, fields = route
         body = self._dialect.request_body(self.model, history, n=1, sampling=sampling)
         headers = self._dialect.request_headers(history, sampling)
         asked = {name: value for name, value in body.items() if name in fields}
@@ -128,10 +152,7 @@ class OpenAICompatiblePolicy:
             return None
         if response.status_code != 200:
             raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
-        counted = (object_in(response.content)[0] or {}).get("input_tokens")
-        if not isinstance(counted, int) or counted < 0:
-            raise UpstreamError(f"upstream {self.name} did not answer with a number of tokens")
-        return counted
+        return object_in(response.content)[0] or {}
 
     async def _sample(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if sampling.first_greedy and n > 1 and sampling.temperature != 0:

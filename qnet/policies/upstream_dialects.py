@@ -70,6 +70,7 @@ class Dialect:
         max_tokens_name: the parameter of chat completions for the longest completion.
         counting: path of the route that counts a prompt's tokens, and what its requests may
             have of a request's fields; None if the dialect has no such route.
+        compacting: likewise for the route that compacts a history.
         marked: the request with a breakpoint of the prompt's cache at its end; None if caches of
             the dialect need none, or there are none.
     """
@@ -85,6 +86,7 @@ class Dialect:
     as_stream: Mapping[str, Any] = field(default_factory=lambda: {"stream": True})
     max_tokens_name: MaxTokensName = "max_tokens"
     counting: tuple[str, frozenset[str]] | None = None
+    compacting: tuple[str, frozenset[str]] | None = None
     marked: Callable[[Json], Json] | None = None
 
     def request_body(
@@ -174,6 +176,15 @@ RESPONSES: Final = Dialect(
             (
                 *("input", "instructions", "model", "parallel_tool_calls", "reasoning", "text"),
                 *("tool_choice", "tools", "truncation"),
+            )
+        ),
+    ),
+    compacting=(
+        "responses/compact",
+        frozenset(
+            (
+                *("input", "instructions", "model", "parallel_tool_calls", "prompt_cache_key"),
+                *("reasoning", "service_tier", "text", "tools"),
             )
         ),
     ),

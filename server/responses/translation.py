@@ -9,6 +9,7 @@ from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, c
 from qguide.server.chat.translation import read_request as read_chat_request
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.responses.compaction import check_readable
 from qguide.server.responses.schemas import ResponsesRequest, TextFormat
 from qguide.server.responses.tools import to_chat_choice, to_chat_tools
 from qguide.server.settings.settings import Settings
@@ -17,7 +18,7 @@ _STATEFUL: Final = {
     "previous_response_id": "send the items of the earlier responses in `input`",
     "conversation": "send the conversation's items in `input`",
     "prompt": "send the prompt's text as `instructions` or in `input`",
-    "context_management": "shorten `input` yourself",
+    "context_management": "shorten `input` by `POST /v1/responses/compact`",
     "moderation": "leave it out",
 }
 """Parameters for which a server has to keep something or to do something else, and the remedy."""
@@ -46,6 +47,8 @@ def read_request(
     body: ResponsesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> GuidedStepRequest:
     """Translate a Responses request to the request for a guided step."""
+    if policy.dialect != "responses":
+        check_readable(body)
     return read_chat_request(to_chat_request(body), options, policy, settings, names=_OF_CHATS)
 
 

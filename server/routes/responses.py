@@ -5,6 +5,7 @@ Responses are stored, so that later requests continue them by id, and conversati
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +16,7 @@ from starlette.background import BackgroundTask
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import QGuideError, UnsupportedParameterError
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.translation import completion_of
@@ -27,7 +29,14 @@ from qguide.server.http.errors import DrainingError
 from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
 from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.responses.answers import ResponseEvent, ResponseObject
+from qguide.server.responses.answers import ResponseEvent, ResponseObject, ResponseUsage
+from qguide.server.responses.compaction import (
+    ALONE,
+    Compaction,
+    CompactRequest,
+    asking,
+    compacted,
+)
 from qguide.server.responses.output import failed, finished, opened, outputs_of
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 from qguide.server.responses.stored import Continued, StoredResponses
@@ -130,6 +139,34 @@ async def count_input_tokens(
     prompt = await translate_body(request, read)
     told = await count_tokens(prompt, body.qguide.q_model, policy, models)
     return {"object": "response.input_tokens", **told.model_dump()}
+
+
+@router.post(
+    "/responses/compact", response_model=Compaction, responses=_ERRORS, response_class=JSONResponse
+)
+async def compact_input(body: CompactRequest, request: Request, stepper: StepperDep) -> Response:
+    """Compact an input: by the upstream where it can, else to a summary by the policy.
+
+    A summary is no step: one is drawn, outside of any episode.
+    """
+    settings = stepper.settings
+    whole = (await _continued(body, request)).body
+    policy = stepper.models.find_policy(body.model)
+    options = options_of(body.qguide, request.headers).model_copy(update=ALONE)
+    upstream = policy.model
+    if policy.dialect == "responses" and isinstance(upstream, OpenAICompatiblePolicy):
+        asked, _ = await translate_body(request, partial(_read, whole, options, policy, settings))
+        told = await upstream.compact(asked.history, asked.sampling)
+        if told is not None:
+            spent = ResponseUsage.model_validate(told.get("usage"))
+            stepper.metrics.count_drawn(prompt=spent.input_tokens, completion=spent.output_tokens)
+            return JSONResponse(told)
+    read = partial(_read, asking(whole), options, policy, settings)
+    asked, response = await translate_body(request, read)
+    alone = replace(stepper, session_id=None, agent_session="", outcome=None)
+    taken = await alone.take(replace(asked, agent_session=""))
+    completion = completion_of(taken, n=1, options=options)
+    return JSONResponse(compacted(whole, finished(response, completion)))
 
 
 def _prompt(body: ResponsesRequest) -> Json:

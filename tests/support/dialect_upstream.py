@@ -31,7 +31,7 @@ class DialectUpstream(FakeUpstream):
 
     Attributes:
         repeated: how often each body in such a dialect has come.
-        counts: it has the dialects' routes that count tokens.
+        counts: it has the dialects' routes that count tokens and compact.
     """
 
     counts: bool = True
@@ -45,6 +45,7 @@ class DialectUpstream(FakeUpstream):
         if self.counts:
             app.add_api_route("/v1/messages/count_tokens", self.count, methods=["POST"])
             app.add_api_route("/v1/responses/input_tokens", self.count, methods=["POST"])
+            app.add_api_route("/v1/responses/compact", self.compact, methods=["POST"])
         return app
 
     async def count(self, request: Request) -> Response:
@@ -55,6 +56,15 @@ class DialectUpstream(FakeUpstream):
         if extra := body.keys() & {"max_tokens", "max_output_tokens", "store", "stream", "n"}:
             return error_response(400, f"{sorted(extra)}: Extra inputs are not permitted")
         return JSONResponse({"input_tokens": len(json.dumps(body))})
+
+    async def compact(self, request: Request) -> Response:
+        """POST /v1/responses/compact: OpenAI's, whose content only OpenAI reads."""
+        self.asked.append(await request.json())
+        item = {"id": "cmp_1", "type": "compaction", "encrypted_content": "theirs"}
+        usage = {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}}
+        usage |= {"output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 0}}
+        head = {"id": "resp_1", "object": "response.compaction", "created_at": 1}
+        return JSONResponse(head | {"output": [item], "usage": usage | {"total_tokens": 5}})
 
     async def message(self, request: Request) -> Response:
         """POST /v1/messages: Anthropic's."""
@@ -244,6 +254,8 @@ def _item_turns(item: Json) -> Iterator[Json]:
         case "function_call_output" | "custom_tool_call_output":
             output = _text(item["output"])
             yield {"role": "tool", "tool_call_id": item["call_id"], "content": output}
+        case "compaction":
+            yield {"role": "user", "content": item["encrypted_content"]}
 
 
 def _call_item(call: Json) -> Json:
