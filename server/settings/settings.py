@@ -265,7 +265,7 @@ class Settings(LearningSettings):
     out_of_domain: Literal["unguided", "guide"] = "unguided"
     heartbeat_s: float = Field(default=5.0, gt=0)
     max_history_messages: int = Field(default=16_384, ge=1)
-    max_text_bytes: int = Field(default=4_000_000, ge=1)
+    max_text_bytes: int = Field(default=8_000_000, ge=1)
     trusted_hosts: tuple[str, ...] = ()
     max_body_bytes: int = Field(default=32 * 1024**2, ge=1024)
     body_timeout_s: float = Field(default=30.0, gt=0)
