@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from qguide.qnet.dialects.compaction import COMPACTIONS, compaction_of, turn_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import UnsupportedParameterError, UpstreamError
-from qguide.server.messages.schemas import ListOf
+from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.responses.answers import ResponseUsage
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 
