@@ -369,3 +369,29 @@ def _canonical(arguments: str) -> str:
     except (ValueError, RecursionError):  # no JSON, half a character, or nested without end
         return arguments
     return text
+
+
+ACTION_PREFIX: Final = "Action:"
+
+
+def message_key(reply: Message) -> str:
+    """The part of a reply that acts: its tool calls, or all text behind the last "Action:".
+
+    Tool calls are equal by name and canonical arguments. A text without the marker is its own key.
+    All lines behind the marker count, because an action may be code, or have its input on a line
+    of its own.
+    """
+    if reply.tool_calls:
+        calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
+        return "\n".join(calls)
+    return reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
+
+
+def effects_of(replies: Sequence[Message]) -> tuple[int, ...]:
+    """Number of each reply's effect, counted from 0 in the order of first appearance.
+
+    Replies with equal keys have one effect, whatever was thought before the action.
+    """
+    keys = [message_key(reply) for reply in replies]
+    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return tuple(number[key] for key in keys)

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from qguide.qnet.action_key import ACTION_PREFIX, message_key
-from qguide.qnet.types import History, Message, ToolCall
+from qguide.qnet.types import ACTION_PREFIX, History, Message, ToolCall, message_key
 from qguide.training.tool_calls import Tool
 
 

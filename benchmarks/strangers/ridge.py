@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
-from qguide.qnet.action_key import message_key
-from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult, message_key
 from qguide.training.data.records import TrajectoryRow, messages_of
 
 Keys = NDArray[np.uint64]

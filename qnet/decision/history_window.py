@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.rendering.chat_template import exchanges
 from qguide.qnet.types import History, HistoryWindow
 
 LongHistory = Literal["error", "first", "window"]

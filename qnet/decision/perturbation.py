@@ -16,12 +16,10 @@ from typing import Any, Protocol
 
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
 from qguide.qnet.openai_messages import reworded
-from qguide.qnet.policies.upstream_context import collect_usage
-from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.support.lru_cache import LRUCache
-from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, total_of
+from qguide.qnet.work_context import all_of, collect_usage, current_tenant
 
 _log = logging.getLogger(__name__)
 

@@ -25,9 +25,9 @@ from qguide.qnet.device.device_thread import (
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.support.lru_cache import LRUCache
-from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work_context import current_tenant
 
 DEFAULT_MAX_BATCH_TOKENS = 2048
 """As many as one forward pass takes: a larger batch would be split into several passes anyway."""

@@ -26,7 +26,7 @@ from qguide.qnet.dialects.shapes import (
     thoughts_in,
 )
 from qguide.qnet.openai_messages import Shape
-from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
+from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
 
 _FINISH_REASONS: Final = {
     "end_turn": "stop",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from qguide.qnet.errors import UnsupportedParameterError
 from qguide.qnet.native import DialectName
-from qguide.qnet.support.json_depth import exceeds_max_depth
+from qguide.qnet.support.json_limits import exceeds_max_depth
 
 Json = dict[str, Any]
 

@@ -24,8 +24,7 @@ from qguide.qnet.engine.attention import (
     register,
 )
 from qguide.qnet.engine.context_length import context_length, shifting_rope
-from qguide.qnet.engine.forward_passes import Passes, pack
-from qguide.qnet.engine.last_layer_pruning import LastLayerPruning
+from qguide.qnet.engine.forward_passes import LastLayerPruning, Passes, pack
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import shortened, window_of

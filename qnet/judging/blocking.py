@@ -6,9 +6,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 from qguide.qnet.judging.judge import CallOutcome, Judge
-from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.qnet.usage import JudgeUsage, TokenUsage
+from qguide.qnet.work_context import all_of
 
 _HISTORIES_AT_ONCE: Final = 16
 

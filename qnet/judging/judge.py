@@ -32,10 +32,7 @@ from qguide.qnet.judging.answers import read_ranking, read_score
 from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
-from qguide.qnet.policies.upstream_context import collect_usage
-from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.support.lru_cache import LRUCache
-from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import (
     Candidate,
     History,
@@ -46,6 +43,7 @@ from qguide.qnet.types import (
     ScoreResult,
 )
 from qguide.qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
+from qguide.qnet.work_context import all_of, collect_usage, current_tenant
 
 _LOGPROBS: Final[Mapping[str, object]] = {"logprobs": True, "top_logprobs": 20}
 """As many alternatives as OpenAI and vLLM give: all ten digits with room to spare."""

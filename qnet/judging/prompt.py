@@ -14,7 +14,7 @@ from typing import Final
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.rendering.chat_template import exchanges
 from qguide.qnet.types import History, Message, ScoreRequest
 
 HIGHEST: Final = 9

@@ -18,8 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from qguide.qnet.support.concurrency import work_group
-from qguide.qnet.tenant import NOBODY, current_tenant
+from qguide.qnet.work_context import NOBODY, current_tenant, work_group
 
 
 class CircuitOpenError(Exception):

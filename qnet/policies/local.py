@@ -15,9 +15,7 @@ from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw_passes
 from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import LoadedPolicy
-from qguide.qnet.policies.upstream_context import record_usage
 from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import (
     DEFAULT_TEMPERATURE,
     Candidate,
@@ -27,6 +25,7 @@ from qguide.qnet.types import (
     Slices,
 )
 from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work_context import current_tenant, record_usage
 
 DEFAULT_CACHE_BYTES = 2 * 1024**3
 DEFAULT_TOKENS_PER_FORWARD = 2048

@@ -28,12 +28,11 @@ from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.failures import failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.n_support import NSupport
-from qguide.qnet.policies.upstream_context import cache_salt_of, record_usage
 from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
-from qguide.qnet.support.concurrency import all_of, one_group
 from qguide.qnet.types import Candidate, History, Sampling
+from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_usage
 
 _FIRST_WAIT_S = 0.1
 _NO_ROUTE = (404, 405, 501)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import cycle, islice
 
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import Candidate, History, Policy, Sampling, spent_on
+from qguide.qnet.work_context import all_of
 
 
 class PolicyPool:

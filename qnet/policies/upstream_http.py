@@ -14,7 +14,6 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.answer_parsing import is_stream
 from qguide.qnet.policies.failures import health_problem
-from qguide.qnet.policies.upstream_context import session_headers, trace_headers
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.support.bounded_body import (
     ACCEPT_ENCODING,
@@ -23,6 +22,7 @@ from qguide.qnet.support.bounded_body import (
     check_number_of_values,
     read_bounded,
 )
+from qguide.qnet.work_context import session_headers, trace_headers
 
 _STREAMED = 4
 """Times that a stream's bytes may be a whole answer's: each piece has a frame around it."""

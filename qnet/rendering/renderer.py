@@ -23,8 +23,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
-from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate
-from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate, exchanges
 from qguide.qnet.rendering.template_probe import build_turn_texts
 from qguide.qnet.rendering.template_traits import TemplateTraits
 from qguide.qnet.rendering.turn_texts import Observed

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qguide.qnet.rendering.message_rows import RowStyle
+from qguide.qnet.rendering.chat_template import RowStyle
 from qguide.qnet.types import Message
 
 Thinking = Literal["kept", "dropped"]

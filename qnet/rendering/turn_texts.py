@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from qguide.qnet.errors import RenderingError
-from qguide.qnet.rendering.chat_template import ChatTemplate, Row, common_length
-from qguide.qnet.rendering.message_rows import (
+from qguide.qnet.rendering.chat_template import (
+    ChatTemplate,
+    Row,
     as_one_user,
     as_turns,
     call_row,
+    common_length,
     exchanges,
     result_row,
     text_row,

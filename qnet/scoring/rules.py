@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
-from qguide.qnet.action_key import effects_of
 from qguide.qnet.decision.selection import log_likelihoods
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.types import (
@@ -24,6 +23,7 @@ from qguide.qnet.types import (
     ScoreRequest,
     ScoreResult,
     ToolCall,
+    effects_of,
 )
 
 RuleName = Literal["validity", "votes", "likelihood"]

@@ -13,6 +13,8 @@ from typing import Final
 
 import httpx
 
+from qguide.qnet.support.json_limits import marks_in
+
 ACCEPT_ENCODING: Final = "gzip"
 """For requests whose answers are read here: an encoding that can be taken in slices."""
 
@@ -114,15 +116,12 @@ class BoundedBody:
 
 
 def check_number_of_values(content: bytes, max_values: int) -> None:
-    """Refuse JSON of very many small values before it is parsed.
-
-    A byte of it may become a hundred in memory, and most of a parse holds the interpreter's lock:
-    16 MiB of empty lists stopped all other threads for 15 s. Marks within texts count as well.
+    """Refuse JSON of very many small values before it is parsed; marks within texts count as well.
 
     Raises:
         AnswerTooLargeError: it has more.
     """
-    if sum(content.count(mark) for mark in (b",", b"[", b"{")) > max_values:
+    if marks_in(content) > max_values:
         raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
 
 

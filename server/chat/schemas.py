@@ -15,7 +15,7 @@ from qguide.qnet.openai_messages import (
     calls_of,
     text_of,
 )
-from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
+from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.types import Message, Role
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import (

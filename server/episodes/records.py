@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from qguide.qnet.action_key import message_key
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import (
@@ -28,7 +27,7 @@ from qguide.qnet.records import (
     TreeRow,
     rows_of,
 )
-from qguide.qnet.types import Message
+from qguide.qnet.types import Message, message_key
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
 

@@ -14,9 +14,8 @@ from qguide.qnet.errors import (
     InvalidRequestError,
     UnknownModelError,
 )
-from qguide.qnet.policies.upstream_context import SessionPolicy
-from qguide.qnet.support.concurrency import one_group
 from qguide.qnet.types import Policy, Sampling
+from qguide.qnet.work_context import one_group
 from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
@@ -96,7 +95,7 @@ class GuidedStepService:
         episode = await self.episodes.begin_step(
             episode_id, outcome=self.outcome, strict=not asked.agent_session
         )
-        play = await play_of(asked, episode, self.learning)
+        play = await play_of(asked, episode, self.learning) if self.learning else Play()
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as held:
             plan = await self._plan(asked, episode, play, held)
@@ -275,8 +274,8 @@ class GuidedStepService:
 
     def _policy(self, served: ServedPolicy, episode_id: str | None) -> Policy:
         """The policy; an upstream's router gets its draws, and no judge's requests, by episode."""
-        policy = SessionPolicy(served.model, upstream_session(episode_id or ""))
-        return MeteredPolicy(policy, self.metrics, stage="sample")
+        session_id = upstream_session(episode_id or "")
+        return MeteredPolicy(served.model, self.metrics, stage="sample", session_id=session_id)
 
     def _escalation(
         self, asked: GuidedStepRequest, threshold: ThresholdSettings | None

@@ -7,11 +7,10 @@ from hashlib import sha256
 
 import structlog
 
-from qguide.qnet.action_key import effects_of
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
 from qguide.qnet.openai_messages import tools_in
-from qguide.qnet.types import ScoreRequest
+from qguide.qnet.types import ScoreRequest, effects_of
 from qguide.qnet.usage import Prices
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
@@ -30,11 +29,9 @@ from qguide.server.settings.settings import Settings
 _log = structlog.get_logger(__name__)
 
 
-async def play_of(
-    asked: GuidedStepRequest, episode: Episode | None, learning: Learning | None
-) -> Play:
+async def play_of(asked: GuidedStepRequest, episode: Episode | None, learning: Learning) -> Play:
     """The step's part in learning; none if the caller chooses the Q model."""
-    if learning is None or asked.options.q_model is not None:
+    if asked.options.q_model is not None:
         return Play()
     prompt = partial(_prompt, asked)
     return await learning.play(asked.options.episode_id, episode, prompt=prompt)

@@ -21,7 +21,7 @@ from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.policies.upstream_context import HEADER
+from qguide.qnet.work_context import HEADER
 from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import UntrustedHostError

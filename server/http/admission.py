@@ -28,7 +28,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.tenant import Tenant, working_for
+from qguide.qnet.work_context import Tenant, working_for
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import (
     ForbiddenError,
@@ -73,8 +73,8 @@ class Caller:
     """A caller and its limits, where 0 is no limit.
 
     Attributes:
-        cache_salt: see `qguide.qnet.tenant.Tenant`; "" shares every cache, on a server without
-            keys.
+        cache_salt: see `qguide.qnet.work_context.Tenant`; "" shares every cache, on a
+            server without keys.
     """
 
     name: str

@@ -24,10 +24,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.errors import OverloadedError, QGuideError
 from qguide.qnet.pace import paced, rested
+from qguide.qnet.support.json_limits import has_more_values
 from qguide.server.http.admission import Caller
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import BodyTimeoutError, BodyTooLargeError, MalformedBodyError
-from qguide.server.http.long_bodies import LongBodies, has_more_values, is_long
+from qguide.server.http.long_bodies import LongBodies, is_long
 
 T = TypeVar("T")
 

@@ -15,12 +15,10 @@ from typing import Final, TypeVar
 
 from qguide.qnet.device.fair_queue import FairQueue
 from qguide.qnet.pace import resting
+from qguide.qnet.support.json_limits import marks_in
 
 T = TypeVar("T")
 
-_MARKS: Final = (b",", b"[", b"{")
-"""Bytes before a value; at most one for each, and none only for the first. A byte may become
-a hundred in memory, and one value several errors: 1 MB of `[1,1,1,…]` took 8 s to refuse."""
 LONG_BYTES: Final = 65_536
 """Size from which a body is long: parsing it takes longer than the rest of its request."""
 LONG_VALUES: Final = 2_000
@@ -32,21 +30,6 @@ A turn ends when its task first awaits something after its body was read.
 """
 _LONGEST_REST_S: Final = 0.1
 """Limit of the pause, for when the machine itself stood still during a turn."""
-
-
-def marks_in(body: bytes) -> int:
-    """Upper bound for the number of values; marks within texts count as well."""
-    return sum(body.count(mark) for mark in _MARKS)
-
-
-def has_more_values(body: bytes, most: int) -> bool:
-    """True if JSON in UTF-8 has more than `most` values; its texts may hold any marks."""
-    if marks_in(body) <= most:
-        return False
-    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * (most + 1):  # each value is at most two texts: itself and its name
-        return True
-    return marks_in(b"".join(plain.split(b'"')[::2])) > most
 
 
 def is_long(body: bytes) -> bool:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from qguide.qnet.decision.decision import StepUsage
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.policies.upstream_context import in_trace
 from qguide.qnet.support.extras import install
 from qguide.qnet.types import Sampling
+from qguide.qnet.work_context import in_trace
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

@@ -10,10 +10,10 @@ from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native import DialectName
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
-from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import TokenUsage, total_of
+from qguide.qnet.work_context import collect_usage, in_session
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import named_deployment, tell_stand_in
 from qguide.server.q_models.served import Source, Stage, measured, source_of
@@ -139,19 +139,26 @@ class MeteredPolicy:
 
     A draw that fails or is cancelled is charged for what upstreams have answered and the device
     has computed by then; the tokens of an unfinished upstream request are unknown.
+
+    Args:
+        session_id: the episode that the draws belong to, and nothing else of the step; "" for none.
     """
 
-    def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage) -> None:
+    def __init__(
+        self, policy: Policy, metrics: Metrics, *, stage: Stage, session_id: str = ""
+    ) -> None:
         self.name = policy.name
         self._policy = policy
         self._metrics = metrics
         self._stage = stage
+        self._session_id = session_id
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Draw candidates, measuring the time including waits."""
         with measured(self._stage, self._metrics), collect_usage() as answered:
             try:
-                drawn = await self._policy.sample(history, n=n, sampling=sampling)
+                with in_session(self._session_id):
+                    drawn = await self._policy.sample(history, n=n, sampling=sampling)
             except BaseException:  # including the cancellation when the client disconnects
                 self._count(total_of(answered))
                 raise

@@ -19,9 +19,9 @@ from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.policies.upstream_context import record_usage
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
+from qguide.qnet.work_context import record_usage
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import name_episode
 from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares

@@ -15,9 +15,9 @@ from typing import Final, cast
 from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
-from qguide.qnet.tenant import current_tenant
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.qnet.usage import JudgeUsage
+from qguide.qnet.work_context import current_tenant
 from qguide.server.redis.client import NAMESPACE, RedisLink
 
 _MEMORY_ENTRIES: Final = 10_000

@@ -23,10 +23,10 @@ from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhea
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import History, ScoreRequest, ScoreResult
 from qguide.qnet.usage import total_of
+from qguide.qnet.work_context import collect_usage
 from qguide.server.observability.metrics import Metrics, Outcome
 from qguide.server.q_models.aliases import join
 from qguide.server.q_models.score_cache import ScoreCache

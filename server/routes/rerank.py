@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 
 from qguide.qnet.errors import InvalidCandidatesError
-from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import History, Message
+from qguide.qnet.work_context import all_of
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.own_bodies.history import TriedCandidates

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.support.concurrency import all_of
+from qguide.qnet.work_context import all_of
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import (

@@ -25,7 +25,6 @@ BELOW_QGUIDE = ("qnet", "server", "training")
 WITHOUT_TORCH = (
     "types.py",
     "errors.py",
-    "action_key.py",
     "decision/selection.py",
     "decision/decide.py",
     "decision/guide.py",

@@ -8,7 +8,7 @@ would tell its outcome.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
-from qguide.qnet.action_key import message_key
+from qguide.qnet.types import message_key
 from qguide.training.choosing.attempts import Attempt
 from qguide.training.choosing.features import Candidate
 from qguide.training.choosing.schemas import Asked, functions_of

@@ -10,9 +10,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, model_validator
 
-from qguide.qnet.action_key import message_key
 from qguide.qnet.records import TaskRow
-from qguide.qnet.types import History
+from qguide.qnet.types import History, message_key
 from qguide.training.data.records import MessageRow, messages_of, rows_of
 from qguide.training.trajectory import Step, step_messages
 

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.qnet.action_key import ACTION_PREFIX, message_key
 from qguide.qnet.records import OfferRow
-from qguide.qnet.types import Message
+from qguide.qnet.types import ACTION_PREFIX, Message, message_key
 from qguide.training.guidance_report.columns import Column
 from qguide.training.guidance_report.schema import RareValue
 

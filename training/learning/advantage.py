@@ -23,10 +23,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qguide.qnet.action_key import message_key
 from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.types import Message
+from qguide.qnet.types import Message, message_key
 from qguide.training.learning.episodes import Episode, folds_of
 from qguide.training.learning.ridge import Design, Floats, design, ridge
 from qguide.training.trajectory import Drawn

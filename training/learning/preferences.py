@@ -11,9 +11,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from qguide.qnet.action_key import message_key
 from qguide.qnet.decision.selection import prior_of
-from qguide.qnet.types import Message
+from qguide.qnet.types import Message, message_key
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.ridge import Floats
 from qguide.training.trajectory import Drawn

@@ -9,9 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from qguide.qnet.action_key import message_key
 from qguide.qnet.decision.selection import prior_of
-from qguide.qnet.types import History, Message
+from qguide.qnet.types import History, Message, message_key
 from qguide.training.learning.episodes import Episode
 from qguide.training.licence.evidence import HeldBackDecision
 from qguide.training.trajectory import Drawn

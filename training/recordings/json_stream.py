@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.support.json_depth import MOST_LEVELS, exceeds_max_depth
+from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.training.recordings import json_window
 from qguide.training.recordings.fields import FIRST
 from qguide.training.recordings.json_window import JsonWindow, OnBytes, refuse_constant

@@ -31,7 +31,6 @@ from pydantic import (
 from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
-from qguide.qnet.policies.upstream_context import collect_usage, current_session, in_session
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import (
     ApiKey,
@@ -41,6 +40,7 @@ from qguide.qnet.policies.upstream_settings import (
 )
 from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.qnet.work_context import collect_usage, current_session, in_session
 from qguide.training.rollouts.usage import Usage
 
 PREFIX: Final = "upstream:"

@@ -12,8 +12,7 @@ from typing import Final, Literal
 
 from pydantic import Field, field_validator
 
-from qguide.qnet.action_key import ACTION_PREFIX
-from qguide.qnet.types import TaskMarker
+from qguide.qnet.types import ACTION_PREFIX, TaskMarker
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
 from qguide.training.environments.sciworld.episode import NOT_UNDERSTOOD, SciWorldEpisode
 from qguide.training.environments.sciworld.simulator import SimulatorPool, find_simulator

@@ -11,7 +11,7 @@ from qguide.qnet.decision.history_window import (
     task_exchanges,
     window_of,
 )
-from qguide.qnet.rendering.message_rows import exchanges
+from qguide.qnet.rendering.chat_template import exchanges
 from qguide.qnet.types import History, Message, ToolCall
 
 SYSTEM = Message("system", "You find things.")

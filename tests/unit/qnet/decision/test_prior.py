@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from qguide.qnet.action_key import effects_of, message_key
 from qguide.qnet.decision.selection import SMOOTHING, posterior, prior_of, select
 from qguide.qnet.errors import InvalidCandidatesError
-from qguide.qnet.types import Message, ToolCall
+from qguide.qnet.types import Message, ToolCall, effects_of, message_key
 
 
 def said(*texts: str) -> list[Message]:

@@ -13,9 +13,9 @@ from qguide.qnet.device.device_thread import (
     DeviceWorker,
 )
 from qguide.qnet.errors import OverloadedError
-from qguide.qnet.tenant import Tenant, working_for
 from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work_context import Tenant, working_for
 
 Work = tuple[str, int]
 """A name, and how many slices it takes."""

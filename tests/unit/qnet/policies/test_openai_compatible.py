@@ -9,10 +9,10 @@ from qguide.qnet.errors import (
     InvalidRequestError,
     UpstreamError,
 )
-from qguide.qnet.policies.upstream_context import collect_usage
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
+from qguide.qnet.work_context import collect_usage
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
 from tests.support.upstream_policy import HISTORY, TOOL, Body, answering, said
 

@@ -19,9 +19,9 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
 )
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.policies.upstream_context import in_session
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Sampling
+from qguide.qnet.work_context import in_session
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.upstream_policy import HISTORY, QUICK, Body, answering, said
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from qguide.qnet.support.json_limits import has_more_values, marks_in
 from qguide.server import routes as modules_of_routes
 from qguide.server.http.bodies import BodyRoute, body_schema, most_values
-from qguide.server.http.long_bodies import has_more_values, marks_in
 from tests.unit.server.conftest import FAKES, Serve
 
 JSON = {"content-type": "application/json"}

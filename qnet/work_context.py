@@ -1,0 +1,206 @@
+"""Context of the work for one request, which reaches policies and scorers in context variables.
+
+So no caller of a scorer or a policy needs to hand it through, and policies know nothing of episodes
+or of OpenTelemetry:
+
+- the caller, as far as caches and the device tell callers apart; jobs, which have none, run as
+  `NOBODY`;
+- the group of work whose parts are cancelled together;
+- the episode, sent as `X-Session-ID`: a router in front of several replicas sends the requests of
+  one session to one replica, which has the episode's prefix cached;
+- the W3C trace context, sent as `traceparent` and `tracestate`, so that an upstream's spans belong
+  to the trace of the request;
+- the usage of each request to an upstream, which comes back this way. A draw may take several: if
+  one of them fails, the candidates of the others are dropped, and with them the usage that they
+  carry, though it was paid for. Here it is collected all the same.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from qguide.qnet.usage import TokenUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A caller.
+
+    Attributes:
+        name: callers of different names take turns at the device.
+        cache_salt: what is cached under one salt is never found under another, so that cached
+            tokens or a fast answer do not tell a caller what others have asked.
+        request: the request that is worked for, as far as it can be told from others; a request
+            may have many scores.
+    """
+
+    name: str = ""
+    cache_salt: str = ""
+    request: object = field(default=None, compare=False, repr=False)
+
+
+NOBODY: Final = Tenant()
+_tenant: ContextVar[Tenant] = ContextVar("tenant", default=NOBODY)
+
+
+def current_tenant() -> Tenant:
+    """The caller that the running task works for."""
+    return _tenant.get()
+
+
+@contextmanager
+def working_for(tenant: Tenant) -> Iterator[None]:
+    """Within this, and in tasks that begin within, the work is for `tenant`."""
+    token = _tenant.set(tenant)
+    try:
+        yield
+    finally:
+        _tenant.reset(token)
+
+
+T = TypeVar("T")
+
+_group: ContextVar[object | None] = ContextVar("work_group", default=None)
+
+
+async def all_of(works: Sequence[Coroutine[Any, Any, T]], *, at_once: int | None = None) -> list[T]:
+    """Run the works concurrently; if one fails the others are cancelled.
+
+    Args:
+        at_once: most that have begun and not ended; None begins all of them at once, which keeps
+            everything else on the event loop waiting for their first steps.
+    """
+    places = asyncio.Semaphore(at_once or max(1, len(works)))
+
+    async def in_turn(work: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await work
+
+    with one_group():  # inherited by the tasks, and by theirs
+        tasks = [asyncio.ensure_future(in_turn(work)) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for work in works:
+            work.close()  # those that never had their turn
+
+
+@contextmanager
+def one_group() -> Iterator[None]:
+    """Within this, and in tasks that begin within, all work is of one group."""
+    token = _group.set(_group.get() or object())
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def work_group() -> object | None:
+    """Identity of the outermost `all_of` or `one_group` around the caller; None outside.
+
+    Tasks of one group are cancelled together as soon as one fails, so none of them may wait for
+    the failure of another.
+    """
+    return _group.get()
+
+
+HEADER: Final = "X-Session-ID"
+_SAFE: Final = "/:@!$*+,;=()'&[]"
+
+_session: ContextVar[str] = ContextVar("session", default="")
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+_PARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[ -~]{0,64})?")
+_STATE: Final = re.compile(r"[\t -~]{1,512}")
+_NONE: Final[Mapping[str, str]] = {}
+_trace: ContextVar[Mapping[str, str]] = ContextVar("trace_context", default=_NONE)
+_collecting: ContextVar[list[TokenUsage] | None] = ContextVar("usage", default=None)
+
+
+@contextmanager
+def in_session(session_id: str) -> Iterator[None]:
+    """Requests sent within, also by tasks that begin within, belong to this session."""
+    token = _session.set(session_id)
+    try:
+        yield
+    finally:
+        _session.reset(token)
+
+
+def current_session() -> str:
+    """The id of the current session; "" outside of any."""
+    return _session.get()
+
+
+def session_headers() -> dict[str, str]:
+    """The header of the current session; empty outside of any.
+
+    Characters that a header cannot carry are percent-encoded.
+    """
+    session_id = current_session()
+    return {HEADER: quote(session_id, safe=_SAFE)} if session_id else {}
+
+
+def cache_salt_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The salt to send; a caller that gives one of its own divides its own cache further."""
+    salt = current_tenant().cache_salt
+    if not salt:
+        return {}
+    given = json.dumps(body.get("cache_salt"))
+    return {"cache_salt": sha256(f"{salt}\0{given}".encode()).hexdigest()}
+
+
+@contextmanager
+def in_trace(headers: Mapping[str, str]) -> Iterator[None]:
+    """Requests sent within, also by tasks that begin within, carry the trace of these headers.
+
+    Args:
+        headers: with lower-case names or case-insensitive; a malformed trace is left out.
+    """
+    token = _trace.set(_well_formed(headers))
+    try:
+        yield
+    finally:
+        _trace.reset(token)
+
+
+def trace_headers() -> Mapping[str, str]:
+    """The headers of the current trace; empty outside of any."""
+    return _trace.get()
+
+
+def _well_formed(headers: Mapping[str, str]) -> Mapping[str, str]:
+    parent, state = headers.get(TRACEPARENT, ""), headers.get(TRACESTATE, "")
+    if not _PARENT.fullmatch(parent):
+        return _NONE
+    return {TRACEPARENT: parent} | ({TRACESTATE: state} if _STATE.fullmatch(state) else {})
+
+
+@contextmanager
+def collect_usage() -> Iterator[list[TokenUsage]]:
+    """Collect the usage of all requests answered within, by this task and those it starts."""
+    outer, inner = _collecting.get(), list[TokenUsage]()
+    token = _collecting.set(inner)
+    try:
+        yield inner
+    finally:
+        _collecting.reset(token)
+        if outer is not None:
+            outer.extend(inner)
+
+
+def record_usage(spent: TokenUsage) -> None:
+    """Add the usage of one answer to the running collections."""
+    collecting = _collecting.get()
+    if collecting is not None:
+        collecting.append(spent)
