@@ -14,10 +14,10 @@ from stamina.instrumentation import set_on_retry_hooks
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environments.alfworld.bundle import write_games
-from qguide.training.environments.intercode_sql.mariadb import find_server
 from qguide.training.environments.sciworld.simulator import find_simulator
 from tests.support import limits
 from tests.support.alone import put_alone
+from tests.support.mariadb_dump import installed, serving
 
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.
@@ -174,10 +174,22 @@ def sciworld_installed() -> None:
 @pytest.fixture(scope="session")
 def mariadb_installed() -> None:
     """Skip if there is no MariaDB server or no client library."""
-    try:
-        find_server()
-    except ConfigError as error:
-        pytest.skip(str(error))
+    pytest.importorskip("pymysql")
+    if installed("mariadbd") is None:
+        pytest.skip("there is no mariadbd; install it (Debian: mariadb-server)")
+
+
+@pytest.fixture(scope="session")
+def intercode_sql_dsn(
+    mariadb_installed: None,
+    intercode_sql_data: tuple[Path, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[str]:
+    """An account of a MariaDB that holds the benchmark's dump."""
+    dump = intercode_sql_data[0].with_name("ic_spider_dbs.sql").read_text(encoding="utf-8")
+    reader = "CREATE USER reader@localhost; GRANT SELECT ON *.* TO reader@localhost;"
+    with serving(tmp_path_factory.mktemp("sql"), f"{reader}\n{dump}") as address:
+        yield f"mysql://reader@{address}"
 
 
 @pytest.fixture(scope="session")

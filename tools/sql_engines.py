@@ -1,7 +1,8 @@
 """Agreement of InterCode-SQL's two engines, and with the recorded rewards, on recorded SELECTs.
 
-    python -m tools.sql_engines --tasks data/tasks.json --sqlite data/sqlite --dump data/dump.sql \
-        --recorded data/recorded_llm_episodes.jsonl.xz --every 4 --output results/sql_engines.json
+    python -m tools.sql_engines --tasks data/tasks.json --sqlite data/sqlite \
+        --dsn mysql://reader@localhost --recorded data/recorded_llm_episodes.jsonl.xz --every 4 \
+        --output results/sql_engines.json
 
 Each distinct recorded SELECT that had run in MySQL is played as the first action of its task, in
 SQLite and in MariaDB. A reward counts as the recorded one within 0.006: it was recorded rounded.
@@ -80,7 +81,7 @@ def same(one: float, other: float) -> bool:
 def main(
     tasks: Annotated[Path, typer.Option()],
     sqlite: Annotated[Path, typer.Option()],
-    dump: Annotated[Path, typer.Option()],
+    dsn: Annotated[str, typer.Option(help="A MariaDB that holds the benchmark's dump.")],
     recorded: Annotated[Path, typer.Option()],
     output: Annotated[Path, typer.Option()],
     every: Annotated[int, typer.Option(min=1)] = 1,
@@ -90,7 +91,7 @@ def main(
     whole = {"tasks": tasks, "observation_chars": 100_000}
     configs = {
         "sqlite": InterCodeSqlConfig(databases=sqlite, **whole),
-        "mariadb": InterCodeSqlConfig(databases=dump, engine="mariadb", **whole),
+        "mariadb": InterCodeSqlConfig(dsn=dsn, **whole),
     }
     played = {name: play(config, some) for name, config in configs.items()}
     figures: dict[str, object] = {"submissions": len(some)}

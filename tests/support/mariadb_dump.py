@@ -1,4 +1,17 @@
-"""A small dump for MariaDB, and the one record of a result."""
+"""A MariaDB server for tests, with a small dump, and the one record of a result."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import AF_UNIX
+from socket import socket as Socket
+
+import pymysql
+from pymysql.constants import CLIENT
 
 from qguide.training.environments.intercode_sql.database import QueryResult
 
@@ -8,9 +21,55 @@ CREATE DATABASE shop; USE shop;
 CREATE TABLE item (id INT PRIMARY KEY, name VARCHAR(20) NOT NULL, price DECIMAL(5, 2));
 INSERT INTO item VALUES (1, 'rope', 2.5), (2, 'lamp', 10);
 CREATE DATABASE vault; CREATE TABLE vault.gold (bars INT);
-CREATE DATABASE my_till; CREATE DATABASE myxtill; CREATE TABLE myxtill.gold (bars INT);
-CREATE DATABASE `my%till`;
+CREATE USER reader@localhost; GRANT SELECT, SHOW VIEW ON shop.* TO reader@localhost;
+CREATE USER writer@localhost; GRANT SELECT, INSERT ON shop.* TO writer@localhost;
 """
+
+
+def installed(name: str) -> str | None:
+    """A program of MariaDB, which Debian has where an ordinary user's PATH does not look."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+
+
+@contextmanager
+def serving(folder: Path, dump: str = DUMP) -> Iterator[str]:
+    """The address of a server with that dump, without the name of an account."""
+    server, installer = installed("mariadbd"), installed("mariadb-install-db")
+    assert server is not None
+    assert installer is not None
+    root = ["--user=root"] if os.geteuid() == 0 else []
+    data = ["--no-defaults", f"--datadir={folder / 'data'}", *root]
+    install = [installer, *data, "--auth-root-authentication-method=normal", "--skip-test-db"]
+    subprocess.run(install, check=True, capture_output=True)
+    socket = folder / "socket"
+    serve = [server, *data, f"--socket={socket}", "--skip-networking", "--local-infile=0"]
+    serve += ["--lower-case-table-names=1", "--sql-mode="]  # as the benchmark's server has them
+    with subprocess.Popen(serve, stderr=subprocess.DEVNULL) as process:
+        try:
+            with _root(socket) as connection, connection.cursor() as cursor:
+                cursor.execute(dump)
+                while cursor.nextset():
+                    pass
+            yield f"localhost{socket}"
+        finally:
+            process.kill()
+
+
+def _root(socket: Path) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+    """A connection of root's, once the server answers."""
+    deadline = time.monotonic() + 120
+    while True:
+        with Socket(AF_UNIX) as probe:
+            if not probe.connect_ex(str(socket)):
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return pymysql.connect(
+        user="root",
+        unix_socket=str(socket),
+        client_flag=CLIENT.MULTI_STATEMENTS,
+        autocommit=True,
+    )
 
 
 def only(result: QueryResult) -> tuple[object, ...]:

@@ -45,10 +45,9 @@ def real_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:
 
 def questions_in_mariadb(request: pytest.FixtureRequest) -> EnvironmentConfig:
     """The same tasks in MariaDB, where that is installed."""
-    request.getfixturevalue("mariadb_installed")
     tasks, _ = request.getfixturevalue("intercode_sql_data")
-    dump = tasks.with_name("ic_spider_dbs.sql")
-    return InterCodeSqlConfig(tasks=tasks, databases=dump, engine="mariadb", limit=2)
+    dsn = request.getfixturevalue("intercode_sql_dsn")
+    return InterCodeSqlConfig(tasks=tasks, dsn=dsn, limit=2)
 
 
 def hotpotqa_questions(request: pytest.FixtureRequest) -> EnvironmentConfig:

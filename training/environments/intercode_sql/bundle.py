@@ -4,7 +4,7 @@
 name = "intercode-sql"
 tasks = "data/tasks.json"            # the benchmark's; without both: a generated library
 databases = "data/sqlite"            # a folder of SQLite files
-# engine = "mariadb"                 # a private MariaDB server; databases is then the MySQL dump
+# dsn = "mysql://reader@localhost"   # in place of databases: a MariaDB server that holds the dump
 task_ids = "training/environments/intercode_sql/folds/1.txt"
 
 The name "intercode-sql-tools" has the same tasks with tool calls in the place of text.
@@ -60,10 +60,10 @@ class SqlConfig(EnvironmentConfig):
 
     Attributes:
         tasks: the benchmark's file of tasks; without it tasks are generated.
-        engine: "sqlite" needs nothing but Python; "mariadb", the benchmark's own dialect, starts a
-            private server where it is installed.
-        databases: folder of the SQLite files, named after the databases in lower case; for
-            "mariadb" the benchmark's MySQL dump.
+        databases: folder of the SQLite files, named after the databases in lower case.
+        dsn: in place of `databases`, a MariaDB server that holds the benchmark's MySQL dump and
+            speaks its dialect, as mysql://USER@HOST:PORT or mysql://USER@localhost/PATH/OF/SOCKET.
+            The password is in MYSQL_PWD.
         first_seed: the first generated task.
         count: how many generated tasks.
         show_schema: the first observation lists tables and columns.
@@ -73,8 +73,8 @@ class SqlConfig(EnvironmentConfig):
     """
 
     tasks: Path | None = None
-    engine: Literal["sqlite", "mariadb"] = "sqlite"
     databases: Path | None = None
+    dsn: str = Field(default="", pattern=r"^(mysql://[^:/@]+@[^@]+)?$")
     first_seed: int = Field(default=0, ge=0)
     count: int = Field(default=100, ge=1)
     show_schema: bool = True
@@ -91,15 +91,10 @@ class SqlConfig(EnvironmentConfig):
 
     @model_validator(mode="after")
     def _tasks_have_databases(self) -> Self:
-        if (self.tasks is None) != (self.databases is None):
+        if bool(self.tasks) != bool(self.databases or self.dsn) or (self.databases and self.dsn):
             raise ValueError(
-                f"tasks is {self.tasks} and databases {self.databases}; name both, or neither "
-                "for generated tasks"
-            )
-        if self.engine == "mariadb" and self.databases is None:
-            raise ValueError(
-                "engine is 'mariadb', but generated tasks are SQLite's; name tasks and databases, "
-                "or set engine to 'sqlite'"
+                f"tasks is {self.tasks}, databases {self.databases} and dsn {self.dsn!r}; name "
+                "tasks and one of the other two, or none of them for generated tasks"
             )
         return self
 
@@ -124,8 +119,9 @@ class InterCodeSqlToolsConfig(SqlConfig):
 def build_suite(config: SqlConfig) -> SqlSuite:
     """The tasks that `config` describes."""
     if config.tasks is not None and config.databases is not None:
-        build = mariadb_suite if config.engine == "mariadb" else file_suite
-        return build(config.tasks, config.databases, config.options)
+        return file_suite(config.tasks, config.databases, config.options)
+    if config.tasks is not None:
+        return mariadb_suite(config.tasks, config.dsn, config.options)
     return generated_suite(config.first_seed, config.count, config.options)
 
 

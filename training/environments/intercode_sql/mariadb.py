@@ -1,97 +1,188 @@
-"""MariaDB, which the benchmark's queries were written for: a private server that holds its dump."""
+"""MariaDB, which the benchmark's queries were written for: sessions of a server with its dump.
 
-import shutil
-import threading
+The server is the operator's, and so is the account, which may read and nothing else. A session
+limits time and records of a statement until the statement lifts the limits; so what is read of an
+answer is bounded here as well, and above it a new session takes the place of the old one: a result
+cannot be left before its end.
+"""
+
+import os
 from collections.abc import Sequence
-from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Final
+from contextlib import closing, suppress
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pymysql
+from pymysql import MySQLError
+from pymysql.constants import CR
+from pymysql.cursors import SSCursor
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.support.extras import install
-from qguide.training.environments.intercode_sql.database import OpenDatabase
-from qguide.training.environments.intercode_sql.mariadb_connection import MariaDatabase
-from qguide.training.environments.intercode_sql.mariadb_process import MariaDbProcess
+from qguide.training.environments.intercode_sql.database import (
+    MOST_RECORDS,
+    QueryResult,
+    Records,
+    too_many_records,
+)
 
-SERVER: Final = "mariadbd"
-INSTALLER: Final = "mariadb-install-db"
+PASSWORD: Final = "MYSQL_PWD"
+"""Variable of the account's password, as MySQL's own client reads it; run folders keep the DSN."""
+
+MOST_SECONDS: Final = 10
+"""Time of a query; MariaDB counts no operations."""
+ANSWER_S: Final = 30
+"""Time of an answer: a statement can lift its own limit, and is then killed from outside."""
+MOST_BYTES: Final = 16 * 1024**2
+"""Bytes of an answer, as they arrive; a statement can make one record of any length."""
+
+_HARMLESS: Final = {"USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES"}
+_OWN: Final = """WHERE grantee = concat("'", replace(current_user(), '@', "'@'"), "'")"""
+_PRIVILEGES: Final = " UNION ".join(
+    f"SELECT privilege_type FROM information_schema.{level}_privileges {_OWN}"
+    for level in ("user", "schema", "table")
+)
 
 
-def find_server() -> tuple[str, str]:
-    """The programs that install and run a server."""
-    found = [_program(name) for name in (INSTALLER, SERVER)]
-    if not all(found):
+class _Connection(pymysql.Connection):
+    """A connection that counts the bytes of an answer."""
+
+    answer_bytes = 0
+
+    def _read_bytes(self, num_bytes: int) -> Any:
+        # Before they are read: one packet can be larger than the memory.
+        self.answer_bytes += num_bytes
+        if self.answer_bytes > MOST_BYTES:
+            raise ValueError(f"the result has more than {MOST_BYTES:,} bytes")
+        return super()._read_bytes(num_bytes)  # type: ignore[misc]
+
+
+def _connect(dsn: str, database: str | None = None) -> _Connection:
+    place = urlsplit(dsn)
+    return _Connection(
+        user=place.username,
+        password=os.environ.get(PASSWORD, ""),
+        host=place.hostname or "localhost",
+        port=place.port or 3306,
+        unix_socket=place.path or None,
+        database=database,
+        read_timeout=ANSWER_S,
+        charset="utf8mb4",
+        ssl_disabled=bool(place.path),  # a TLS context costs 0.1 s, and a socket needs none
+        sql_mode="",  # as the benchmark's server has it
+    )
+
+
+def require_reader(dsn: str, databases: Sequence[str]) -> None:
+    """Refuse an account that may do more than read, and one to which databases are missing."""
+    try:
+        with closing(_connect(dsn)) as connection, connection.cursor() as cursor:
+            cursor.execute(_PRIVILEGES)
+            held = {str(name) for (name,) in cursor.fetchall()}
+            cursor.execute("SHOW DATABASES")
+            there = {str(name).lower() for (name,) in cursor.fetchall()}
+    except MySQLError as error:
         raise ConfigError(
-            f"engine is 'mariadb', and there is no {SERVER}; install it (Debian: apt-get install "
-            "--no-install-recommends mariadb-server) or set engine to 'sqlite'"
-        )
-    if find_spec("pymysql") is None:
+            f"dsn = {dsn}: {_said(error)}; start the server, or correct the address or {PASSWORD}"
+        ) from error
+    if more := sorted(held - _HARMLESS):
         raise ConfigError(
-            f"engine is 'mariadb', which needs the package PyMySQL; {install('mariadb')}"
+            f"dsn = {dsn}: the account may {', '.join(more)}, and so may an agent's statements; "
+            "name one that was granted nothing but SELECT and SHOW VIEW"
         )
-    installer, server = found
-    return str(installer), str(server)
+    if missing := [name for name in dict.fromkeys(databases) if name.lower() not in there]:
+        raise ConfigError(
+            f"dsn = {dsn}: {len(missing)} databases are missing, the first is {missing[0]}; load "
+            "the benchmark's MySQL dump, or grant the account SELECT on them"
+        )
 
 
-def _program(name: str) -> str | None:
-    # Debian installs servers where the PATH of an ordinary user does not look.
-    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+class MariaDatabase:
+    """One session, in a read-only transaction; see `database.ReadOnlyDatabase`."""
 
+    def __init__(self, dsn: str, database: str) -> None:
+        self._dsn, self._database = dsn, database
+        self._connection: _Connection | None = None
+        self._open()
 
-class MariaDbServer:
-    """A server for one suite's episodes.
-
-    It starts when the first database is opened. One that died fails the episodes that had it open;
-    the next open starts another, also if it is the one that notices.
-    """
-
-    def __init__(self, dump: Path, databases: Sequence[str]) -> None:
-        """Check that it could start."""
-        self._installer, self._server = find_server()
-        if not dump.is_file():
-            raise ConfigError(f"databases = {dump}: no file; name the benchmark's MySQL dump")
-        self._dump, self._databases = dump, sorted(set(databases))
-        self._lock = threading.Lock()
-        self._process: MariaDbProcess | None = None
-
-    def opener(self, database: str) -> OpenDatabase:
-        """Opens fresh connections to one database, which read it and nothing else."""
-        return partial(self._open, database)
+    def execute(self, statement: str) -> QueryResult:
+        """Run one statement."""
+        if not statement.strip():
+            return QueryResult(None, "the statement is empty")
+        if self._connection is None:
+            raise EnvironmentFailureError("the connection to MariaDB is closed; open another")
+        cursor: Any = self._connection.cursor(SSCursor)
+        self._connection.answer_bytes = 0
+        try:
+            cursor.execute(statement)
+            if cursor.description is None:
+                return QueryResult(None, "the statement has no result")
+            result, is_whole = _read(cursor)
+        except (MySQLError, ValueError) as error:  # a ValueError: the character set, or the bytes
+            result = QueryResult(None, _said(error))
+            is_whole = isinstance(error, MySQLError) and not _is_of_connection(error)
+        if not is_whole:
+            _forget_rest(cursor)
+            self._renew()
+        return result
 
     def close(self) -> None:
-        """End the server and remove its data; safe to call twice."""
-        with self._lock:
-            self._stop()
+        """End the session; safe to call twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
-    def _open(self, database: str) -> MariaDatabase:
-        process = self._running()
+    def _renew(self) -> None:
+        """Begin a new session, and end the old one with its statement."""
+        left = self._number
+        self.close()
+        self._open()
+        assert self._connection is not None
+        with suppress(pymysql.OperationalError), self._connection.cursor() as cursor:
+            cursor.execute("KILL HARD %s", (left,))  # it is its own account's, or gone
+
+    def _open(self) -> None:
         try:
-            return MariaDatabase(process, database)
-        except EnvironmentFailureError:
-            if not process.is_lost:
-                raise
-        return MariaDatabase(self._running(), database)
+            connection = self._connection = _connect(self._dsn, self._database)
+            self._number = int(connection.thread_id())  # type: ignore[no-untyped-call]
+            with connection.cursor() as cursor:
+                cursor.execute(f"SET SESSION max_statement_time = {MOST_SECONDS}")
+                cursor.execute(f"SET SESSION sql_select_limit = {MOST_RECORDS + 1}")
+                cursor.execute("SET SESSION TRANSACTION READ ONLY")
+                cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        except MySQLError as error:
+            self.close()
+            raise EnvironmentFailureError(f"MariaDB refuses a session: {_said(error)}") from error
 
-    def _running(self) -> MariaDbProcess:
-        with self._lock:
-            if self._process is not None and self._process.is_lost:
-                self._stop()
-            if self._process is None:
-                self._process = self._start()
-            return self._process
 
-    def _start(self) -> MariaDbProcess:
-        process = MariaDbProcess(self._installer, self._server)
-        try:
-            process.start()
-            process.fill(self._dump, self._databases)
-        except BaseException:
-            process.end()
-            raise
-        return process
+def _read(cursor: Any) -> tuple[QueryResult, bool]:
+    """The result of a statement, and whether it was read to its end."""
+    deadline = monotonic() + ANSWER_S
+    records: Records = []
+    while (record := cursor.fetchone()) is not None:
+        records.append(record)
+        if too_many := too_many_records(records):
+            return too_many, False
+        if monotonic() > deadline:
+            return QueryResult(None, f"the result takes more than {ANSWER_S} s"), False
+    if cursor.nextset():
+        return QueryResult(None, "the statement has more than one result"), False
+    return QueryResult(records), True
 
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.end()
+
+def _forget_rest(cursor: Any) -> None:
+    """Let PyMySQL forget a cursor without reading its result to the end, as it does otherwise."""
+    if cursor._result is not None:
+        cursor._result.unbuffered_active = False
+    cursor.connection = None
+
+
+def _said(error: Exception) -> str:
+    return ": ".join(map(str, error.args))
+
+
+def _is_of_connection(error: MySQLError) -> bool:
+    """True if an error is the client's own: the connection was closed, lost or never there."""
+    if isinstance(error, pymysql.InterfaceError):  # closed on this side
+        return True
+    return bool(error.args) and CR.CR_ERROR_FIRST <= error.args[0] <= CR.CR_ERROR_LAST

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.support.extras import install
 from qguide.training.environment import Task
 from qguide.training.environments.intercode_sql.database import (
     OpenDatabase,
@@ -22,7 +24,6 @@ from qguide.training.environments.intercode_sql.generated import (
     generated_task,
     library_script,
 )
-from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
 from qguide.training.environments.intercode_sql.tasks import SqlTask, read_tasks
 
 CACHED_ANSWERS = 2_048
@@ -37,14 +38,11 @@ class SqlSuite:
         tasks: Sequence[SqlTask],
         opener: Callable[[SqlTask], OpenDatabase],
         options: EpisodeOptions,
-        *,
-        on_close: Callable[[], None] | None = None,
     ) -> None:
         """Open nothing yet.
 
         Args:
             opener: to each task, what opens its database.
-            on_close: gives back what all episodes share.
         """
         self.name = name
         self.tasks: Sequence[Task] = [task.task for task in tasks]
@@ -52,7 +50,6 @@ class SqlSuite:
         self._opener = opener
         self._gold = lru_cache(CACHED_ANSWERS)(self._run_gold)
         self._options = options
-        self._on_close = on_close
 
     def make(self, task: Task) -> SqlEpisode:
         """A fresh, single-use episode of `task`."""
@@ -61,9 +58,7 @@ class SqlSuite:
         return episode(sql_task, self._gold(task.id), self._opener(sql_task), self._options)
 
     def close(self) -> None:
-        """Give back what all episodes share; they own their connections."""
-        if self._on_close is not None:
-            self._on_close()
+        """Do nothing: an episode owns its connection."""
 
     def _run_gold(self, task_id: str) -> Records | None:
         task = self._by_id[task_id]
@@ -90,15 +85,19 @@ def file_suite(tasks: Path, databases: Path, options: EpisodeOptions) -> SqlSuit
     return SqlSuite(tasks.stem, read, opener, options)
 
 
-def mariadb_suite(tasks: Path, dump: Path, options: EpisodeOptions) -> SqlSuite:
+def mariadb_suite(tasks: Path, dsn: str, options: EpisodeOptions) -> SqlSuite:
     """The tasks of a file of the benchmark, over a MariaDB server that holds its dump."""
+    if find_spec("pymysql") is None:
+        raise ConfigError(f"dsn = {dsn} needs PyMySQL; {install('mariadb')}")
+    from qguide.training.environments.intercode_sql.mariadb import MariaDatabase, require_reader
+
     read = read_tasks(tasks)
-    server = MariaDbServer(dump, [task.database for task in read])
+    require_reader(dsn, [task.database for task in read])
 
     def opener(task: SqlTask) -> OpenDatabase:
-        return server.opener(task.database)
+        return partial(MariaDatabase, dsn, task.database)
 
-    return SqlSuite(tasks.stem, read, opener, options, on_close=server.close)
+    return SqlSuite(tasks.stem, read, opener, options)
 
 
 def generated_suite(first_seed: int, count: int, options: EpisodeOptions) -> SqlSuite:

@@ -4,17 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
-from tests.support.mariadb_dump import DUMP
+from tests.support.mariadb_dump import serving
 
 
 @pytest.fixture(scope="module")
-def server(
-    mariadb_installed: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[MariaDbServer]:
-    """A server with some databases."""
-    dump = tmp_path_factory.mktemp("dump") / "dump.sql"
-    dump.write_text(DUMP)
-    server = MariaDbServer(dump, ["shop", "vault", "my_till"])
-    yield server
-    server.close()
+def server(mariadb_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with some databases."""
+    with serving(tmp_path_factory.mktemp("mariadb")) as address:
+        yield address

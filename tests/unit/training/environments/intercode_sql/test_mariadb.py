@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from qguide.training.environments.intercode_sql import mariadb_connection as module
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
 from qguide.training.environments.intercode_sql.database import QueryResult, ReadOnlyDatabase
-from qguide.training.environments.intercode_sql.mariadb import MariaDbServer
-from qguide.training.environments.intercode_sql.mariadb_connection import MariaDatabase
-from tests.support.mariadb_dump import only
 from tests.support.recorded_sql import share_of_equal_rewards
+
+module = pytest.importorskip("qguide.training.environments.intercode_sql.mariadb")
+
+
+def _open(server: str) -> ReadOnlyDatabase:
+    opened: ReadOnlyDatabase = module.MariaDatabase(f"mysql://reader@{server}", "shop")
+    return opened
+
 
 UNLIMITED = "SET STATEMENT max_statement_time=0, sql_select_limit=DEFAULT FOR "
 MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60000) "
@@ -21,9 +26,9 @@ ANSWERED_WITHIN_S = 60
 
 
 @pytest.fixture
-def shop(server: MariaDbServer) -> Iterator[ReadOnlyDatabase]:
-    """A connection to one of them."""
-    database = server.opener("shop")()
+def shop(server: str) -> Iterator[ReadOnlyDatabase]:
+    """A session in one of them."""
+    database = _open(server)
     yield database
     database.close()
     database.close()
@@ -80,8 +85,8 @@ def test_no_file_is_read(shop: ReadOnlyDatabase) -> None:
     assert shop.execute("SELECT load_file('/etc/hostname')").records == [(None,)]
 
 
-def test_episodes_do_not_see_each_other(server: MariaDbServer) -> None:
-    first, second = server.opener("shop")(), server.opener("shop")()
+def test_episodes_do_not_see_each_other(server: str) -> None:
+    first, second = _open(server), _open(server)
     first.execute("SET @mine = 5")
     assert second.execute("SELECT @mine").records == [(None,)]
     first.close()
@@ -89,65 +94,9 @@ def test_episodes_do_not_see_each_other(server: MariaDbServer) -> None:
     second.close()
 
 
-def test_an_episode_cannot_end_another_or_lock_it_out(server: MariaDbServer) -> None:
-    first, second = server.opener("shop")(), server.opener("shop")()
-    number, user, socket = only(second.execute("SELECT connection_id(), user(), @@socket"))
-    name = str(user).partition("@")[0]
-    assert first.execute("SELECT user()").records != [(user,)]
-    for statement in (
-        f"KILL {number}",
-        f"KILL QUERY {number}",
-        f"KILL USER {name}@localhost",
-        f"SET PASSWORD FOR {name}@localhost = PASSWORD('mine')",
-        f"ALTER USER {name}@localhost ACCOUNT LOCK",
-        f"DROP USER {name}@localhost",
-    ):
-        first.execute("COMMIT")
-        first.execute("SET SESSION TRANSACTION READ WRITE")
-        first.execute(statement)
-        assert only(second.execute("SELECT connection_id()")) == (number,), statement
-        _connect(str(socket), name)
-    first.close()
-    second.close()
-    with pytest.raises(Exception, match="Access denied"):  # the user is gone
-        _connect(str(socket), name)
-
-
-def _connect(socket: str, user: str) -> None:
-    """Connect as a user, by no means of the server's."""
-    import pymysql
-
-    pymysql.connect(unix_socket=socket, user=user, ssl_disabled=True).close()
-
-
-def test_an_episode_cannot_lock_records_that_another_reads(server: MariaDbServer) -> None:
-    first, second = server.opener("shop")(), server.opener("shop")()
-    for statement in (
-        "COMMIT",
-        "SET SESSION TRANSACTION READ WRITE",
-        "START TRANSACTION",
-        "SELECT * FROM item FOR UPDATE",
-    ):
-        first.execute(statement)
-    shared = second.execute("SELECT id FROM item LOCK IN SHARE MODE")
-    assert shared.records == [(1,), (2,)], shared.error
-    first.close()
-    second.close()
-
-
-@pytest.mark.parametrize("name", ["my_till", "my%till"])
-def test_a_name_with_a_wildcard_opens_no_other_database(server: MariaDbServer, name: str) -> None:
-    till = server.opener(name)()
-    assert till.execute("SHOW TABLES").records == []
-    assert "denied" in till.execute("SELECT * FROM myxtill.gold").error
-    till.close()
-
-
-def test_a_query_without_end_is_stopped(
-    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_without_end_is_stopped(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SECONDS", 1)
-    shop = server.opener("shop")()
+    shop = _open(server)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT sum(i) FROM n"
     shop.execute("SET SESSION max_recursive_iterations = 4000000000")
     assert "max_statement_time" in shop.execute(endless).error
@@ -156,10 +105,10 @@ def test_a_query_without_end_is_stopped(
 
 
 def test_a_query_that_lifts_its_own_limit_is_killed(
-    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
+    server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "ANSWER_S", 3)
-    greedy, other = server.opener("shop")(), server.opener("shop")()
+    greedy, other = _open(server), _open(server)
     assert greedy.execute(f"{UNLIMITED} SELECT sleep(600)").error
     listed = "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%sleep(600)'"
     deadline = time.monotonic() + ANSWERED_WITHIN_S
@@ -202,22 +151,10 @@ def test_a_result_that_takes_its_time_is_not_read_to_its_end(
     assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
 
 
-def test_a_record_above_the_bound_is_not_read_to_its_end(
-    server: MariaDbServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count, read = MariaDatabase._count, list[int]()
-
-    def count_here_too(database: MariaDatabase, received: int) -> None:
-        read.append(received)
-        count(database, received)
-
-    monkeypatch.setattr(MariaDatabase, "_count", count_here_too)
-    shop = server.opener("shop")()
+def test_a_record_above_the_bound_is_not_read(shop: ReadOnlyDatabase) -> None:
     columns = ", ".join(["repeat('x', 10000000)"] * 9)
     assert shop.execute(f"SELECT {columns}").error == "the result has more than 16,777,216 bytes"
-    assert sum(read) < 2 * module.MOST_BYTES
     assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
-    shop.close()
 
 
 def test_what_cannot_be_decoded_is_an_answer(shop: ReadOnlyDatabase) -> None:
@@ -226,24 +163,32 @@ def test_what_cannot_be_decoded_is_an_answer(shop: ReadOnlyDatabase) -> None:
     assert shop.execute("SELECT 'é'").records == [("é",)]
 
 
-def test_generated_tasks_are_sqlites(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="set engine to 'sqlite'"):
-        InterCodeSqlConfig(engine="mariadb")
+def test_an_account_that_may_write_is_refused(server: str) -> None:
+    with pytest.raises(ConfigError, match="the account may INSERT"):
+        module.require_reader(f"mysql://writer@{server}", ["shop"])
+    with pytest.raises(ConfigError, match="1 databases are missing, the first is vault"):
+        module.require_reader(f"mysql://reader@{server}", ["Shop", "vault"])
+
+
+def test_a_server_that_is_not_there_is_named(server: str) -> None:
+    with pytest.raises(ConfigError, match="start the server"):
+        module.require_reader("mysql://reader@127.0.0.1:1", ["shop"])
+    with pytest.raises(EnvironmentFailureError, match="Access denied"):
+        module.MariaDatabase(f"mysql://nobody@{server}", "shop")
+
+
+@pytest.mark.parametrize("dsn", ["mysql://reader:secret@localhost", "http://reader@localhost"])
+def test_an_address_has_an_account_and_no_password(dsn: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="pattern"):
+        InterCodeSqlConfig(tasks=tmp_path, dsn=dsn)
 
 
 def test_recorded_submissions_earn_what_they_earned_in_mysql(
-    mariadb_installed: None, intercode_sql_data: tuple[Path, Path], recorded_sql_episodes: Path
+    intercode_sql_dsn: str, intercode_sql_data: tuple[Path, Path], recorded_sql_episodes: Path
 ) -> None:
     """Every fourth one that ran, as the test of SQLite has it."""
-    tasks, _ = intercode_sql_data
-    suite = build_suite(
-        InterCodeSqlConfig(
-            tasks=tasks,
-            databases=tasks.with_name("ic_spider_dbs.sql"),
-            engine="mariadb",
-            turns=1_000,
-        )
-    )
+    config = InterCodeSqlConfig(tasks=intercode_sql_data[0], dsn=intercode_sql_dsn, turns=1_000)
+    suite = build_suite(config)
     share = share_of_equal_rewards(suite, recorded_sql_episodes)
     suite.close()
     assert share >= 0.95

@@ -74,7 +74,7 @@ def test_a_reply_acts_by_its_sql(reply: str, sql: str) -> None:
 
 
 def test_tasks_need_their_databases(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="name both"):
+    with pytest.raises(ValidationError, match="one of the other two"):
         InterCodeSqlConfig(tasks=tmp_path)
     with pytest.raises(ConfigError, match="name a file"):
         build_suite(InterCodeSqlConfig(tasks=tmp_path / "none", databases=tmp_path))
