@@ -4,7 +4,7 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -163,6 +163,9 @@ class Metrics:
             "Sum of the rewards of episodes, separately for positive and negative ones.",
             ["q_model", "sign"],
         )
+        self.attempts = self._counter(
+            "attempts", "Running attempts that were compared, by verdict.", ["q_model", "verdict"]
+        )
 
     def _watch_learning(self) -> None:
         self._learning = {
@@ -291,6 +294,11 @@ class Metrics:
         self.episodes.labels(q_model).inc()
         for sign, part in zip(_SIGNS, (max(reward, 0.0), max(-reward, 0.0)), strict=True):
             self.rewards.labels(q_model, sign).inc(part)
+
+    def count_attempts(self, q_model: str, verdicts: Iterable[str]) -> None:
+        """Count the verdicts on attempts that a Q model has compared."""
+        for verdict in verdicts:
+            self.attempts.labels(q_model, verdict).inc()
 
     def watch_load(
         self,

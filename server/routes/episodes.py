@@ -1,17 +1,18 @@
-"""POST /v1/episodes/{id}/outcome: the outcome of an episode."""
+"""POST /v1/episodes/{id}/outcome, and /v1/attempts: which of several episodes go on."""
 
 from fastapi import APIRouter
 
 from qguide.server.episodes.state import Outcome
+from qguide.server.guidance.attempts import AttemptsRequest, AttemptsResponse, judge_attempts
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import OutcomeResponse
 from qguide.server.own_bodies.schemas import OutcomeRequest
-from qguide.server.routes.dependencies import EpisodesDep
+from qguide.server.routes.dependencies import EpisodesDep, ScoringDep
 
-router = APIRouter(prefix="/v1/episodes", tags=["episodes"], route_class=BodyRoute)
+router = APIRouter(prefix="/v1", tags=["episodes"], route_class=BodyRoute)
 
 
-@router.post("/{episode_id:text}/outcome")
+@router.post("/episodes/{episode_id:text}/outcome")
 async def end_episode(
     episode_id: str, body: OutcomeRequest, episodes: EpisodesDep
 ) -> OutcomeResponse:
@@ -30,3 +31,9 @@ async def end_episode(
         recorded=closed.episode.recorded,
         reason=closed.not_recorded or None,
     )
+
+
+@router.post("/attempts")
+async def compare_attempts(body: AttemptsRequest, scoring: ScoringDep) -> AttemptsResponse:
+    """Compare running attempts of one task by value; nothing is drawn."""
+    return await judge_attempts(body, scoring)

@@ -12,7 +12,7 @@ PACKAGE: Final = "clients/typescript"
 SCHEMAS: Final = "src/schemas.ts"
 SCRIPT: Final = "scripts/schemas.mjs"
 _NAMES: Final = NAMES | {"ChatMessage": "Message"}
-_SENT: Final = ("ScoreItem", "ChatTurn")
+_SENT: Final = ("ScoreItem", "ChatTurn", "Attempt")
 """Bodies and parts of bodies that callers construct."""
 
 

@@ -19,6 +19,7 @@ NAMES: Final = {
     "JinaRankedDocument": "RankedDocument",
     "JinaUsage": "RerankUsage",
     "OutcomeResponse": "Outcome",
+    "AttemptsResponse": "Verdicts",
     "Health": "Readiness",
     "ToolCallBody": "ToolCall",
     "CustomCallBody": "CustomToolCall",
@@ -91,6 +92,9 @@ OPTIONS: Final = {
     "OutcomeOptions": Options(
         "Options of an episode's outcome.", "OutcomeRequest", frozenset(("reward",))
     ),
+    "AttemptsOptions": Options(
+        "Options of a comparison of attempts.", "AttemptsRequest", frozenset(("attempts",))
+    ),
     "GuidanceOptions": Options(
         "Options under `qguide` in the body of a chat completion.", "GuidanceOptions", frozenset()
     ),
@@ -106,6 +110,7 @@ ANSWERS: Final = (
     "ScoreBatchResponse",
     "JinaRerankResponse",
     "OutcomeResponse",
+    "AttemptsResponse",
     "ModelList",
     "Health",
     "ChatCompletion",

@@ -151,3 +151,26 @@ def test_an_outcome_that_was_refused_can_be_told_again() -> None:
         for _ in range(2):
             with pytest.raises(errors.NotFoundError):
                 episode.finish(1.0)
+
+
+def test_the_attempt_of_the_highest_value_goes_on_and_the_other_ends(client: QGuide) -> None:
+    attempts = client.attempts(2)
+    poor, good = attempts.episodes
+    poor.choose("Your task is to: look.", ["Action: look"])
+    good.choose("Your task is to: look.", ["Action: go to desk 1"])
+    assert attempts.narrow() == attempts.running == [good]
+    assert attempts.last is not None
+    assert [one.verdict for one in attempts.last.attempts] == ["behind", "best"]
+    with pytest.raises(errors.EpisodeError):
+        poor.choose("Nothing happens.", ["Action: look"])
+    good.choose("You are there.", ["Action: look"])
+    again = attempts.narrow({good.episode_id: "You see it."}, go_on=2)
+    assert (again, [one.verdict for one in attempts.last.attempts]) == ([good], ["ended", "best"])
+
+
+async def test_async_attempts_do_the_same(async_client: AsyncQGuide) -> None:
+    attempts = async_client.attempts(2, num_candidates=1)
+    poor, good = attempts.episodes
+    await poor.choose("Your task is to: look.", ["Action: look"])
+    await good.choose("Your task is to: look.", ["Action: go to desk 1"])
+    assert await attempts.narrow(go_on=1) == [good]

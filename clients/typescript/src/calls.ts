@@ -4,6 +4,8 @@ import { withDefaults } from "./defaults.js";
 import { UnreadableAnswerError } from "./errors.js";
 import type {
   ActOptions,
+  Attempt,
+  AttemptsOptions,
   BatchOptions,
   Candidate,
   ChatChunk,
@@ -22,6 +24,7 @@ import type {
   ScoreBatch,
   ScoreItem,
   Scores,
+  Verdicts,
 } from "./types.js";
 
 /** One request. */
@@ -73,6 +76,13 @@ export function outcome(episodeId: string, reward: number, options: OutcomeOptio
     ...post<Outcome>(path, ["episode_id", "recorded"], { reward, ...options }),
     repeatable: false,
   };
+}
+
+export function attempts(
+  given: readonly Attempt[],
+  options: AttemptsOptions,
+): Call<Verdicts> {
+  return post("/v1/attempts", ["go_on", "attempts"], { attempts: given, ...options });
 }
 
 export function chat(messages: readonly ChatTurn[], options: ChatOptions): Call<ChatCompletion> {

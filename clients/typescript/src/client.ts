@@ -10,6 +10,8 @@ import { QGuideError } from "./errors.js";
 import { Exchange, type Fetch } from "./exchange.js";
 import type {
   ActOptions,
+  Attempt,
+  AttemptsOptions,
   BatchOptions,
   Candidate,
   ChatChunk,
@@ -28,6 +30,7 @@ import type {
   ScoreBatch,
   ScoreItem,
   Scores,
+  Verdicts,
 } from "./types.js";
 
 export const DEFAULT_URL = "http://127.0.0.1:8000";
@@ -137,6 +140,15 @@ export class QGuide {
     request: RequestOptions = {},
   ): Promise<Outcome> {
     return this.#ask(calls.outcome(episodeId, reward, options), request);
+  }
+
+  /** Compare running attempts of one task, each an episode, and tell which go on. */
+  attempts(
+    given: readonly Attempt[],
+    options: AttemptsOptions = {},
+    request: RequestOptions = {},
+  ): Promise<Verdicts> {
+    return this.#ask(calls.attempts(given, options), request);
   }
 
   /** The best of M candidates as a chat completion; OpenAI's SDK can be used for this, too. */

@@ -56,6 +56,34 @@ export type ActOptions = ModelOptions & {
     policy?: string | null;
 };
 
+/** @description One attempt, as it is now. */
+export interface Attempt {
+    episode_id: string;
+    /** @description its history with its latest action, and what that was answered if it is known; null compares the Q of its episode's latest step */
+    messages?: readonly Message[] | null;
+    /** @description its cost so far; null counts its episode's steps */
+    tokens?: number | null;
+    /**
+     * @description false if it has ended or was stopped: only its tokens count then
+     * @default true
+     */
+    running?: boolean;
+}
+
+/** @description Options of a comparison of attempts. */
+export interface AttemptsOptions {
+    /** @description most attempts that go on; null is half of those that run, rounded up */
+    go_on?: number | null;
+    /** @description of all attempts together: only as many go on as the rest pays one more turn */
+    budget_tokens?: number | null;
+    /** @description a name, `name@version` or alias; null takes the default */
+    q_model?: string | null;
+    /** @description answer to a state of another kind than the Q model was trained on: `unguided` takes the likeliest candidate, `guide` that of the Q model; null takes the server's setting */
+    out_of_domain?: ("unguided" | "guide") | null;
+    /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
+    long_history?: ("error" | "window") | null;
+}
+
 /** @description Options of scoring a batch. */
 export type BatchOptions = ModelOptions & {
     /** @description `argmax` chooses the highest Q, `posterior` the highest Q / tau + log prior; null takes the server's setting, else `posterior` if `tau` is given or the Q model's manifest has a fitted one */
@@ -410,6 +438,19 @@ export interface JudgeCard {
     model: string;
     /** @enum {string} */
     mode: "score" | "rank";
+}
+
+/** @description An attempt's value, and the verdict. */
+export interface JudgedAttempt {
+    episode_id: string;
+    /** @description null if it was not compared, or no Q is known */
+    value: number | null;
+    tokens: number;
+    /**
+     * @description `best` goes on; `behind` has a lower value than those; `budget`: the rest does not pay its next turn; `ended` was not running
+     * @enum {string}
+     */
+    verdict: "best" | "behind" | "budget" | "ended";
 }
 
 /** @description One message in OpenAI's format. */
@@ -845,6 +886,26 @@ export type Usage = ScoreUsage & {
     /** @description tokens of the prompt that an upstream had cached */
     cached_prompt_tokens: number;
 };
+
+/** @description Attempts that go on, and the reason for each that does not. */
+export interface Verdicts {
+    /** @description episode ids, the best first */
+    go_on: readonly string[];
+    attempts: readonly JudgedAttempt[];
+    spent_tokens: number;
+    /** @description of the budget; null without one */
+    left_tokens: number | null;
+    /** @description reasons for values that are not known */
+    warnings: readonly string[];
+    q_model: string;
+    q_model_version: string;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
+    usage: ScoreUsage;
+}
 
 /** @description Window of a history that is longer than the Q model takes. */
 export interface Window {

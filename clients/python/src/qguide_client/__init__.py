@@ -10,7 +10,7 @@ requests and answers are in `qguide_client.types` and `qguide_client.chat_types`
 
 from qguide_client.client import AsyncQGuide, QGuide
 from qguide_client.conversation import Retry
-from qguide_client.episode import AsyncEpisode, Episode
+from qguide_client.episode import AsyncAttempts, AsyncEpisode, Attempts, Episode
 from qguide_client.errors import (
     BodyTooLargeError,
     ConflictError,
@@ -54,13 +54,16 @@ from qguide_client.types import (
     Readiness,
     ScoreBatch,
     Scores,
+    Verdicts,
 )
 from qguide_client.version import VERSION
 
 __all__ = [
     "VERSION",
+    "AsyncAttempts",
     "AsyncEpisode",
     "AsyncQGuide",
+    "Attempts",
     "BodyTooLargeError",
     "ConflictError",
     "DeadlineExceededError",
@@ -104,4 +107,5 @@ __all__ = [
     "UnreadableAnswerError",
     "UpstreamFailedError",
     "UpstreamRefusedError",
+    "Verdicts",
 ]

@@ -69,6 +69,20 @@ class JudgeCard(Answer):
     mode: str
 
 
+class JudgedAttempt(Answer):
+    """An attempt's value, and the verdict."""
+
+    episode_id: str
+    value: float | None
+    """null if it was not compared, or no Q is known"""
+    tokens: int
+    verdict: str
+    """
+    `best` goes on; `behind` has a lower value than those; `budget`: the rest does not pay its
+    next turn; `ended` was not running
+    """
+
+
 class Outcome(Answer):
     """A closed episode."""
 
@@ -262,6 +276,27 @@ class Usage(ScoreUsage):
     """generated for paraphrases; 0 if they were cached"""
     cached_prompt_tokens: int = 0
     """tokens of the prompt that an upstream had cached"""
+
+
+class Verdicts(Answer):
+    """Attempts that go on, and the reason for each that does not."""
+
+    go_on: tuple[str, ...]
+    """episode ids, the best first"""
+    attempts: tuple[JudgedAttempt, ...]
+    spent_tokens: int
+    left_tokens: int | None
+    """of the budget; null without one"""
+    warnings: tuple[str, ...]
+    """reasons for values that are not known"""
+    q_model: str
+    q_model_version: str
+    judge: bool = False
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
+    usage: ScoreUsage
 
 
 class Window(Answer):

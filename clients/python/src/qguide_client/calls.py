@@ -11,6 +11,7 @@ from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
 from qguide_client.errors import UnreadableAnswerError
 from qguide_client.types import (
     ActOptions,
+    AttemptsOptions,
     BatchOptions,
     Candidate,
     Decision,
@@ -25,6 +26,7 @@ from qguide_client.types import (
     ScoreItem,
     ScoreOptions,
     Scores,
+    Verdicts,
 )
 
 CHAT: Final = "/v1/chat/completions"
@@ -105,6 +107,11 @@ def outcome(episode_id: str, reward: float, options: OutcomeOptions) -> Call[Out
     """POST /v1/episodes/{id}/outcome; not repeatable, because a second outcome is refused."""
     path = f"/v1/episodes/{quote(episode_id, safe='')}/outcome"
     return Call("POST", path, Outcome, {"reward": reward, **options}, repeatable=False)
+
+
+def attempts(given: Sequence[Mapping[str, Any]], options: AttemptsOptions) -> Call[Verdicts]:
+    """POST /v1/attempts."""
+    return _post("/v1/attempts", Verdicts, {"attempts": given, **options})
 
 
 def chat(messages: Messages, options: ChatOptions) -> Call[ChatCompletion]:

@@ -16,7 +16,7 @@ from qguide_client.calls import Call, T
 from qguide_client.chat_stream import ChatStream
 from qguide_client.chat_types import ChatChunk, ChatCompletion, ChatOptions
 from qguide_client.conversation import Reply, Retry, converse, error_of
-from qguide_client.episode import AsyncEpisode, Episode
+from qguide_client.episode import AsyncAttempts, AsyncEpisode, Attempts, Episode
 from qguide_client.types import (
     ActOptions,
     BatchOptions,
@@ -147,6 +147,19 @@ class QGuide:
         """
         return Episode(self, system=system, options=options)
 
+    def attempts(
+        self, n: int, *, system: str | None = None, **options: Unpack[ActOptions]
+    ) -> Attempts:
+        """Begin several attempts at one task, of which `narrow` lets the best go on.
+
+        Args:
+            n: number of attempts, each an episode with an id of its own.
+            system: the system message, if there is one.
+            options: defaults for every step.
+        """
+        options.pop("episode_id", None)
+        return Attempts(self, [self.episode(system=system, **options) for _ in range(n)])
+
     def ask(self, call: Call[T]) -> T:
         """Send a call, and retry it where that is safe.
 
@@ -268,6 +281,13 @@ class AsyncQGuide:
     def episode(self, *, system: str | None = None, **options: Unpack[ActOptions]) -> AsyncEpisode:
         """See `QGuide.episode`."""
         return AsyncEpisode(self, system=system, options=options)
+
+    def attempts(
+        self, n: int, *, system: str | None = None, **options: Unpack[ActOptions]
+    ) -> AsyncAttempts:
+        """See `QGuide.attempts`."""
+        options.pop("episode_id", None)
+        return AsyncAttempts(self, [self.episode(system=system, **options) for _ in range(n)])
 
     async def ask(self, call: Call[T]) -> T:
         """See `QGuide.ask`."""

@@ -1,13 +1,23 @@
-"""An episode of an agent, which keeps the history, so that a step is one call."""
+"""An episode of an agent, which keeps the history, and attempts of which the best go on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
+from qguide_client import calls
 from qguide_client.calls import Call, T
 from qguide_client.trajectory import C, Observation, Trajectory
-from qguide_client.types import ActOptions, Decision, Outcome, OutcomeOptions, ScoreOptions, Scores
+from qguide_client.types import (
+    ActOptions,
+    AttemptsOptions,
+    Decision,
+    Outcome,
+    OutcomeOptions,
+    ScoreOptions,
+    Scores,
+    Verdicts,
+)
 
 
 class _Asks(Protocol):
@@ -128,3 +138,73 @@ class AsyncEpisode(_Episode):
         traceback: TracebackType | None,
     ) -> None:
         self._trajectory.end()
+
+
+E = TypeVar("E", bound=_Episode)
+
+
+class _Attempts(Generic[E]):
+    def __init__(self, episodes: Sequence[E]) -> None:
+        self.episodes = tuple(episodes)
+        self.running = list(episodes)
+        self.last: Verdicts | None = None
+
+    def _asked(
+        self, observations: Mapping[str, Observation] | None, options: AttemptsOptions
+    ) -> Call[Verdicts]:
+        known = observations or {}
+        attempts = [one._trajectory.as_attempt(known.get(one.episode_id)) for one in self.episodes]
+        return calls.attempts(attempts, options)
+
+    def _narrowed(self, verdicts: Verdicts) -> list[E]:
+        """Keep the attempts that go on, the best first, and end the others."""
+        of = {one.episode_id: one for one in self.episodes}
+        self.running = [of[episode_id] for episode_id in verdicts.go_on]
+        for episode_id in of.keys() - set(verdicts.go_on):
+            of[episode_id]._trajectory.end()
+        self.last = verdicts
+        return list(self.running)
+
+
+class Attempts(_Attempts[Episode]):
+    """Attempts at one task, each an episode.
+
+    Attributes:
+        episodes: of all attempts.
+        running: of those that were not stopped; after `narrow` the best first.
+        last: the server's whole answer to the last `narrow`; None before the first.
+    """
+
+    def __init__(self, client: _Asks, episodes: Sequence[Episode]) -> None:
+        super().__init__(episodes)
+        self._client = client
+
+    def narrow(
+        self,
+        observations: Mapping[str, Observation] | None = None,
+        **options: Unpack[AttemptsOptions],
+    ) -> list[Episode]:
+        """Let the best attempts go on, and stop the others; returns those that go on.
+
+        Attempts that have finished are not compared; their tokens count to the budget.
+
+        Args:
+            observations: what the latest actions were answered, by `episode_id`, if it is known.
+        """
+        return self._narrowed(self._client.ask(self._asked(observations, options)))
+
+
+class AsyncAttempts(_Attempts[AsyncEpisode]):
+    """`Attempts` for asyncio."""
+
+    def __init__(self, client: _AsksAsync, episodes: Sequence[AsyncEpisode]) -> None:
+        super().__init__(episodes)
+        self._client = client
+
+    async def narrow(
+        self,
+        observations: Mapping[str, Observation] | None = None,
+        **options: Unpack[AttemptsOptions],
+    ) -> list[AsyncEpisode]:
+        """See `Attempts.narrow`."""
+        return self._narrowed(await self._client.ask(self._asked(observations, options)))

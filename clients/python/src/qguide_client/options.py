@@ -6,6 +6,32 @@ Generated from the server's OpenAPI document by `make client-types`; do not edit
 from typing import Any, Literal, Required, TypedDict
 
 
+class AttemptsOptions(TypedDict, total=False):
+    """Options of a comparison of attempts."""
+
+    go_on: int | None
+    """most attempts that go on; null is half of those that run, rounded up"""
+    budget_tokens: int | None
+    """of all attempts together: only as many go on as the rest pays one more turn"""
+    q_model: str | None
+    """a name, `name@version` or alias; null takes the default"""
+    out_of_domain: Literal["unguided", "guide"] | None
+    """
+    answer to a state of another kind than the Q model was trained on: `unguided` takes the
+    likeliest candidate, `guide` that of the Q model; null takes the server's setting
+    """
+    long_history: Literal["error", "window"] | None
+    """
+    answer if the history is longer than the Q model takes: `error`, or `window` to score after
+    the task and the newest turns that fit; null takes the server's setting
+    """
+    deadline_s: float
+    """
+    seconds, retries included, after which the answer is of no use; the server stops its work
+    then and may have a shorter limit of its own
+    """
+
+
 class ModelOptions(TypedDict, total=False):
     """Options of a request that only scores."""
 

@@ -67,6 +67,17 @@ class Trajectory:
         self.last = answer
         return reply
 
+    def as_attempt(self, observation: Observation | None) -> dict[str, Any]:
+        """The episode as one of several attempts.
+
+        Args:
+            observation: what its last action was answered; None if that is not known.
+        """
+        if self.ended:
+            return {"episode_id": self.episode_id, "running": False}
+        messages = self.messages if observation is None else self._after(observation)
+        return {"episode_id": self.episode_id, "messages": messages}
+
     def end(self) -> None:
         """End the episode."""
         self.ended = True

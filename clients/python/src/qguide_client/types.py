@@ -13,6 +13,7 @@ from qguide_client.answers import (
     CalledTool,
     CustomToolCall,
     Decision,
+    JudgedAttempt,
     Message,
     ModelCard,
     ModelList,
@@ -31,9 +32,11 @@ from qguide_client.answers import (
     Timings,
     ToolCall,
     Usage,
+    Verdicts,
 )
 from qguide_client.options import (
     ActOptions,
+    AttemptsOptions,
     BatchOptions,
     OutcomeOptions,
     RerankOptions,
@@ -87,6 +90,7 @@ __all__ = [
     "ActOptions",
     "Answer",
     "AnyToolCall",
+    "AttemptsOptions",
     "BatchOptions",
     "CallOptions",
     "CalledFunction",
@@ -94,6 +98,7 @@ __all__ = [
     "Candidate",
     "CustomToolCall",
     "Decision",
+    "JudgedAttempt",
     "Message",
     "Messages",
     "ModelCard",
@@ -117,4 +122,5 @@ __all__ = [
     "Timings",
     "ToolCall",
     "Usage",
+    "Verdicts",
 ]
