@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.support.concurrency import all_of
 from qguide.qnet.types import History
+from qguide.qnet.work_context import all_of
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.own_bodies.answers import JudgeCalls, ScoreUsage
