@@ -23,7 +23,7 @@ _GRID: Final = 80
 """Steps of .025 from -1 to 1."""
 _HORIZON: Final = 60
 """Episodes at which the bets are sharpest: a trial that has to wait longer sees less difference."""
-_MOST_OF_FORTUNE: Final = 0.75
+_MOST_OF_FORTUNE: Final = 0.9
 _VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
 
 
@@ -119,28 +119,31 @@ class DifferenceSequence:
             share: probability with which it was guided, in (0, 1).
         """
         guess = (self.outcomes + 0.5) / (self.count + 1)
-        x = (outcome - guess) / share if guided else -(outcome - guess) / (1 - share)
-        widest = max(guess, 1 - guess) / min(share, 1 - share)
-        bet = self._bet(widest)
+        rest = 1 - share
+        x = (outcome - guess) / share if guided else -(outcome - guess) / rest
+        lowest = max(guess / share, (1 - guess) / rest)
+        highest = max((1 - guess) / share, guess / rest)
+        above = [self._bet(lowest + value) for value in _VALUES]
+        below = [self._bet(highest - value) for value in _VALUES]
         self.count += 1
-        self.arms[guided].add(outcome, 1 / share if guided else 1 / (1 - share))
+        self.arms[guided].add(outcome, 1 / share if guided else 1 / rest)
         self.outcomes += outcome
         self.squares += x * x
         for i, value in enumerate(_VALUES):
-            self.above[i] += math.log1p(bet * (x - value))
-            self.below[i] += math.log1p(-bet * (x - value))
+            self.above[i] += math.log1p(above[i] * (x - value))
+            self.below[i] += math.log1p(-below[i] * (x - value))
         self._shrink()
 
     @property
     def _variance(self) -> float:
         return (self.squares + 1) / (self.count + 1)
 
-    def _bet(self, widest: float) -> float:
-        """Share of the fortune, by what was seen before, that no outcome can lose."""
+    def _bet(self, loss: float) -> float:
+        """Share of the fortune, by what was seen before, that the greatest loss does not take."""
         sharpest = math.sqrt(
             2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count))
         )
-        return min(sharpest, _MOST_OF_FORTUNE / (widest + 1))
+        return min(sharpest, _MOST_OF_FORTUNE / loss) if loss > 0 else sharpest
 
     def _shrink(self) -> None:
         """Leave out the values that are refuted, from the ends; an interval never grows again."""

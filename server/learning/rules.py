@@ -49,7 +49,8 @@ class Rules:
         control: share of the episodes that stay unguided.
         alpha: probability that the first Q model to guide is not better, over all trials together.
         most_in_trial: episodes after which a trial ends without a result, unless as many more are
-            expected to show a gain; it ends after twice as many.
+            expected to show a gain; with those of newer versions that follow it, it ends after
+            twice as many.
         most_in_challenge: guided episodes after which the better mean of two versions decides.
         patience: least mean number of guided episodes to a rollback where nothing is worse.
         budget: of each group.

@@ -372,7 +372,7 @@ def _points(interval: Interval) -> str:
 
 def _left(progress: Progress, rules: Rules) -> str:
     """About how many more episodes the trial needs, if the difference stays as it is."""
-    left, more = 2 * rules.most_in_trial - progress.latest.both.count, progress.more_to_show_a_gain
+    left, more = 2 * rules.most_in_trial - progress.latest.episodes, progress.more_to_show_a_gain
     if more <= left:
         return f"; about {max(1, math.ceil(more))} more"
-    return f"; at most {max(1, left - rules.most_in_trial)} more"
+    return f"; at most {max(1, min(left, rules.most_in_trial - progress.latest.both.count))} more"

@@ -54,6 +54,7 @@ class Trial:
         drop: watches the outcomes of the guided ones, anew for each version that guides.
         watched: (number, outcome) of those since the drop that may have begun.
         forgotten: number of the watched ones that are not kept.
+        before: episodes of the trials of older versions that it follows at once.
     """
 
     number: int
@@ -65,6 +66,12 @@ class Trial:
     both: Tally = field(default_factory=Tally)
     watched: list[tuple[int, float]] = field(default_factory=list)
     forgotten: int = 0
+    before: int = 0
+
+    @property
+    def episodes(self) -> int:
+        """Episodes since half of them are guided, by whichever version."""
+        return self.before + self.both.count
 
     @classmethod
     def begun(cls, number: int, rules: Rules, drift: Drift) -> "Trial":
@@ -76,6 +83,7 @@ class Trial:
         """A trial of a newer version after this one, in which harm is watched on."""
         begun = Trial.begun(number, rules, self.drift)
         begun.drop, begun.watched, begun.forgotten = self.drop, self.watched, self.forgotten
+        begun.before = self.episodes
         return begun
 
     def watch_anew(self, rules: Rules) -> None:

@@ -224,6 +224,20 @@ def test_a_newer_version_has_a_trial_of_its_own_where_the_one_before_lost_much(
     assert (progress.phase, progress.trial, progress.version) == ("trial", trial, 2)
 
 
+def test_trials_that_follow_one_another_end_together() -> None:
+    progress = Progress(Rules(most_in_trial=30))
+    fitted(progress, 1)
+    episodes = 0
+    while progress.phase == "trial":
+        arm = Arm(trial=progress.trial, guided=episodes % 2 == 0, share=0.5)
+        progress.apply(EpisodeLine(outcome=float(episodes // 2 % 2), arm=arm))
+        episodes += 1
+        if decided(progress) != "trial_ended" and episodes % 25 == 0:
+            fitted(progress, 1 + episodes // 25)
+    assert progress.trial == 3
+    assert episodes == 2 * 30
+
+
 def test_an_episode_of_an_earlier_trial_is_not_compared() -> None:
     progress = Progress(Rules())
     fitted(progress, 1)
