@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
-Sparse = tuple[NDArray[np.int32], NDArray[np.float32], Hashes]
-"""Indices of a vector, which may occur more than once, their values, and hashes of their families."""
+Sparse = tuple[NDArray[np.int32], NDArray[np.float32]]
+"""Indices and values of a vector; an index may occur more than once."""
 
 _CACHED_WORDS: Final = 1 << 16
 _MOST_CHARACTERS: Final = 1_024
@@ -32,17 +32,15 @@ class Families:
     Attributes:
         hashes: of their features, which are different within a family.
         values: as many, by which each family has length 1.
-        names: as many hashes of the families' names.
     """
 
     hashes: Hashes
     values: NDArray[np.float32]
-    names: Hashes
 
     def beside(self, left: Hashes) -> "Families":
         """The families of every pair of one of these features and one of `left`."""
         values = np.tile(self.values * np.float32(max(len(left), 1) ** -0.5), len(left))
-        return Families(crossed(left, self.hashes), values, np.tile(self.names, len(left)))
+        return Families(crossed(left, self.hashes), values)
 
 
 class Hasher:
@@ -88,8 +86,7 @@ class Hasher:
         hashed = np.concatenate([each.hashes for each in families])
         values = np.concatenate([each.values for each in families])
         indices = (hashed >> np.uint64(64 - self.bits)).astype(np.int32)
-        signed = np.where(hashed & np.uint64(1), values, -values)
-        return indices, signed, np.concatenate([each.names for each in families])
+        return indices, np.where(hashed & np.uint64(1), values, -values)
 
 
 def families_of(named: Mapping[str, Hashes], hasher: Hasher) -> Families:
@@ -98,15 +95,14 @@ def families_of(named: Mapping[str, Hashes], hasher: Hasher) -> Families:
     names = np.repeat(hasher.hashes(named), lengths)
     hashes = np.concatenate(list(named.values()))
     values = np.repeat(np.maximum(lengths, 1) ** -0.5, lengths).astype(np.float32)
-    return Families(_mixed(names * _ODD + hashes), values, names)
+    return Families(_mixed(names * _ODD + hashes), values)
 
 
 def mean_of(vectors: Sequence[Sparse], weights: Sequence[float]) -> Sparse:
     """Weighted mean of some vectors."""
     total = sum(weights)
-    indices, values, names = zip(*vectors, strict=True)
-    scaled = [v * np.float32(w / total) for v, w in zip(values, weights, strict=True)]
-    return np.concatenate(indices), np.concatenate(scaled), np.concatenate(names)
+    scaled = [v * np.float32(w / total) for (_, v), w in zip(vectors, weights, strict=True)]
+    return np.concatenate([indices for indices, _ in vectors]), np.concatenate(scaled)
 
 
 def crossed(left: Hashes, right: Hashes) -> Hashes:

@@ -172,5 +172,5 @@ def _require_fit(directory: Path, tensors: dict[str, NDArray[Any]], *, places: i
 
 
 def _dot(vector: Sparse, weights: NDArray[np.float32]) -> float:
-    indices, values, _ = vector
+    indices, values = vector
     return float(weights[indices] @ values)

@@ -8,11 +8,11 @@ credited with what it changed:
     A(s_t, a_t) - E A(s_t, ·) ~ G_t - V(s_t)
 
 V of a state comes from episodes of other tasks (cross-fitting), so that no step is judged by its
-own luck. E A is the mean over the agent's draws, where they were recorded: an action is judged
-beside what else could have been done (as in the R-learner; Nie and Wager, 2021), and draws that
-were all alike teach nothing. Where they are unknown it is left out. Where the choice was at random,
-each draw weighs by its propensity. Traces that a random action cuts (Retrace; Munos et al., 2016)
-did not help. V and A are linear in hashed features.
+own luck. E A is left out of the fit, also where the agent's draws are known: to learn actions less
+the mean of the draws (as in the R-learner; Nie and Wager, 2021) forgets what episodes tell of an
+action in states where it is usual. Held-back actions are judged beside that mean; where the choice
+was at random, each draw weighs by its propensity. Traces that a random action cuts (Retrace; Munos
+et al., 2016) did not help. V and A are linear in hashed features.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,6 @@ class Steps:
         states, actions: their features.
         others: mean features of what else could have been done, in the columns of `actions`: of the
             agent's draws, or where those are unknown of actions of other states.
-        told: (n,) true where the agent's draws are known.
         outcome: (n,) of each decision's episode.
         last: (n,) true at an episode's last decision.
         tasks: of each decision.
@@ -70,7 +69,6 @@ class Steps:
     states: Design
     actions: Design
     others: Design
-    told: NDArray[np.bool_]
     outcome: Floats
     last: NDArray[np.bool_]
     tasks: tuple[str, ...]
@@ -81,7 +79,6 @@ class Steps:
             self.states.where(chosen),
             self.actions.where(chosen),
             self.others.where(chosen),
-            self.told[chosen],
             self.outcome[chosen],
             self.last[chosen],
             tuple(task for task, kept in zip(self.tasks, chosen, strict=True) if kept),
@@ -105,15 +102,14 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
     """Features of all decisions."""
     chance = Random(_SEED)
     anything = [action for episode in episodes for action in episode.actions]
-    states, actions, others, told = [], [], [], []
+    states, actions, others = [], [], []
     for episode in episodes:
         for history, action, drawn in zip(
             episode.states, episode.actions, episode.choices, strict=True
         ):
-            state, known = state_of(history, hasher), _tells_choice(action, drawn)
-            compared = (
-                drawn if known else [Drawn(one) for one in chance.choices(anything, k=_OTHERS)]
-            )
+            state, compared = state_of(history, hasher), drawn
+            if not _tells_choice(action, drawn):
+                compared = [Drawn(one) for one in chance.choices(anything, k=_OTHERS)]
             states.append(state_features(state))
             actions.append(candidate_features(state, action))
             others.append(
@@ -122,7 +118,6 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
                     _weights(compared),
                 )
             )
-            told.append(known)
     lengths = [len(episode.actions) for episode in episodes]
     last = np.zeros(sum(lengths), np.bool_)
     last[np.cumsum(lengths) - 1] = True
@@ -132,7 +127,6 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
         states=design(states, bits=hasher.bits),
         actions=both.where(first),
         others=both.where(~first),
-        told=np.array(told, np.bool_),
         outcome=np.repeat([episode.reward for episode in episodes], lengths),
         last=last,
         tasks=tuple(e.task for e, n in zip(episodes, lengths, strict=True) for _ in range(n)),
@@ -160,14 +154,9 @@ def fit(steps: Steps, options: Options) -> Fit:
         returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
     changed = returns - values
     alpha = options.alpha or _best_penalty(steps, changed, steps.outcome - values, folds)
-    advantages, _ = ridge(_beside_draws(steps), changed, alpha=alpha)
+    advantages, _ = ridge(steps.actions, changed, alpha=alpha)
     weights, mean = ridge(steps.states, returns, alpha=VALUE_PENALTY)
     return Fit(weights, advantages, mean)
-
-
-def _beside_draws(steps: Steps) -> Design:
-    """Actions less the mean of the agent's draws, where those are known."""
-    return steps.actions.minus(steps.others, where=steps.told)
 
 
 def _best_penalty(
@@ -178,15 +167,14 @@ def _best_penalty(
     See `qguide.training.licence.credit`. The least squared error would choose by the size of the
     advantages, of which a choice does not depend.
     """
-    beside_draws = _beside_draws(steps)
-    beside_others = steps.actions.minus(steps.others, where=np.ones_like(steps.told))
+    beside_others = steps.actions.rows - steps.others.rows
 
     def credit(alpha: float) -> float:
         preferred = np.zeros(len(changed))
         for fold in range(folds.max() + 1):
             held = folds == fold
-            weights, _ = ridge(beside_draws.where(~held), changed[~held], alpha=alpha)
-            preferred[held] = beside_others.rows[held] @ weights
+            weights, _ = ridge(steps.actions.where(~held), changed[~held], alpha=alpha)
+            preferred[held] = beside_others[held] @ weights
         return float(preferred @ surprises) / max(float(np.linalg.norm(preferred)), 1e-12)
 
     return max(PENALTIES, key=credit) if folds.max() else PENALTIES[1]

@@ -1,7 +1,7 @@
 """Ridge regression on sparse hashed features, solved by conjugate gradients in the dual."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,22 +23,16 @@ class Design:
     Attributes:
         rows: (n, k) sparse.
         used: (k,) places of the columns among the 2^bits.
-        families: (k,) number of each column's family.
         bits: of the hashes.
     """
 
     rows: Any
     used: NDArray[np.int32]
-    families: NDArray[np.int_]
     bits: int
 
     def where(self, chosen: NDArray[np.bool_]) -> "Design":
         """Some of the examples, in the same columns."""
-        return replace(self, rows=self.rows[chosen])
-
-    def minus(self, other: "Design", *, where: NDArray[np.bool_]) -> "Design":
-        """The examples less those of another design in the same columns, at some places."""
-        return replace(self, rows=self.rows - other.rows.multiply(where[:, None]))
+        return Design(self.rows[chosen], self.used, self.bits)
 
     def spread(self, weights: Floats) -> NDArray[np.float32]:
         """(2^bits,) the weights of the columns at their places, 0 elsewhere."""
@@ -49,13 +43,13 @@ class Design:
 
 def design(vectors: Sequence[Sparse], *, bits: int) -> Design:
     """The design of these vectors."""
-    indices, values, names = (np.concatenate(part) for part in zip(*vectors, strict=True))
-    starts = np.concatenate([[0], np.cumsum([len(each) for each, *_ in vectors])])
-    used, first, columns = np.unique(indices, return_index=True, return_inverse=True)
+    starts = np.concatenate([[0], np.cumsum([len(indices) for indices, _ in vectors])])
+    indices = np.concatenate([indices for indices, _ in vectors])
+    values = np.concatenate([values for _, values in vectors])
+    used, columns = np.unique(indices, return_inverse=True)
     rows = sparse.csr_matrix((values, columns, starts), shape=(len(vectors), len(used)))
     rows.sum_duplicates()
-    _, families = np.unique(names[first], return_inverse=True)
-    return Design(rows, used, families, bits)
+    return Design(rows, used, bits)
 
 
 def ridge(x: Design, y: Floats, *, alpha: float) -> tuple[Floats, float]:

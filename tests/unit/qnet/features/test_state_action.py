@@ -12,7 +12,7 @@ def call(name: str, arguments: str) -> Message:
 
 
 def weight(history: History, candidate: Message, hasher: Hasher) -> dict[int, float]:
-    indices, values, _ = candidate_features(state_of(history, hasher), candidate)
+    indices, values = candidate_features(state_of(history, hasher), candidate)
     found: dict[int, float] = {}
     for index, value in zip(indices.tolist(), values.tolist(), strict=True):
         found[index] = found.get(index, 0.0) + value
@@ -149,7 +149,7 @@ def test_odd_histories_and_replies_have_finite_features(history: History, reply:
     hasher = Hasher(b"")
     state = state_of(history, hasher)
 
-    for indices, values, _ in (
+    for indices, values in (
         state_features(state),
         candidate_features(state, reply),
     ):

@@ -56,7 +56,7 @@ def test_a_trial_tells_the_difference_of_its_means_and_what_it_needs() -> None:
     progress.apply(FitLine(version=1, episodes=0, licensed=True, reason="better"))
     progress.apply(phase_changes.begun(progress, 1, "better"))
     assert "at most 300 more" in told(progress).sentence
-    for number in range(24):
+    for number in range(8):
         guided = number % 2 == 0
         play(progress, float(guided or number % 4 == 1), guided=guided)
     state = told(progress)
