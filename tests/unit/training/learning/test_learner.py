@@ -124,7 +124,7 @@ def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(
     assert licence_of(learned.evidence, learned.credit).granted is granted
 
 
-def test_an_action_is_judged_beside_what_else_was_drawn() -> None:
+def test_an_action_teaches_whether_or_not_its_draws_differed() -> None:
     """Of two guests one is always generous; the drawers differ in what the other's hold."""
 
     def episode(number: int) -> Episode:
@@ -142,7 +142,7 @@ def test_an_action_is_judged_beside_what_else_was_drawn() -> None:
         red, blue = model.advantages_of(recorded[1].states[0], list(map(opened, DRAWERS[:2])))
         return blue - red
 
-    assert gain(alike) == 0
+    assert gain(alike) > 0.1
     assert gain(other) > 0.1
 
 
