@@ -109,7 +109,7 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
         ):
             state, compared = state_of(history, hasher), drawn
             if not _tells_choice(action, drawn):
-                compared = [Drawn(one) for one in chance.choices(anything, k=_OTHERS)]
+                compared = tuple(map(Drawn, chance.choices(anything, k=_OTHERS)))
             states.append(state_features(state))
             actions.append(candidate_features(state, action))
             others.append(
