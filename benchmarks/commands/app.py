@@ -30,6 +30,10 @@ What a cold history adds to a step while an upstream draws, read ahead and not:
 
     python -m benchmarks read-ahead --history-tokens 3000 --delay-s 0.3 --output read_ahead.json
 
+Hybrid trunks beside an attention trunk of their size, served and trained:
+
+    python -m benchmarks hybrids --trunks lfm2,granitemoehybrid,qwen3_5_text --output hybrids.json
+
 Simulation of many replicas from the measured cost of a step:
 
     python -m benchmarks scale --tasks 100,1000,10000 --replicas 1,10,100 --output scale.json
@@ -74,6 +78,7 @@ from benchmarks.commands.runs import (
     run_episodes,
     run_fairness,
     run_gpu,
+    run_hybrids,
     run_learning_curve,
     run_learning_latency,
     run_read_ahead,
@@ -240,6 +245,20 @@ def episodes(
 ) -> None:
     """Measure what storing a step costs, by the number of steps before it."""
     _measure("benchmarks.episodes.episodes:EpisodesBench", run_episodes, locals())
+
+
+@app.command()
+def hybrids(
+    output: Output = None,
+    trunks: Annotated[
+        str | None, typer.Option(help="Architectures beside the attention trunk.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Episodes and trees of each trunk.")] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure a warm step and a training tree of hybrid trunks, beside attention."""
+    _measure("benchmarks.hybrids.hybrids:HybridsBench", run_hybrids, locals())
 
 
 @app.command()

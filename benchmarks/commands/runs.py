@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from benchmarks.episodes.episodes import EpisodesBench
     from benchmarks.fairness.fairness import FairnessBench
     from benchmarks.gpu.config import GpuCheck
+    from benchmarks.hybrids.hybrids import HybridsBench
     from benchmarks.learning.curve import CurveBench
     from benchmarks.learning.latency import LatencyBench
     from benchmarks.read_ahead.read_ahead import ReadAheadBench
@@ -100,6 +101,15 @@ def run_learning_latency(config: "LatencyBench") -> None:
     with _steps(len(PARTS)) as advance:
         run = latency_bench(config, advance=advance)
     print_latency(run, Console())
+
+
+def run_hybrids(config: "HybridsBench") -> None:
+    """Measure hybrid trunks."""
+    from benchmarks.hybrids.hybrids import hybrids_bench, print_hybrids
+
+    with _steps(config.rounds * (1 + len(config.trunks))) as advance:
+        run = hybrids_bench(config, advance=advance)
+    print_hybrids(run, Console())
 
 
 def run_rollouts(config: "RolloutsBench") -> None:

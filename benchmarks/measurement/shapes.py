@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
-from transformers import LlamaConfig, PreTrainedTokenizerFast
+from transformers import LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast
 
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.models.manifest import Manifest
@@ -71,10 +71,21 @@ def llama_config(shape: Shape) -> LlamaConfig:
 
 
 def build_qnet(
-    name: str, shape: Shape, *, seed: int, dtype: torch.dtype, device: str
+    name: str,
+    shape: Shape,
+    *,
+    seed: int,
+    dtype: torch.dtype,
+    device: str,
+    trunk: PretrainedConfig | None = None,
 ) -> LoadedQNet:
-    """Build a QNet of this shape with random weights."""
-    trunk = llama_config(shape)
+    """Build a QNet of this shape with random weights.
+
+    Args:
+        trunk: in place of a Llama trunk; its recurrent layers keep their initial weights.
+    """
+    torch.manual_seed(seed)  # for layers that draw their own
+    trunk = trunk or llama_config(shape)
     with torch.device(device):
         model = QNet(QNetConfig(trunk=trunk.to_dict(), head_width=shape.head_width))
     # Rotary angles stay in float32, as in a model loaded from a checkpoint.

@@ -10,7 +10,7 @@ rows only, and its output be put back among zeros.
 
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
 
 Result = TypeVar("Result")
+Row = TypeVar("Row")
 
 Passes = Generator[list[PackedSegment], None, Result]
 """Forward passes, each shown before it runs, and what came of all."""
@@ -43,6 +44,24 @@ def pack(
                 batch, room = [], tokens_per_forward
             batch.append(part)
             room -= len(part.token_ids)
+    if batch:
+        yield batch
+
+
+def batches_of_like_length(
+    rows: Iterable[Row], length: Callable[[Row], int], room: int, *, most: int | None = None
+) -> Iterator[list[Row]]:
+    """Rows of similar length together, at least one, and up to so many tokens with padding.
+
+    Args:
+        most: rows of a batch; None is no limit of its own.
+    """
+    batch: list[Row] = []
+    for row in sorted(rows, key=length):
+        if batch and (len(batch) == most or length(row) * (len(batch) + 1) > room):
+            yield batch
+            batch = []
+        batch.append(row)
     if batch:
         yield batch
 

@@ -29,7 +29,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.context_length import context_length, shifting_rope
-from qguide.qnet.engine.state_cache import State, StateCache
+from qguide.qnet.engine.forward_passes import batches_of_like_length
+from qguide.qnet.engine.state_cache import State, StateCache, behind, cache_of
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices
@@ -143,9 +144,9 @@ class FullSequenceModel(Generic[Found]):
         self._digest = digest
         self._tokens_per_forward = tokens_per_forward
         self._logits = logits
-        if model.device.type == "cpu":
-            _shorten_chunks(model)
-        self._takes = set(inspect.signature(model.forward).parameters)
+        shorten_chunks(model)
+        takes = inspect.signature(model.forward).parameters
+        self._cuts_logits = logits and "logits_to_keep" in takes
         self.way, self.reason = self._find_way()
         self.states.clear()
         self.states.evictions = 0
@@ -209,7 +210,7 @@ class FullSequenceModel(Generic[Found]):
             state = self._read(request, end, state)
         assert state is not None
         most = max(1, _COPIES_BYTES // max(1, state.copied_bytes))
-        for batch in _batches(rows, lambda row: len(row.tail), passes.room, most=most):
+        for batch in batches_of_like_length(rows, _tail_length, passes.room, most=most):
             yield passes.spend({owner: sum(len(row.tail) for row in batch)})
             tails = [row.tail for row in batch]
             outputs_BAX, _ = self._forward(tails, max(map(len, tails)), state)
@@ -227,7 +228,7 @@ class FullSequenceModel(Generic[Found]):
 
     def _whole(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
         """Whole sequences in padded batches of up to so many tokens."""
-        for batch in _batches(rows, len, passes.room):
+        for batch in batches_of_like_length(rows, len, passes.room):
             costs = Counter[int]()
             for row in batch:
                 costs[row.owner] += len(row)
@@ -257,21 +258,17 @@ class FullSequenceModel(Generic[Found]):
         longest = max(map(len, rows))
         padded_BT = [row + [0] * (longest - len(row)) for row in rows]
         options: dict[str, Any] = {}
-        if self._logits and "logits_to_keep" in self._takes:
+        if self._cuts_logits:
             options["logits_to_keep"] = keep
-        name = "cache_params" if "cache_params" in self._takes else "past_key_values"
         if before is not None:
-            options[name] = before.copies(len(rows))
-            if "position_ids" in self._takes:  # not all of them count on from a state
-                positions_1T = [list(range(before.length, before.length + longest))]
-                options["position_ids"] = upload(positions_1T, self._model.device)
+            options |= behind(before, self._model, len(rows), longest)
         output = self._model(
             input_ids=upload(padded_BT, self._model.device),
             use_cache=keeps_state or before is not None,
             **options,
         )
         outputs_BTX: Tensor = output.logits if self._logits else output.last_hidden_state
-        return outputs_BTX[:, -keep:], getattr(output, name, None) if keeps_state else None
+        return outputs_BTX[:, -keep:], cache_of(output) if keeps_state else None
 
     def _find_way(self) -> tuple[Way, str]:
         """The first way that gives what sequences alone give, and why not one before it."""
@@ -353,14 +350,18 @@ def _free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _shorten_chunks(model: PreTrainedModel) -> None:
-    """Let state spaces compute chunks of few tokens; a chunk's size changes outputs by rounding.
+def shorten_chunks(model: PreTrainedModel) -> None:
+    """Let state spaces on a CPU compute chunks of few tokens, which changes outputs by rounding.
 
-    Their reference code, which runs on a CPU, fills each pass up to whole chunks of 256 tokens.
+    Their reference code, which runs there, fills each pass up to whole chunks of 256 tokens.
     """
-    for module in model.modules():
+    for module in model.modules() if model.device.type == "cpu" else ():
         if isinstance(size := getattr(module, "chunk_size", None), int):
             module.chunk_size = min(size, _CPU_CHUNK)  # type: ignore[assignment]
+
+
+def _tail_length(row: _Row) -> int:
+    return len(row.tail)
 
 
 def _ends(state: State | None, request: Continuations, room: int) -> Iterator[int]:
@@ -371,21 +372,3 @@ def _ends(state: State | None, request: Continuations, room: int) -> Iterator[in
         turns = [turn for turn in request.turns if known < turn <= within]
         known = within if within == length or not turns else turns[-1]
         yield known
-
-
-def _batches(
-    rows: Sequence[_Row], length: Callable[[_Row], int], room: int, *, most: int | None = None
-) -> Iterator[list[_Row]]:
-    """Rows of similar length together, at least one, and up to so many tokens with padding.
-
-    Args:
-        most: rows of a batch; None is no limit of its own.
-    """
-    batch: list[_Row] = []
-    for row in sorted(rows, key=length):
-        if batch and (len(batch) == most or length(row) * (len(batch) + 1) > room):
-            yield batch
-            batch = []
-        batch.append(row)
-    if batch:
-        yield batch

@@ -6,12 +6,14 @@ a session, each of which sees its beginning of them.
 """
 
 import copy
+import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import (
     Cache,
     CacheLayerMixin,
@@ -20,6 +22,7 @@ from transformers.cache_utils import (
 )
 
 from qguide.qnet.engine.prefix_cache import RadixTree
+from qguide.qnet.engine.uploads import upload
 
 _PARTS: Final = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin)
 
@@ -92,6 +95,23 @@ class State:
                 t[..., : self.length, :].expand(rows, -1, -1, -1) for t in both
             )
         return cache
+
+
+def behind(state: State, model: PreTrainedModel, rows: int, tokens: int) -> dict[str, Any]:
+    """Arguments of a forward pass that goes on from copies of a state: so many rows and columns."""
+    takes = inspect.signature(model.forward).parameters
+    name = "cache_params" if "cache_params" in takes else "past_key_values"
+    options = {name: state.copies(rows)}
+    if "position_ids" in takes:  # not all of them count on from a state
+        positions_1T = [list(range(state.length, state.length + tokens))]
+        options["position_ids"] = upload(positions_1T, model.device)
+    return options
+
+
+def cache_of(output: Any) -> Any:
+    """The cache of transformers in a forward pass's output."""
+    found = getattr(output, "past_key_values", None)
+    return getattr(output, "cache_params", None) if found is None else found
 
 
 @dataclass(slots=True)

@@ -131,17 +131,14 @@ PACKED_TREES: Final = frozenset(
 )
 """Architectures whose hidden states in a packed tree are those of each path, so that they train."""
 
-TREE_PATHS: Final = frozenset(
+TREE_BRANCHES: Final = frozenset(
     {
         "bamba",
         "falcon_h1",
-        "falcon_mamba",
         "granitemoehybrid",
-        "jamba",
         "lfm2",
         "lfm2_moe",
         "lfm3",
-        "mamba",
         "mamba2",
         "minimax",
         "nemotron_h",
@@ -149,13 +146,15 @@ TREE_PATHS: Final = frozenset(
         "qwen3_5_moe_text",
         "qwen3_5_text",
         "qwen3_next",
-        "recurrent_gemma",
-        "rwkv",
-        "xlstm",
         "zamba2",
     }
 )
-"""Architectures with recurrent layers, which train on the paths of trees in padded batches."""
+"""Architectures with recurrent layers that go on from a state with gradients, branch by branch."""
+
+TREE_PATHS: Final = frozenset(
+    {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm"}
+)
+"""Those that do not, and so train on the whole paths of trees."""
 
 PADDED: Final = frozenset(
     {

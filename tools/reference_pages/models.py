@@ -14,6 +14,7 @@ from tests.support.architecture_lists import (
     PACKED_TREES,
     PADDED,
     READS_MORE,
+    TREE_BRANCHES,
     TREE_PATHS,
     WHOLE_PADDED,
 )
@@ -61,9 +62,11 @@ _TRAINING: Final = (
     "*SFT* and *QNet, DPO* say which trainings work with it, tested on the same tiny models "
     "(`tests/contract/trees/test_every_architecture.py`). SFT pads conversations on the right. "
     "QNets, DPO and policies train on packed trees, in which each distinct token is computed once; "
-    "*paths*: an architecture with recurrent layers reads the paths of a tree in padded batches, "
-    "with the same loss and gradients, but computes shared beginnings once for each path "
-    "(`tests/unit/qnet/engine/test_tree_paths.py`). *no*: its layers ignore the mask or take none, "
+    "*branches*: an architecture with recurrent layers reads each stretch between two branching "
+    "points once, behind a copy of the state before it, through which gradients flow; *paths*: one "
+    "whose own code cannot, and any under gradient checkpointing, reads whole paths in padded "
+    "batches. Loss and gradients are the same (`tests/unit/qnet/engine/test_tree_branches.py`); "
+    "paths compute shared beginnings once for each. *no*: its layers ignore the mask or take none, "
     "so it is refused before the first step."
 )
 _OTHERS: Final = (
@@ -120,8 +123,14 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
         scored,
         by_vllm,
         _trained(model_type, PADDED),
-        "yes, paths" if model_type in TREE_PATHS else _trained(model_type, PACKED_TREES),
+        _trained_on_trees(model_type),
     )
+
+
+def _trained_on_trees(model_type: str) -> str:
+    if model_type in TREE_BRANCHES:
+        return "yes, branches"
+    return "yes, paths" if model_type in TREE_PATHS else _trained(model_type, PACKED_TREES)
 
 
 def _trained(model_type: str, supported: Set[str]) -> str:

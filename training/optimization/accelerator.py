@@ -18,7 +18,7 @@ from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
 
-from qguide.qnet.engine.tree_paths import has_recurrent_layers
+from qguide.qnet.engine.tree_branches import has_recurrent_layers
 from qguide.qnet.errors import ConfigError
 from qguide.training.optimization.launch import TIMEOUT
 from qguide.training.optimization.options import Optimization

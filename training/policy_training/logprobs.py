@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -11,7 +12,7 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
-from qguide.qnet.engine.tree_paths import has_recurrent_layers, outputs_of_paths
+from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
@@ -48,18 +49,18 @@ def _logits(model: PreTrainedModel, tree: PackedReplies, read: list[int]) -> Ten
         ).logits[0]
         return logits_RV
 
-    def run(ids_BT: Tensor, read_N: Tensor) -> Tensor:
+    def run(ids_BT: Tensor, read_N: Tensor, **options: Any) -> tuple[Tensor, Any]:
         # `logits_to_keep` takes columns of all rows alike, and not every architecture has it.
         chosen = model.get_output_embeddings().register_forward_pre_hook(
             lambda _, args: (args[0].flatten(0, 1)[read_N][None],)
         )
         try:
-            logits_1NV: Tensor = model(input_ids=ids_BT, use_cache=False).logits
+            output = model(input_ids=ids_BT, **{"use_cache": False} | options)
         finally:
             chosen.remove()
-        return logits_1NV[0]
+        return output.logits[0], output
 
-    return outputs_of_paths(model, run, tree, read)
+    return outputs_of_tree(model, run, tree, read)
 
 
 @torch.no_grad()

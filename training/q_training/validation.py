@@ -1,6 +1,7 @@
 """Validation of a QNet by its ranking of held-back candidates, before any episode is played."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from transformers import PretrainedConfig
 
 from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs
-from qguide.qnet.engine.tree_paths import has_recurrent_layers, outputs_of_paths
+from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
@@ -36,10 +37,11 @@ def hidden_of_tree(qnet: QNet, tree: PackedTree) -> Tensor:
     if not has_recurrent_layers(qnet.trunk):
         return qnet.hidden_states(**tree_inputs(tree, qnet.device))[0]
 
-    def run(ids_BT: Tensor, read_N: Tensor) -> Tensor:
-        return qnet.hidden_states(ids_BT).flatten(0, 1)[read_N]
+    def run(ids_BT: Tensor, read_N: Tensor, **options: Any) -> tuple[Tensor, Any]:
+        output = qnet.trunk(input_ids=ids_BT, **{"use_cache": False} | options)
+        return output.last_hidden_state.flatten(0, 1)[read_N], output
 
-    return outputs_of_paths(qnet.trunk, run, tree, range(len(tree)))
+    return outputs_of_tree(qnet.trunk, run, tree, range(len(tree)))
 
 
 @torch.no_grad()

@@ -5,13 +5,14 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from qguide.qnet.engine.tree_paths import has_recurrent_layers
+from qguide.qnet.engine.tree_branches import has_recurrent_layers, reads_branches
 from qguide.qnet.errors import ConfigError
 from qguide.training.q_training.validation import require_packable, two_branches
 from tests.support.architecture_lists import (
     NOT_BUILT,
     PACKED_TREES,
     PADDED,
+    TREE_BRANCHES,
     TREE_PATHS,
     sampled,
 )
@@ -25,9 +26,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model_type", sampled(BUILT))
 def test_a_q_model_trains_on_trees_or_is_refused_with_the_reason(model_type: str) -> None:
     loaded, _ = tiny_pair(tiny_config(model_type))
-    assert has_recurrent_layers(loaded.model.trunk) == (model_type in {*TREE_PATHS, *BROKEN})
-    if model_type in PACKED_TREES | TREE_PATHS:
+    trunk = loaded.model.trunk
+    recurrent = TREE_BRANCHES | TREE_PATHS
+    assert has_recurrent_layers(trunk) == (model_type in {*recurrent, *BROKEN})
+    if model_type in PACKED_TREES | recurrent:
         require_packable(loaded.model)
+        if model_type in recurrent:
+            assert reads_branches(trunk) == (model_type in TREE_BRANCHES)
     else:
         with pytest.raises(ConfigError, match=r"packed tree|in its tree"):
             require_packable(loaded.model)

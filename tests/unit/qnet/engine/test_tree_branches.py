@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from qguide.qnet.engine import tree_paths
-from qguide.qnet.engine.tree_paths import has_recurrent_layers
+from qguide.qnet.engine import tree_branches
+from qguide.qnet.engine.tree_branches import has_recurrent_layers, reads_branches
 from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.accelerator import enable_gradient_checkpointing
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
@@ -42,11 +42,12 @@ class Found:
 
 
 @pytest.fixture
-def by_paths(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Run every trunk on paths, in many passes, from the call on."""
+def switch_to(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Run every trunk on branches or on paths, in many passes, from the call on."""
 
-    def switch() -> None:
-        monkeypatch.setattr(tree_paths, "_LEAST_TOKENS", 1)
+    def switch(way: str) -> None:
+        monkeypatch.setattr(tree_branches, "_LEAST_TOKENS", 1)
+        monkeypatch.setattr(tree_branches, "reads_branches", lambda _: way == "branches")
         for module in ("q_training.validation", "policy_training.logprobs"):
             monkeypatch.setattr(f"qguide.training.{module}.has_recurrent_layers", lambda _: True)
 
@@ -100,15 +101,51 @@ def assert_same(one: Found, other: Found) -> None:
         torch.testing.assert_close(gradient, other.gradients[name], atol=1e-5 * largest, rtol=1e-4)
 
 
+@pytest.mark.parametrize("way", ["branches", "paths"])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_paths_have_the_loss_and_gradients_of_a_packed_row(
-    architecture: str, by_paths: Callable[[], None]
+def test_both_ways_have_the_loss_and_gradients_of_a_packed_row(
+    architecture: str, way: str, switch_to: Callable[[str], None]
 ) -> None:
     qnet, policy = q_model(architecture).model, policy_model(architecture).model
     packed = of_qnet(qnet), of_policy(policy)
-    by_paths()
+    switch_to(way)
     assert_same(of_qnet(qnet), packed[0])
     assert_same(of_policy(policy), packed[1])
+
+
+@pytest.mark.parametrize("model_type", HYBRIDS)
+def test_branches_of_a_hybrid_have_the_loss_and_gradients_of_its_paths(
+    model_type: str, switch_to: Callable[[str], None]
+) -> None:
+    qnet, policy = tiny_pair(tiny_config(model_type))[0].model, causal_lm(model_type)
+    of_branches = of_qnet(qnet), of_policy(policy)
+    assert reads_branches(qnet.trunk)
+    assert reads_branches(policy)
+    switch_to("paths")
+    assert_same(of_qnet(qnet), of_branches[0])
+    assert_same(of_policy(policy), of_branches[1])
+
+
+@pytest.mark.parametrize("model_type", HYBRIDS)
+def test_branches_compute_each_token_once_but_for_single_ones_that_branch(model_type: str) -> None:
+    qnet = tiny_pair(tiny_config(model_type))[0].model
+    tree = tree_of(PATHS)
+    q_of_tree(qnet, tree)  # the first call also tries the architecture
+    with counted_passes(qnet) as passes:
+        q_of_tree(qnet, tree)
+    # Token 40, which two follow, comes with each of them; [43] is padded to 2, and [90] to 10.
+    assert sum(shape.numel() for shape in passes) == len(tree) + 1 + 1 + 9
+    assert all(shape.numel() < len(tree) for shape in passes)
+
+
+def test_a_state_that_an_architecture_gets_wrong_is_told_by_the_probe(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = causal_lm("jamba")  # ignores the state of earlier tokens where there are several
+    with caplog.at_level("INFO", logger=tree_branches.__name__):
+        of_policy(policy)
+    assert not reads_branches(policy)
+    assert "outputs or gradients differ by" in caplog.text
 
 
 @pytest.mark.parametrize("model_type", HYBRIDS)
@@ -129,7 +166,7 @@ def test_passes_that_are_computed_again_have_the_same_gradients(
     qnet = tiny_pair(tiny_config(model_type))[0].model.train()
     policy = causal_lm(model_type).train()
     at_once = of_qnet(qnet), of_policy(policy)
-    monkeypatch.setattr(tree_paths, "_LEAST_TOKENS", 1)
+    monkeypatch.setattr(tree_branches, "_LEAST_TOKENS", 1)
     for model in (qnet, policy):
         enable_gradient_checkpointing(model)
     with counted_passes(qnet) as passes:
@@ -138,13 +175,11 @@ def test_passes_that_are_computed_again_have_the_same_gradients(
     assert_same(of_policy(policy), at_once[1])
 
 
-def test_each_distinct_token_is_read_from_one_path() -> None:
+def test_paths_end_at_their_last_wanted_token() -> None:
     tree = tree_of(PATHS)
-    paths = list(tree_paths._paths(tree, range(len(tree))))
-    read = [path[column] for path, own in paths for column in own]
-    assert sorted(read) == list(range(len(tree)))
-    assert [len(path) for path, _ in paths] == [len(path) for path in PATHS]
-    assert [path for path, _ in tree_paths._paths(tree, [1])] == [[0, 1]]
+    paths = list(tree_branches._paths(tree, range(len(tree))))
+    assert [len(path) for path in paths] == [len(path) for path in PATHS]
+    assert list(tree_branches._paths(tree, [1])) == [[0, 1]]
 
 
 def test_recurrent_layers_are_known_by_what_an_architecture_declares() -> None:
