@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from transformers import PretrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.measurement.measure import describe_machine
@@ -196,17 +197,18 @@ def build_trunk(name: str, config: HybridsBench) -> LoadedQNet:
     elif name in CONFIG_MAPPING:
         recurrent = _RECURRENT.get(name, "linear_attention")
         attends = "attention" if recurrent == "mamba" else "full_attention"
-        trunk = CONFIG_MAPPING[name](
-            vocab_size=shape.vocabulary,
-            hidden_size=shape.hidden,
-            intermediate_size=shape.ffn,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            num_key_value_heads=shape.kv_heads,
-            head_dim=_HEAD,
-            layer_types=[*[recurrent] * 3, attends] * (config.layers // 4),
-            **_SIZES.get(name, lambda _: {})(shape),
-        )
+        sizes: dict[str, Any] = {
+            "vocab_size": shape.vocabulary,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.ffn,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": _HEAD,
+            "layer_types": [*[recurrent] * 3, attends] * (config.layers // 4),
+        }
+        build: Callable[..., PretrainedConfig] = CONFIG_MAPPING[name]
+        trunk = build(**sizes | _SIZES.get(name, lambda _: {})(shape))
     else:
         raise ConfigError(f"trunks={name!r} is no architecture of transformers; choose another")
     return build_qnet(name, shape, seed=config.seed, dtype=torch.float32, device="cpu", trunk=trunk)
