@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
+from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from benchmarks.measurement.measure import describe_machine
@@ -206,8 +207,9 @@ def build_trunk(name: str, config: HybridsBench) -> LoadedQNet:
             "head_dim": _HEAD,
             "layer_types": [*[recurrent] * 3, attends] * (config.layers // 4),
         }
-        made: Any = CONFIG_MAPPING[name]
-        trunk = made(**sizes | _SIZES.get(name, lambda _: {})(shape))
+        if name in _SIZES:
+            sizes |= _SIZES[name](shape)
+        trunk = AutoConfig.for_model(name, **sizes)
     else:
         raise ConfigError(f"trunks={name!r} is no architecture of transformers; choose another")
     return build_qnet(name, shape, seed=config.seed, dtype=torch.float32, device="cpu", trunk=trunk)
