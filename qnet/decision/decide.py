@@ -15,6 +15,8 @@ With `selection` "posterior" the policy's own preference counts beside Q: see
 Where the best Q is below `threshold`, further candidates may be drawn, or none is taken: see
 `qguide.qnet.decision.threshold`.
 
+With `until` draws stop once none could change the choice: see `qguide.qnet.decision.decided`.
+
 With `rise_over` M is adaptive: draws stop once a candidate's Q is above the previous step's. RRO
 stops drawing once the process reward of a step is no lower than before; here Q stands for it,
 because nothing can be rolled out at inference (ours). An equal Q does not stop the draws: rewards
@@ -27,6 +29,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from qguide.qnet.decision.decided import UntilDecided, is_decided
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.decision.selection import (
     DEFAULT_TAU,
@@ -84,7 +87,8 @@ class Guidance:
             none of them greedily.
         rise_over: draw only until Q is above this, the previous step's Q by the same Q model;
             None draws all M.
-        batch: candidates drawn and scored at a time where M is adaptive.
+        until: draw only until no further draw can change the choice; None draws all M.
+        batch: candidates drawn and scored at a time in both cases.
         at_least: candidates that are drawn however high the Q.
         always_score: read Q even if all candidates are equal: the next step has to rise over it.
         fallback: `first` takes the likeliest candidate where no Q can be given, for whatever
@@ -105,6 +109,7 @@ class Guidance:
     num_candidates: int
     sampling: Sampling
     rise_over: float | None = None
+    until: UntilDecided | None = None
     batch: int = DEFAULT_BATCH
     at_least: int = 1
     always_score: bool = False
@@ -200,12 +205,26 @@ class _Step:
         """Candidates to draw next; 0 once the step can be decided."""
         guidance, drawn = self._guidance, len(self.candidates)
         left = guidance.num_candidates - drawn
-        if guidance.rise_over is None:
+        if guidance.rise_over is None and guidance.until is None:
             return left if not drawn else 0
-        settled = self._unguided is not None or any(
-            q > guidance.rise_over for q in self._q_of.values()
+        settled = drawn >= guidance.at_least and self._is_settled(left)
+        return 0 if settled else min(guidance.batch, left)
+
+    def _is_settled(self, left: int) -> bool:
+        """True if the draws that are left are not needed."""
+        guidance = self._guidance
+        if (rise_over := guidance.rise_over) is not None:
+            return self._unguided is not None or any(q > rise_over for q in self._q_of.values())
+        if guidance.until is None or self._rules_of:
+            return False
+        return is_decided(
+            self._prior(),
+            self._q_values(),
+            guidance.until,
+            left=left,
+            tau=guidance.tau if guidance.selection == "posterior" else None,
+            greedy_weight=guidance.greedy_weight if guidance.sampling.first_is_greedy else 0.0,
         )
-        return 0 if settled and drawn >= guidance.at_least else min(guidance.batch, left)
 
     def sampling(self) -> Sampling:
         """The request's sampling; for a later batch, with another seed and no greedy draw."""
@@ -224,7 +243,10 @@ class _Step:
         messages = Counter((*self._messages, *further))
         unknown = tuple(message for message in messages if message not in self._q_of)
         guidance = self._guidance
-        compared = guidance.rise_over is not None or guidance.threshold is not None
+        if guidance.until and guidance.until.by_votes and self.draws_due():
+            return None  # what votes are worth is known once all are cast
+        bounded = guidance.until is not None and not guidance.until.by_votes
+        compared = guidance.rise_over is not None or guidance.threshold is not None or bounded
         needed = len(messages) > 1 or guidance.always_score or compared
         if not unknown or not needed or self._unguided is not None:
             return None

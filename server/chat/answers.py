@@ -137,7 +137,9 @@ class ChatGuidance(BaseModel):
     )
     num_candidates: int = Field(description="number of candidates drawn")
     distinct_candidates: int = Field(description="number of different candidates")
-    draws_saved: int = Field(description="candidates that adaptive M did not need")
+    draws_saved: int = Field(
+        description="candidates that `adaptive` or `until_decided` did not need"
+    )
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
     window: Window | Absent = Field(default=None, description=WINDOW_TEXT)

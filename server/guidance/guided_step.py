@@ -35,6 +35,7 @@ from qguide.server.guidance.step_types import (
     selection_rule,
     threshold_of,
     threshold_settings,
+    until_of,
 )
 from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
@@ -187,6 +188,7 @@ class GuidedStepService:
                 num_candidates=num_candidates if chooses else asked.n,
                 sampling=sampling,
                 rise_over=before if obstacle is None else None,
+                until=until_of(options, q_model) if obstacle is None and explore is None else None,
                 batch=self.settings.adaptive_batch,
                 at_least=asked.n,
                 always_score=adaptive or obstacle is not None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from qguide.qnet.decision.decide import Fallback
+from qguide.qnet.decision.decided import UntilDecided
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, SelectionName
@@ -184,6 +185,25 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
             "leave adaptive out, or name another Q model (a judge with the mode 'score')"
         )
     return False
+
+
+def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None:
+    """The stop of draws that can change nothing; None where all M are drawn.
+
+    The highest Q is the highest label that the Q model was trained on; a judge's is 1.
+    """
+    if not options.until_decided:
+        return None
+    if q_model.only_votes:
+        return UntilDecided()
+    if q_model.ranks:
+        raise InvalidRequestError(
+            f"until_decided compares what was drawn with what may come, but {q_model.id} ranks the "
+            "candidates of one step; leave it out, or name another Q model, such as the rule "
+            "'votes'"
+        )
+    labels = q_model.manifest.label_range if q_model.manifest else None
+    return UntilDecided(highest_q=labels[1] if labels else 1.0)
 
 
 def previous_q(

@@ -90,7 +90,9 @@ class Metrics:
             "paraphrase_tokens",
             "Tokens read and generated for paraphrases; included in prompt and completion tokens.",
         )
-        self.draws_saved = self._counter("draws_saved", "Candidates that adaptive M did not need.")
+        self.draws_saved = self._counter(
+            "draws_saved", "Candidates that adaptive M, or a choice already decided, did not need."
+        )
         self.prompt_tokens = self._counter("prompt_tokens", "Tokens that policies read.")
 
     def _watch_scoring(self) -> None:

@@ -207,7 +207,9 @@ class ActResponse(Body):
     candidates: list[ScoredCandidate]
     prior_by: PriorBy = Field(description=PRIOR_BY_TEXT)
     tau: float | None = Field(description=TAU_TEXT)
-    draws_saved: int = Field(description="candidates that adaptive M did not need")
+    draws_saved: int = Field(
+        description="candidates that `adaptive` or `until_decided` did not need"
+    )
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
     window: WindowField = None

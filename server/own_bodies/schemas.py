@@ -271,6 +271,11 @@ class StepOptions(Body):
         allow_inf_nan=False,
         description="for adaptive: Q of the previous action; null takes it from the episode",
     )
+    until_decided: bool = Field(
+        default=False,
+        description="draw in small batches, at most num_candidates, and stop once no further draw "
+        "can change the choice",
+    )
     perturb: bool = Field(
         default=False,
         description="draw all candidates but the first from paraphrases of the task",

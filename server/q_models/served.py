@@ -77,6 +77,7 @@ class ServedQModel(ABC):
         judge: how a judge is asked; None for any other Q model.
         domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
+        only_votes: its values are how often each candidate was drawn.
         refusal: why `none` scores nothing; "" for a Q model.
     """
 
@@ -106,6 +107,7 @@ class ServedQModel(ABC):
         self.domain = domain
         self.context: int | None = None
         self.ranks = judge is not None and judge.mode == "rank"
+        self.only_votes = False
         self.refusal = ""
         self._rules: tuple[RuleName, ...] = ()
         self._runtime = runtime

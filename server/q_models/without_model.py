@@ -79,6 +79,7 @@ class RuleQModel(ServedQModel):
     ) -> None:
         super().__init__(name, version or _VERSION, "rules", runtime)
         self.ranks = True
+        self.only_votes = tuple(rules) == ("votes",)
         self._own = tuple(rules)
         runtime.metrics.start_series(self.id)
 

@@ -90,7 +90,7 @@ class Settings(LearningSettings):
             reasoning models need because their reasoning counts too.
         adaptive: draw with adaptive M in all steps of an episode whose requests do not say
             otherwise, for agents that can only set a URL or a header.
-        adaptive_batch: candidates drawn at a time for requests with adaptive M.
+        adaptive_batch: candidates drawn at a time for requests with adaptive M, or until decided.
         replica: this replica's name in the `X-QGuide-Replica` header, for a proxy that keeps an
             episode on the replica that has it cached.
         episodes_dir: folder for the records of finished episodes; without it none are recorded.

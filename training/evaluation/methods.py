@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from qguide.qnet.decision.decide import Guidance
+from qguide.qnet.decision.decided import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
@@ -43,6 +44,7 @@ class Play:
         max_steps: actions after which an episode is cut off.
         tau: temperature of Q in q-posterior.
         greedy_weight: added to the log prior of the greedy reply.
+        until: q-posterior draws only until decided.
     """
 
     candidates: int = 5
@@ -53,6 +55,7 @@ class Play:
     tau: float = DEFAULT_TAU
     prior: PriorBy = "votes"
     greedy_weight: float = 0.0
+    until: UntilDecided | None = None
 
     @property
     def drawing(self) -> Sampling:
@@ -195,7 +198,8 @@ def q_guided(
 def q_posterior(play: Play, seed: int, task_id: str) -> Agent:
     """The candidate of highest Q / tau + log prior, among the candidates of q-guided (ours).
 
-    The server decides the same with `"selection": "posterior"`.
+    The server decides the same with `"selection": "posterior"`, and `"until_decided": true` where
+    draws end once decided.
     """
     sampling_at = seeded(play.drawing, seed, task_id)
     return guided_agent(
@@ -206,6 +210,7 @@ def q_posterior(play: Play, seed: int, task_id: str) -> Agent:
             tau=play.tau,
             prior=play.prior,
             greedy_weight=play.greedy_weight,
+            until=play.until,
         )
     )
 

@@ -20,6 +20,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
+from qguide.qnet.decision.decided import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Sampling, Scorer
@@ -99,6 +100,8 @@ class EvaluateConfig(RolloutConfig):
         prior: of q-posterior; None is what the Q model was fitted with, or votes.
         greedy_weight: of q-posterior, added to the log prior of the greedy reply; None is what the
             Q model was fitted with, or 0.
+        until_decided: q-posterior draws two at a time until no further draw can change its choice;
+            the highest Q is taken to be 1.
         policy_sha256, qnet_sha256, verifier_sha256, paraphrases_sha256: hashes of the weights and
             of the paraphrases. The job fills them in, so that a run cannot be resumed with others.
     """
@@ -119,6 +122,7 @@ class EvaluateConfig(RolloutConfig):
     tau: float | None = Field(default=None, ge=0)
     prior: PriorBy | None = None
     greedy_weight: float | None = Field(default=None, ge=0)
+    until_decided: bool = False
     trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
@@ -202,6 +206,7 @@ class EvaluateConfig(RolloutConfig):
             tau=DEFAULT_TAU if self.tau is None else self.tau,
             prior=self.prior or "votes",
             greedy_weight=self.greedy_weight or 0.0,
+            until=UntilDecided(highest_q=1.0) if self.until_decided else None,
         )
 
 

@@ -25,6 +25,11 @@ export type ActOptions = ModelOptions & {
     /** @description for adaptive: Q of the previous action; null takes it from the episode */
     previous_q?: number | null;
     /**
+     * @description draw in small batches, at most num_candidates, and stop once no further draw can change the choice
+     * @default false
+     */
+    until_decided?: boolean;
+    /**
      * @description draw all candidates but the first from paraphrases of the task
      * @default false
      */
@@ -237,7 +242,7 @@ export interface ChatGuidance {
     num_candidates: number;
     /** @description number of different candidates */
     distinct_candidates: number;
-    /** @description candidates that adaptive M did not need */
+    /** @description candidates that `adaptive` or `until_decided` did not need */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
     perturbed: number;
@@ -340,7 +345,7 @@ export interface Decision {
     prior_by: "votes" | "likelihood" | "likelihood-per-token";
     /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
     tau: number | null;
-    /** @description candidates that adaptive M did not need */
+    /** @description candidates that `adaptive` or `until_decided` did not need */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
     perturbed: number;
@@ -404,6 +409,11 @@ export interface GuidanceOptions {
     adaptive?: boolean | null;
     /** @description for adaptive: Q of the previous action; null takes it from the episode */
     previous_q?: number | null;
+    /**
+     * @description draw in small batches, at most num_candidates, and stop once no further draw can change the choice
+     * @default false
+     */
+    until_decided?: boolean;
     /**
      * @description draw all candidates but the first from paraphrases of the task
      * @default false

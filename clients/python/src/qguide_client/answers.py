@@ -356,7 +356,7 @@ class ChatGuidance(Answer):
     distinct_candidates: int = 0
     """number of different candidates"""
     draws_saved: int = 0
-    """candidates that adaptive M did not need"""
+    """candidates that `adaptive` or `until_decided` did not need"""
     perturbed: int = 0
     """candidates drawn under a paraphrase"""
     warnings: tuple[str, ...] = ()
@@ -539,7 +539,7 @@ class Decision(Answer):
     tau: float | None
     """temperature of Q in the posterior; null where Q alone chose, or none did"""
     draws_saved: int = 0
-    """candidates that adaptive M did not need"""
+    """candidates that `adaptive` or `until_decided` did not need"""
     perturbed: int = 0
     """candidates drawn under a paraphrase"""
     warnings: tuple[str, ...] = ()

@@ -172,6 +172,11 @@ class ActOptions(ModelOptions, total=False):
     """
     previous_q: float | None
     """for adaptive: Q of the previous action; null takes it from the episode"""
+    until_decided: bool
+    """
+    draw in small batches, at most num_candidates, and stop once no further draw can change the
+    choice
+    """
     perturb: bool
     """draw all candidates but the first from paraphrases of the task"""
     task: str | None
@@ -271,6 +276,11 @@ class GuidanceOptions(TypedDict, total=False):
     """
     previous_q: float | None
     """for adaptive: Q of the previous action; null takes it from the episode"""
+    until_decided: bool
+    """
+    draw in small batches, at most num_candidates, and stop once no further draw can change the
+    choice
+    """
     perturb: bool
     """draw all candidates but the first from paraphrases of the task"""
     task: str | None
