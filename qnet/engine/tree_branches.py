@@ -278,7 +278,7 @@ def _probe(model: PreTrainedModel) -> float:
         (outputs - expected).norm() / effect.norm().clamp(min=1e-30),
         (gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-30),
     )
-    return float(max(distances))
+    return float(max(distances).detach())
 
 
 def _run(
