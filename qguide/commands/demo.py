@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from qguide.commands.errors import exit_with
-from qguide.commands.playground_games import games_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -49,6 +48,7 @@ def demo(
     ] = False,
 ) -> None:
     """Try the server without a model: a fake upstream, the page, and a recorded episode."""
+    from qguide.commands.playground_games import games_of
     from qguide.qnet.errors import QGuideError
     from qguide.server.app import create_app
     from qguide.server.chat.fake_openai import FakeUpstream

@@ -12,7 +12,6 @@ from pydantic_settings import SettingsError
 from rich.console import Console
 
 from qguide.commands.errors import exit_with, shown_errors
-from qguide.commands.playground_games import games_of
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
@@ -137,6 +136,7 @@ def read_settings(given: dict[str, Any], console: Console) -> "Settings":
 
 def _run(settings: "Settings", console: Console) -> None:
     """Serve until a signal arrives."""
+    from qguide.commands.playground_games import games_of
     from qguide.server.app import create_app
     from qguide.server.http.keys import KeyFile
     from qguide.server.http.server import (

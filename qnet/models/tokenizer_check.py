@@ -77,6 +77,8 @@ def _hostile(folder: Path, why: str) -> CheckpointError:
 
 def _try(folder: str, limits: TrialLimits) -> str:
     """Load, render and tokenise; the fault that was found, or nothing."""
+    # A tokenizer needs no torch, whose import is most of what a trial would take.
+    sys.modules["torch"] = None  # type: ignore[assignment]
     from transformers import AutoTokenizer
 
     from qguide.qnet.rendering.renderer import Renderer

@@ -10,7 +10,7 @@ from itertools import combinations
 from statistics import fmean
 
 import numpy as np
-from scipy import stats
+import scipy
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class ScoredChoice:
             return None
         if len(set(self.q_values)) < 2:
             return 0.0
-        saved = stats.rankdata([-steps for steps in self.steps])
-        return float(np.corrcoef(saved, stats.rankdata(self.q_values))[0, 1])
+        saved = scipy.stats.rankdata([-steps for steps in self.steps])
+        return float(np.corrcoef(saved, scipy.stats.rankdata(self.q_values))[0, 1])
 
 
 def choice_quality(choices: Sequence[ScoredChoice]) -> dict[str, float]:

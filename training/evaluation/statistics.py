@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+import scipy
 
 RESAMPLES = 10_000
 _CHUNK = 1_000
@@ -22,7 +22,7 @@ def wilson_interval(successes: int, trials: int) -> Interval:
     """Wilson's 95 % score interval of a proportion; (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
-    interval = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    interval = scipy.stats.binomtest(successes, trials).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
 
@@ -37,7 +37,7 @@ def bootstrap_interval(
     if len(set(task_means)) < 2:  # one task, or all means equal: no interval to estimate
         mean = float(np.mean(task_means))
         return mean, mean
-    interval = stats.bootstrap(
+    interval = scipy.stats.bootstrap(
         (np.asarray(task_means, dtype=np.float64),),
         np.mean,
         n_resamples=resamples,
@@ -65,7 +65,7 @@ def sign_flip_p_value(
     differences_K = np.asarray([d for d in differences if d != 0], dtype=np.float64)
     if len(differences_K) < 2:  # both signs of a single difference are equally far from 0
         return 1.0
-    result = stats.permutation_test(
+    result = scipy.stats.permutation_test(
         (differences_K,),
         lambda flipped, axis: np.abs(flipped.sum(axis=axis)),
         permutation_type="samples",
@@ -102,7 +102,7 @@ def clustered_mean_interval(
     mean = float(sums_K.sum() / counts_K.sum())
     if len(sums_K) < 2 or np.ptp(sums_K / counts_K) == 0:
         return mean, mean
-    found = stats.bootstrap(
+    found = scipy.stats.bootstrap(
         (sums_K, counts_K),
         lambda sums, counts, axis: sums.sum(axis=axis) / counts.sum(axis=axis),
         paired=True,
@@ -140,7 +140,7 @@ def clustered_difference(
     observed = float(difference(*columns))
     if len(columns[0]) < 2:
         return ClusteredDifference(observed, (observed, observed), 0.0)
-    found = stats.bootstrap(
+    found = scipy.stats.bootstrap(
         columns,
         difference,
         paired=True,

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+import scipy
 
 from qguide.training.evaluation.statistics import Interval, clustered_mean_interval
 from qguide.training.guidance_report.columns import Column, Columns
@@ -70,7 +70,7 @@ def _reliability(columns: Columns, name: str, q_values: Column, of_episode: Colu
         auc=auc,
         auc_ci95=interval,
         success_above=bound,
-        rank_correlation=float(stats.spearmanr(mean_q, outcomes).statistic) if varied else None,
+        rank_correlation=float(scipy.stats.spearmanr(mean_q, outcomes).statistic) if varied else None,
         sentence=_sentence(name, auc, interval),
     )
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+import scipy
 
 RESAMPLES: Final = 2_000
 FEWEST_TASKS: Final = 20
@@ -118,7 +118,7 @@ def _by_task(
     found = float(figure(*sums))
     if len(sums[0]) < 2 or found == 0:
         return found, (found, found)
-    low, high = stats.bootstrap(
+    low, high = scipy.stats.bootstrap(
         sums,
         figure,
         paired=True,

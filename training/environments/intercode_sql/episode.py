@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scipy import stats
+import scipy
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
@@ -74,7 +74,7 @@ def _tau(one: Sequence[str], other: Sequence[str]) -> float:
         return math.nan
     ranks = {text: rank for rank, text in enumerate(sorted(set(one)))}
     pair = ([ranks[text] for text in one], [ranks[text] for text in other])
-    return float(stats.kendalltau(*pair).statistic)
+    return float(scipy.stats.kendalltau(*pair).statistic)
 
 
 SUBMIT: Final = "submit"
