@@ -3,8 +3,8 @@
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy
+from numpy.typing import NDArray
 
 from qguide.training.evaluation.statistics import Interval, clustered_mean_interval
 from qguide.training.guidance_report.columns import Column, Columns
@@ -62,6 +62,7 @@ def _reliability(columns: Columns, name: str, q_values: Column, of_episode: Colu
     auc = weighted_auc(mean_q, positive, np.ones(len(episodes)))
     interval = None if auc is None else _auc_interval(mean_q, positive, tasks)
     varied = len(np.unique(mean_q)) > 1 and len(np.unique(outcomes)) > 1
+    rank = float(scipy.stats.spearmanr(mean_q, outcomes).statistic) if varied else None
     return Reliability(
         q_model=name,
         steps=len(q_values),
@@ -70,7 +71,7 @@ def _reliability(columns: Columns, name: str, q_values: Column, of_episode: Colu
         auc=auc,
         auc_ci95=interval,
         success_above=bound,
-        rank_correlation=float(scipy.stats.spearmanr(mean_q, outcomes).statistic) if varied else None,
+        rank_correlation=rank,
         sentence=_sentence(name, auc, interval),
     )
 

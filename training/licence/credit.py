@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 import scipy
+from numpy.typing import NDArray
 
 RESAMPLES: Final = 2_000
 FEWEST_TASKS: Final = 20

@@ -1,8 +1,9 @@
 """Learning while serving: a scripted agent against a server whose fits are real."""
 
 import json
+import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from qguide.qnet.models.manifest import MANIFEST, read_manifest
 from qguide.qnet.records import OfferRow, TreeRow
+from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.keys import create_key
 from qguide.server.learning.service import KEYLESS, LEARNING
@@ -23,29 +25,56 @@ from qguide.training.guidance_report.build import build_report
 from tests.unit.server.conftest import Serve
 
 DRAWERS = ("red", "blue", "green")
+REPLIES = tuple(f"Action: open the {drawer} drawer" for drawer in DRAWERS)
 RIGHT = {"ring": "red", "coin": "blue"}
 PATIENCE_S = 300.0
 
-Agent = Iterator[float]
 
-
-@pytest.fixture
-def settings(tmp_path: Path, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> Settings:
+def settings_of(folder: Path, url: str) -> Settings:
     """A server that learns, in front of a model that opens any drawer."""
-    upstream.replies = tuple(f"Action: open the {drawer} drawer" for drawer in DRAWERS)
-    served = Upstream.model_validate({"url": address[1], "model": "fake-1"})
+    served = Upstream.model_validate({"url": url, "model": "fake-1"})
     return Settings(
         upstreams={"guesser": served},
         policy="guesser",
-        episodes_dir=tmp_path,
+        episodes_dir=folder,
         learn=True,
         learn_every=120,
         admin=True,
     )
 
 
-def play(client: TestClient, number: int, chance: Random, key: str = "") -> float:
-    """One episode of one step; returns its outcome."""
+@pytest.fixture
+def settings(tmp_path: Path, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> Settings:
+    """A server that learns in a new folder."""
+    upstream.replies = REPLIES
+    return settings_of(tmp_path, address[1])
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory, address: tuple[FakeUpstream, str]) -> Path:
+    """A folder with 120 episodes and the version that was fitted to them."""
+    folder, chance = tmp_path_factory.mktemp("fitted"), Random(9)
+    address[0].replies = REPLIES
+    with TestClient(create_app(settings_of(folder, address[1])), "http://127.0.0.1") as client:
+        for number in range(120):
+            play(client, number, chance)
+        wait_for_fit(client)
+    return folder
+
+
+@pytest.fixture
+def after_fit(fitted: Path, settings: Settings) -> Settings:
+    """A server that goes on with them, in a folder of its own."""
+    shutil.copytree(fitted, settings.episodes_folder, dirs_exist_ok=True)
+    return settings
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def play(client: TestClient, number: int, chance: Random, key: str = "") -> None:
+    """One episode of one step, with its outcome."""
     thing = chance.choice(list(RIGHT))
     body = {
         "model": "default",
@@ -53,33 +82,35 @@ def play(client: TestClient, number: int, chance: Random, key: str = "") -> floa
         "seed": chance.randrange(99),
         "qguide": {"episode_id": f"e{number}"},
     }
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = bearer(key)
     answer = client.post("/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     reply = answer.json()["choices"][0]["message"]["content"]
-    reward = float(RIGHT[thing] in reply)
-    outcome = {"reward": reward, "observation": "It is open."}
+    outcome = {"reward": float(RIGHT[thing] in reply), "observation": "It is open."}
     ended = client.post(f"/v1/episodes/e{number}/outcome", json=outcome, headers=headers)
     assert ended.json()["recorded"]
-    return reward
 
 
 def state(client: TestClient, key: str = "", **query: str) -> dict[str, Any]:
     """GET /v1/learning."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    answer = client.get("/v1/learning", headers=headers, params=query)
+    answer = client.get("/v1/learning", headers=bearer(key), params=query)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def wait_for_fit(client: TestClient, version: int = 1, key: str = "") -> dict[str, Any]:
-    """The state once a fit of this version has ended."""
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for what a fit or another replica does."""
     ends = monotonic() + PATIENCE_S
-    while (found := state(client, key))["fit"] is None or found["fit"]["version"] < version:
-        assert monotonic() < ends, found
+    while not holds():
+        assert monotonic() < ends
         sleep(0.05)
-    return found
+
+
+def wait_for_fit(client: TestClient, key: str = "") -> dict[str, Any]:
+    """The state once the first fit has ended."""
+    wait_until(lambda: state(client, key)["fit"] is not None)
+    return state(client, key)
 
 
 def play_to_trial(client: TestClient, numbers: Iterator[int], chance: Random) -> int:
@@ -98,8 +129,7 @@ def offers(folder: Path) -> list[OfferRow]:
 
 def lines_of(folder: Path, pattern: str) -> list[str]:
     """Lines of recorded files."""
-    texts = [path.read_text() for path in sorted(folder.glob(pattern))]
-    return [line for text in texts for line in text.splitlines()]
+    return [line for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
 
 
 def test_a_server_learns_tries_and_goes_on_after_a_restart(
@@ -168,18 +198,11 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     assert state(again)["episodes"] == 181
 
 
-def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, settings: Settings) -> None:
-    client, chance, numbers = serve(settings), Random(9), count()
-    candidates = [f"Action: open the {drawer} drawer" for drawer in DRAWERS]
-    body = {
-        "messages": [{"role": "user", "content": "Find the ring of guest 7."}],
-        "candidates": candidates,
-    }
-    ranking = {"query": "Find the ring of guest 7.", "documents": candidates}
-    assert client.post("/v1/score", json=body).status_code == 404
-    for _ in range(120):
-        play(client, next(numbers), chance)
-    wait_for_fit(client)
+def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, after_fit: Settings) -> None:
+    client = serve(after_fit)
+    candidates = list(REPLIES)
+    find = "Find the ring of guest 7."
+    body = {"messages": [{"role": "user", "content": find}], "candidates": candidates}
     assert client.post("/v1/score", json=body).status_code == 404
     client.post("/v1/learning", json={"order": "promote"})
 
@@ -187,7 +210,7 @@ def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, settings:
     assert (scored["q_model"], scored["q_model_version"]) == ("learned", "1")
     best = max(scored["scores"], key=lambda score: score["q_value"])
     assert candidates[best["index"]] == "Action: open the red drawer"
-    ranked = client.post("/v1/rerank", json=ranking).json()
+    ranked = client.post("/v1/rerank", json={"query": find, "documents": candidates}).json()
     assert ranked["results"][0]["index"] == best["index"]
     batch = {"items": [body, body | {"candidates": candidates[::-1]}]}
     both = client.post("/v1/score/batch", json=batch).json()
@@ -199,19 +222,14 @@ def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, settings:
     assert "greedy is 3, but there are 3 candidates" in answer.text
 
 
-def test_a_learned_model_has_no_name(serve: Serve, settings: Settings) -> None:
-    client = serve(settings)
-    chance = Random(1)
-    for number in range(120):
-        play(client, number, chance)
+def test_a_learned_model_has_no_name(serve: Serve, after_fit: Settings) -> None:
+    client = serve(after_fit)
     assert wait_for_fit(client)["fit"]["version"] == 1
 
     assert "learned" not in client.get("/v1/models").text
-    body = {
-        "messages": [{"role": "user", "content": "Find the ring."}],
-        "qguide": {"q_model": "learned@1"},
-    }
-    assert client.post("/v1/chat/completions", json={"model": "default", **body}).status_code == 404
+    messages = [{"role": "user", "content": "Find the ring."}]
+    body = {"model": "default", "messages": messages, "qguide": {"q_model": "learned@1"}}
+    assert client.post("/v1/chat/completions", json=body).status_code == 404
 
 
 def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> None:
@@ -234,30 +252,24 @@ def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> N
     manifest = tmp_path / LEARNING / "ada" / "versions" / "1" / "manifest.json"
     assert json.loads(manifest.read_text())["metrics"]["episodes"] == 60
 
-    headers = {"Authorization": f"Bearer {keys['bob']}"}
+    headers = bearer(keys["bob"])
     assert client.get("/v1/learning?group=ada", headers=headers).status_code == 403
     order = {"order": "forbid", "group": "ada"}
     assert client.post("/v1/learning", json=order, headers=headers).status_code == 403
     assert state(client, root, group="ada")["episodes"] == 60
     assert client.get("/v1/learning/curve?group=ada", headers=headers).status_code == 403
     assert client.get("/v1/learning/groups", headers=headers).status_code == 403
-    mine = {"Authorization": f"Bearer {root}"}
-    curve = client.get("/v1/learning/curve?group=ada", headers=mine).json()
+    curve = client.get("/v1/learning/curve?group=ada", headers=bearer(root)).json()
     assert sum(point["episodes"] for point in curve["unguided"]) == 60
-    groups = client.get("/v1/learning/groups", headers=mine).json()["groups"]
+    groups = client.get("/v1/learning/groups", headers=bearer(root)).json()["groups"]
     assert {one["group"]: one["episodes"] for one in groups} == {"ada": 60, "bob": 30}
 
 
 def test_keys_of_a_group_learn_together(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     keys = [create_key(tmp_path / "keys.json", name) for name in ("ada", "bob")]
-    client = serve(
-        settings.model_copy(
-            update={
-                "keys_file": tmp_path / "keys.json",
-                "learn_groups": {"ada": "shop", "bob": "shop"},
-            }
-        )
-    )
+    shared = {"ada": "shop", "bob": "shop"}
+    more = {"keys_file": tmp_path / "keys.json", "learn_groups": shared}
+    client = serve(settings.model_copy(update=more))
     for number, key in enumerate(keys):
         play(client, number, Random(3), key)
     assert [state(client, key)["group"] for key in keys] == ["+shop", "+shop"]
@@ -321,17 +333,11 @@ def test_replicas_with_one_folder_share_what_is_learned(
     wait_for_fit(one)
     wait_for_fit(other)
     assert play_to_trial(one, count(120), chance) == 20
-    ends = monotonic() + PATIENCE_S
-    while state(other)["phase"] != "trial":
-        assert monotonic() < ends
-        sleep(0.05)
+    wait_until(lambda: state(other)["phase"] == "trial")
     for number in range(140, 160):
         play(one if number % 2 else other, number, chance)
 
-    ends = monotonic() + PATIENCE_S
-    while state(one) != state(other):
-        assert monotonic() < ends
-        sleep(0.05)
+    wait_until(lambda: state(one) == state(other))
     assert state(one)["guided"]["episodes"] + state(one)["unguided"]["episodes"] == 20
     lines = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text().splitlines()
     kinds = Counter(json.loads(line)["kind"] for line in lines)
@@ -342,17 +348,14 @@ def test_replicas_with_one_folder_share_what_is_learned(
 
 
 def test_a_version_that_cannot_be_loaded_yet_is_tried_again_and_needs_no_licence(
-    serve: Serve, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, after_fit: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qguide.server.learning.service._AFTER_FAILURE_S", 0.0)
-    client, chance, numbers = serve(settings), Random(8), count()
-    for _ in range(120):
-        play(client, next(numbers), chance)
-    wait_for_fit(client)
+    client, chance, numbers = serve(after_fit), Random(8), count(120)
     play_to_trial(client, numbers, chance)
     version = tmp_path / LEARNING / KEYLESS / "versions" / "1"
     version.rename(tmp_path / "aside")
-    replica = serve(settings)
+    replica = serve(after_fit)
     play(replica, next(numbers), chance)
     assert state(replica)["share"] == 0
     assert "version 1 cannot be loaded" in state(replica)["sentence"]
@@ -364,10 +367,7 @@ def test_a_version_that_cannot_be_loaded_yet_is_tried_again_and_needs_no_licence
     unlicensed = manifest.model_copy(update={"licence": refused})
     (tmp_path / "aside" / MANIFEST).write_text(unlicensed.model_dump_json())
     (tmp_path / "aside").rename(version)
-    ends = monotonic() + PATIENCE_S
-    while state(replica)["share"] != 0.5:
-        assert monotonic() < ends
-        sleep(0.05)
+    wait_until(lambda: state(replica)["share"] == 0.5)
 
 
 def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
@@ -395,5 +395,6 @@ def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
 
 
 def test_without_learning_there_is_no_route(serve: Serve, settings: Settings) -> None:
-    client = serve(settings.model_copy(update={"learn": False}))
-    assert client.get("/v1/learning").status_code == 404
+    assert (
+        serve(settings.model_copy(update={"learn": False})).get("/v1/learning").status_code == 404
+    )
