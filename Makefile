@@ -44,6 +44,8 @@ serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 # One worker a core; a file's tests stay together, because its servers are started once for all.
 # Limits of a test and of the whole run are in pyproject.toml.
 pytest := $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile
+# Workers, and processes that tests start, read the code that the first of them has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 # For what takes its time by design: other programs are installed, or many requests sent.
 patient := --timeout 3600 --override-ini faulthandler_timeout=0
 

@@ -1,5 +1,6 @@
 """Fixtures and settings that every test shares; real games and databases where available."""
 
+import gc
 import logging
 import os
 import tarfile
@@ -69,6 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "textworld_installed",
         } & set(item.fixturenames):
             item.add_marker("server")
+
+
+def pytest_collection_finish() -> None:
+    """Spare every full collection of garbage the walk through modules and collected tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
