@@ -63,9 +63,9 @@ def fitted(tmp_path_factory: pytest.TempPathFactory, address: tuple[FakeUpstream
 
 
 @pytest.fixture
-def after_fit(fitted: Path, settings: Settings) -> Settings:
+def after_fit(fitted: Path, tmp_path: Path, settings: Settings) -> Settings:
     """A server that goes on with them, in a folder of its own."""
-    shutil.copytree(fitted, settings.episodes_folder, dirs_exist_ok=True)
+    shutil.copytree(fitted, tmp_path, dirs_exist_ok=True)
     return settings
 
 
