@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect
 from qguide.commands.configs import app as configs
+from qguide.commands.convert import convert_records
 from qguide.commands.demo import demo
 from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
@@ -103,6 +104,7 @@ app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)
 _add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
 _add("Evaluation", compare)
+_add("Records", convert_records)
 _add("Environments", play, generate)
 app.add_typer(keys, name="keys", rich_help_panel="Server")
 app.add_typer(environment, name="environment", rich_help_panel="Environments")

@@ -22,6 +22,9 @@ MAX_REWARD: Final = 1e6
 """Largest magnitude of a reward in any row: sums and squares of such rewards stay finite and exact
 enough. What a server or a job takes is configured within it."""
 
+JUDGED: Final = "judge:"
+"""Beginning of the column of a judge's scores, before its `name@version`."""
+
 NonEmpty = Annotated[str, Field(min_length=1)]
 Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 
@@ -125,6 +128,7 @@ class NodeRow(Row):
         reward: the outcome reward on a trajectory's last action, 0 on the others.
         terminated: the environment ended the episode here.
         valid: False if the action meant nothing to the environment.
+        tried: False for a candidate that nobody took: what would have come of it is unknown.
         source: "expert" or a policy's name, of the trajectory that brought the node first.
     """
 
@@ -136,6 +140,7 @@ class NodeRow(Row):
     reward: Reward = 0.0
     terminated: bool = False
     valid: bool = True
+    tried: bool = Field(default=True, exclude_if=lambda tried: tried)
     source: NonEmpty
     reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
     observed: tuple[MessageRow, ...] | None = Field(
@@ -152,29 +157,13 @@ class NodeRow(Row):
         return self
 
 
-class JudgedRow(Row):
-    """A judge's score of one candidate of a served step.
-
-    Attributes:
-        parent: id of the node after which it was a candidate; 0 for the root.
-        action: the candidate's text, as in `NodeRow`.
-        reply: the candidate as a message, if it calls tools.
-        q_value: the judge's score.
-        judge: `name@version` of the judge.
-    """
-
-    parent: NonNegativeInt
-    action: str
-    q_value: FiniteFloat
-    judge: NonEmpty
-    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
-
-
 class TreeRow(TaskRow):
-    """One task's exploration tree (QLASS algorithm 2).
+    """The one record of what was tried in a task: its actions as a tree, and values of them.
 
-    `explore` writes it, and so does the server: one path for each episode with an outcome. `label`
-    reads it.
+    `explore` writes the tree that it grew (QLASS algorithm 2), a search with the columns `visits`
+    and `mcts` (StepQ algorithm 1); `label` adds the column of its target, and `train-qnet` reads
+    that. The server writes one path for each episode with an outcome, with the other candidates
+    and a judge's scores where a judge was the Q model.
 
     Attributes:
         first_observation: the root's state: the task and what is seen.
@@ -182,32 +171,32 @@ class TreeRow(TaskRow):
         opening: the root's state as messages, without `system`; empty if it is one user message
             of the text `first_observation`.
         nodes: parents before their children, ids 1, 2, 3, …
+        values: named columns with one value per node, None for a node without one.
         draws: trajectories drawn from the policy.
         misses: attempts at a branch in which no candidate was new.
         completion_tokens: tokens drawn, those of discarded candidates included.
-        judged: a judge's scores of the candidates, those not taken included; written where a judge
-            was the Q model.
         episode: id of the served episode, the same as in its offers; "" of an exploration.
     """
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     first_observation: str
     system: str | None = None
     opening: tuple[MessageRow, ...] = Field(default=(), exclude_if=lambda rows: not rows)
     nodes: tuple[NodeRow, ...]
+    values: dict[str, tuple[FiniteFloat | None, ...]] = Field(
+        default={}, exclude_if=lambda columns: not columns
+    )
     draws: NonNegativeInt
     misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
-    judged: tuple[JudgedRow, ...] = Field(default=(), exclude_if=lambda rows: not rows)
     episode: str = Field(default="", exclude_if=lambda episode: not episode)
 
     @model_validator(mode="after")
-    def _judged_states_are_in_the_tree(self) -> Self:
-        for judged in self.judged:
-            if judged.parent > len(self.nodes):
+    def _columns_have_a_value_per_node(self) -> Self:
+        for name, column in self.values.items():
+            if len(column) != len(self.nodes):
                 raise ValueError(
-                    f"a candidate was judged after node {judged.parent}, but there are "
-                    f"{len(self.nodes)}"
+                    f"the column {name!r} has {len(column)} values for {len(self.nodes)} nodes"
                 )
         return self
 
@@ -220,6 +209,7 @@ class TreeRow(TaskRow):
     @model_validator(mode="after")
     def _nodes_form_a_tree(self) -> Self:
         depths = {ROOT_ID: 0}
+        untried = set[int]()
         for expected_id, node in enumerate(self.nodes, start=1):
             if node.id != expected_id:
                 raise ValueError(f"node {expected_id} has the id {node.id}")
@@ -227,8 +217,17 @@ class TreeRow(TaskRow):
                 raise ValueError(f"node {node.id} comes before its parent {node.parent}")
             if node.depth != depths[node.parent] + 1:
                 raise ValueError(f"node {node.id} has depth {node.depth}, not its parent's + 1")
+            if node.parent in untried:
+                raise ValueError(f"node {node.id} follows a candidate that was not tried")
             depths[node.id] = node.depth
+            if not node.tried:
+                untried.add(node.id)
         return self
+
+    @property
+    def tried(self) -> tuple[NodeRow, ...]:
+        """The actions, without the candidates that nobody took."""
+        return tuple(node for node in self.nodes if node.tried)
 
 
 def _is_none(value: object) -> bool:

@@ -41,6 +41,7 @@ class Step:
         observed: the messages after the reply; None if they are `observation` as a user message, or
             if nothing was recorded and `observation` is empty.
         truncated: the environment's own limit ended the episode here; not recorded in rows.
+        tried: False for a candidate that nobody took, of which nothing is known but its reply.
         drawn: the different candidates before the action; empty if unknown. Equal steps may have
             been chosen from other ones.
     """
@@ -53,6 +54,7 @@ class Step:
     reply: Message | None = None
     observed: History | None = None
     truncated: bool = False
+    tried: bool = True
     drawn: tuple[Drawn, ...] = field(default=(), compare=False)
 
     @classmethod

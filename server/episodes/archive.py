@@ -175,8 +175,8 @@ class EpisodeArchive:
 
     def _update(self) -> None:
         for span, tree in self._trees.new():
-            actions = tuple(node.action for node in tree.nodes)
-            reward = tree.nodes[-1].reward if tree.nodes else 0.0
+            actions = tuple(node.action for node in tree.tried)
+            reward = tree.tried[-1].reward if tree.nodes else 0.0
             path = _Path(span, actions, reward, tree.first_observation)
             self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
         changed: dict[str, Recorded] = {}

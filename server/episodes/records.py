@@ -1,16 +1,16 @@
 """Conversion of a finished episode to rows for the offline jobs (`qguide.qnet.records`).
 
 The actions taken form one path of a tree. `qguide label` merges the episodes of one task, which is
-identified by the hash of its first messages, into one tree. A candidate that was not taken is not
-a node: its return is unknown, and a leaf's reward would become its label. Candidates and their Q
-are written as one offer row per step instead; a judge's scores are in the tree, too, because they
-are labels of their own (`qguide label` with the target `judge`). Tool calls are written as the
-lines of `Message.text`, and their results as observations.
+identified by the hash of its first messages, into one tree. Candidates and their Q are written as
+one offer row per step. Those that a judge scored are in the tree, too, because its scores are
+labels of their own (`qguide label` with the target `judge`); one that was not taken is a node that
+nobody tried, whose return is unknown. Tool calls are written as the lines of `Message.text`, and
+their results as observations.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
@@ -18,8 +18,8 @@ from typing import Final
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import (
+    JUDGED,
     DrawnRow,
-    JudgedRow,
     MessageRow,
     NodeRow,
     OfferedRow,
@@ -106,6 +106,23 @@ def tree_row(
         raise NotRecordableError("its first step was stopped, and no action was taken")
     first_observation = PART_END.join(message.text for message in opening)
     drawn_by, drawn = _drawers(episode, redact), _drawn(episode, redact)
+    taken = tuple(
+        NodeRow(
+            id=number,
+            parent=number - 1,
+            depth=number,
+            action=step.action,
+            observation=step.observation,
+            reward=outcome.reward if number == len(steps) else 0.0,
+            terminated=outcome.terminated and number == len(steps),
+            source=drawn_by.get((number, step.action), AGENT),
+            reply=MessageRow.from_message(step.reply) if step.reply.tool_calls else None,
+            observed=None if _is_plain(step.observed) else rows_of(step.observed),
+            drawn=drawn.get(number, ()),
+        )
+        for number, step in enumerate(steps, start=1)
+    )
+    nodes, values = _with_judged(taken, episode, redact)
     return TreeRow(
         task_id=task_id(system, first_observation),
         kind=ENVIRONMENT,
@@ -113,44 +130,50 @@ def tree_row(
         first_observation=first_observation,
         system=system,
         opening=() if _is_plain(opening) else rows_of(opening),
-        nodes=tuple(
-            NodeRow(
-                id=number,
-                parent=number - 1,
-                depth=number,
-                action=step.action,
-                observation=step.observation,
-                reward=outcome.reward if number == len(steps) else 0.0,
-                terminated=outcome.terminated and number == len(steps),
-                source=drawn_by.get((number, step.action), AGENT),
-                reply=MessageRow.from_message(step.reply) if step.reply.tool_calls else None,
-                observed=None if _is_plain(step.observed) else rows_of(step.observed),
-                drawn=drawn.get(number, ()),
-            )
-            for number, step in enumerate(steps, start=1)
-        ),
+        nodes=nodes,
+        values=values,
         draws=1,
         completion_tokens=sum(offer.completion_tokens for offer in episode.offers),
-        judged=tuple(_judged(episode, redact)),
         episode=recorded_as,
     )
 
 
-def _judged(episode: Transcript, redact: Redact) -> Iterator[JudgedRow]:
-    """A judge's scores of the candidates of each step; places in a ranking are no scores."""
+def _with_judged(
+    taken: Sequence[NodeRow], episode: Transcript, redact: Redact
+) -> tuple[tuple[NodeRow, ...], dict[str, tuple[float | None, ...]]]:
+    """The actions and the other candidates of judged steps, and a column of each judge's scores.
+
+    Places in a ranking are no scores.
+    """
+    nodes, scores = list(taken), dict[str, dict[int, float]]()
     for offer in episode.offers:
         if not offer.judge or offer.ranked:
             continue
-        parent = _depth(episode, offer.at) - 1
+        depth = _depth(episode, offer.at)
+        action = taken[depth - 1].action if depth <= len(taken) else None
+        column = scores.setdefault(JUDGED + offer.q_model, {})
         for text, q in offer.q_values.items():
-            if q is not None:
-                yield JudgedRow(
-                    parent=parent,
-                    action=redact(text),
-                    q_value=q,
-                    judge=offer.q_model,
+            if q is None:
+                continue
+            if (said := redact(text)) == action:
+                column[depth] = q
+                continue
+            column[len(nodes) + 1] = q
+            nodes.append(
+                NodeRow(
+                    id=len(nodes) + 1,
+                    parent=depth - 1,
+                    depth=depth,
+                    action=said,
+                    observation="",
+                    tried=False,
+                    source=offer.policy or AGENT,
                     reply=_calling_row(offer, text, redact),
                 )
+            )
+    ids = range(1, len(nodes) + 1)
+    columns = {name: tuple(map(own.get, ids)) for name, own in scores.items() if own}
+    return tuple(nodes), columns
 
 
 def offer_rows(

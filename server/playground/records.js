@@ -5,8 +5,8 @@
  *     trees-….jsonl    of the server: what was seen; joined to the offers of the same episode
  *     rows.jsonl       of `qguide choice-regret`: candidates, Q, and the steps that an expert needs after each
  *
- * Rows that are drawn as trees are told apart here, too: trees of `qguide explore`, labels, decision
- * groups (see trees.js).
+ * Rows that are drawn as trees are told apart here, too: trees with their values, decision groups
+ * (see trees.js).
  *
  * A line that is none of these is told with its number and leaves the others alone.
  *
@@ -35,7 +35,7 @@ export function readRecords(files) {
   const served = episodesOf(ofKind("offer"));
   const unused = new Set(ofKind("tree"));
   served.forEach((episode) => joinTree(episode, unused));
-  const trees = treesOf({ trees: [...unused], labels: ofKind("label"), groups: ofKind("group") });
+  const trees = treesOf({ trees: [...unused], groups: ofKind("group") });
   return { episodes: [...served, ...ofKind("judged").map(judgedEpisode)], trees, bad };
 }
 
@@ -55,7 +55,6 @@ function rowsOf(file, text) {
 /** What a line is, once its fields are what they have to be. */
 function kindOf(value) {
   if (value === null || typeof value !== "object") throw new BadRecord("no object");
-  if ("node_ids" in value) return { kind: "label", value: checkedLabel(value) };
   if ("decisions" in value) {
     const isGroup = isList(value.decisions) && value.decisions.some((one) => one && "candidates" in one);
     return isGroup
@@ -64,7 +63,7 @@ function kindOf(value) {
   }
   if ("nodes" in value) return { kind: "tree", value: checkedTree(value) };
   if ("candidates" in value) return { kind: "offer", value: checkedOffer(value) };
-  throw new BadRecord("is no offer, tree, label, decision group or row of choice-regret");
+  throw new BadRecord("is no offer, tree, decision group or row of choice-regret");
 }
 
 function checkedOffer(value) {
@@ -82,21 +81,9 @@ function checkedTree(value) {
   want("task_id", isText(value.task_id));
   want("first_observation", isText(value.first_observation));
   want("nodes", isList(value.nodes) && value.nodes.every(isNode));
-  const { values = [], judged = [], nodes } = value;
-  want("values", isList(values) && [0, nodes.length].includes(values.length) && values.every(isQ));
-  want("judged", isList(judged) && judged.every(isJudgement));
-  return value;
-}
-
-function checkedLabel(value) {
-  const { task_id, messages, q_values: labels, node_ids: ids, parent_ids: parents } = value;
-  want("task_id", isText(task_id));
-  want("messages", isList(messages) && messages.every(isMessage));
-  const actions = messages.filter(({ role }) => role === "assistant").length;
-  const lists = [labels, ids, parents];
-  want("q_values, node_ids or parent_ids", lists.every((list) => isList(list) && list.length === actions));
-  want("q_values", labels.every(isQ));
-  want("node_ids", ids.every((id, index) => Number.isInteger(id) && id > 0 && parents[index] === (ids[index - 1] ?? 0)));
+  const { values = {}, nodes } = value;
+  const columns = values && typeof values === "object" ? Object.values(values) : [null];
+  want("values", columns.every((column) => isList(column) && column.length === nodes.length && column.every(isQ)));
   return value;
 }
 
@@ -135,8 +122,6 @@ const isAction = (value) => {
 };
 const isNode = (value, index) =>
   isAction(value) && Number.isInteger(value.parent) && value.parent >= 0 && value.parent <= index;
-const isJudgement = (value) =>
-  Number.isInteger(value?.parent) && isText(value.action) && Number.isFinite(value.q_value) && isText(value.judge);
 const isContinuation = (value) => [value?.outcome_reward, value?.steps].every(Number.isFinite);
 const isTried = (value) => {
   const { continuations, count } = value ?? {};

@@ -1,8 +1,8 @@
 /**
  * Trees out of rows that the jobs wrote. Pure.
  *
- *     qguide explore, the server    trees: actions and their effects; a search's values
- *     qguide label                  the label of each node, by its id
+ *     qguide explore, the server    trees: actions and their effects, with a search's or judge's values
+ *     qguide label                  the same with a column of labels
  *     qguide groups, rro            the candidates of each step and how they continued
  *
  * @typedef {{ id: number, parent: number, action: string, observation: string, reward: number,
@@ -13,33 +13,41 @@
  *   qBy: string }} Tree `target` says what the labels are, `qBy` where Q comes from; "" without any
  */
 
-import { plainTurn, textOf } from "./messages.js";
+import { plainTurn } from "./messages.js";
 
 /** @typedef {import("./messages.js").Turn} Turn */
 
 const EXPERT = "expert";
 
 /**
- * The trees of some rows: one for each tree and each episode of decision groups. Labels go to the
- * tree of their task that has their nodes; without one, they are a tree themselves.
- * @param {{ trees: any[], labels: any[], groups: any[] }} rows checked ones
+ * The trees of some rows: one for each tree and each episode of decision groups. A tree with labels
+ * brings them to the tree of its task that has its nodes; without one, it is drawn itself.
+ * @param {{ trees: any[], groups: any[] }} rows checked ones
  * @returns {Tree[]}
  */
-export function treesOf({ trees, labels, groups }) {
-  const drawn = trees.map(treeOf);
-  for (const [task, paths] of byTask(labels)) {
-    const labelled = labelledTree(task, paths);
-    const index = trees.findIndex((tree, at) => tree.task_id === task && hasAll(drawn[at], labelled));
-    if (index < 0) drawn.push(labelled);
-    else addLabels(drawn[index], labelled);
+export function treesOf({ trees, groups }) {
+  /** @type {Tree[]} */
+  const drawn = [];
+  for (const tree of [...trees.map(treeOf)].sort((a, b) => Number(!!a.target) - Number(!!b.target))) {
+    const same = tree.target && drawn.find((one) => one.title === tree.title && hasAll(one, tree));
+    if (same) addLabels(same, tree);
+    else drawn.push(tree);
   }
   return [...drawn, ...groups.map(groupTree)];
 }
 
+/** Columns that say where Q comes from; any other is of labels. */
+const SEARCH = "mcts";
+const VISITS = "visits";
+const JUDGE = "judge:";
+
 /** @returns {Tree} */
-function treeOf({ task_id: title, first_observation: first, system = null, nodes, values = [], judged = [] }) {
-  const judgements = new Map(judged.map((one) => [`${one.parent} ${one.action}`, one]));
-  const judge = judged[0]?.judge ?? "";
+function treeOf({ task_id: title, first_observation: first, system = null, nodes, values = {} }) {
+  const names = Object.keys(values);
+  const searched = names.includes(VISITS);
+  const judge = names.find((name) => name.startsWith(JUDGE));
+  const q = searched ? SEARCH : judge;
+  const target = names.find((name) => ![q, VISITS].includes(name) && !name.startsWith(JUDGE)) ?? "";
   return {
     title,
     first,
@@ -47,10 +55,11 @@ function treeOf({ task_id: title, first_observation: first, system = null, nodes
     nodes: nodes.map((node, index) => ({
       ...plainNode(node),
       id: index + 1,
-      q: values[index] ?? judgements.get(`${node.parent} ${node.action}`)?.q_value ?? null,
+      label: values[target]?.[index] ?? null,
+      q: values[q]?.[index] ?? null,
     })),
-    target: "",
-    qBy: values.length ? "the search's mean outcome" : judge,
+    target,
+    qBy: searched ? "the search's mean outcome" : (judge?.slice(JUDGE.length) ?? ""),
   };
 }
 
@@ -76,51 +85,6 @@ function turnOfRow({ role, content, tool_calls: calls = [], tool_call_id: callId
       : { id, type: "function", function: { name, arguments: given } },
   );
   return plainTurn({ role, content: called.length ? content || null : content, tool_calls: called, tool_call_id: callId });
-}
-
-/**
- * @param {any[]} rows
- * @returns {Map<string, any[]>}
- */
-function byTask(rows) {
-  const tasks = new Map();
-  for (const row of rows) tasks.set(row.task_id, [...(tasks.get(row.task_id) ?? []), row]);
-  return tasks;
-}
-
-/**
- * The tree of overlapping paths; a node's label is in one of them.
- * @param {string} title
- * @param {any[]} paths
- * @returns {Tree}
- */
-function labelledTree(title, paths) {
-  /** @type {Map<number, TreeNode>} */
-  const known = new Map();
-  for (const { messages, q_values: labels, node_ids: ids, parent_ids: parents, last_observation: last } of paths) {
-    const at = messages.flatMap(({ role }, index) => (role === "assistant" ? [index] : []));
-    at.forEach((index, step) => {
-      const end = at[step + 1] ?? messages.length;
-      const seen = messages.slice(index + 1, end);
-      const observation = seen.map(({ content }) => content).join("\n") || last || "";
-      const turn = turnOfRow(messages[index]);
-      const node = { parent: parents[step], action: textOf(turn), observation, reply: messages[index] };
-      const before = known.get(ids[step]);
-      const now = { ...plainNode({ ...node, observed: seen.length ? seen : null }), id: ids[step] };
-      // A path ends with its leaf's action; another one may go on from there.
-      known.set(ids[step], { ...(before && !seen.length ? before : now), label: labels[step] ?? before?.label ?? null });
-    });
-  }
-  const start = paths[0].messages;
-  const hasSystem = start[0]?.role === "system";
-  return {
-    title,
-    first: start[hasSystem ? 1 : 0]?.content ?? "",
-    system: hasSystem ? start[0].content : null,
-    nodes: [...known.values()].sort((a, b) => a.id - b.id),
-    target: String(paths[0].target),
-    qBy: "",
-  };
 }
 
 /**

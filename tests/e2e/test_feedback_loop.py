@@ -11,11 +11,12 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.records import TreeRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.app import create_app
 from qguide.server.q_models.build import Models
 from qguide.server.settings.settings import SCRIPTED, Settings
-from qguide.training.data.records import LabelRow
+from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.corridor import Corridor, CorridorEnvironment
 from qguide.training.trajectory import parse_action, react_reply
@@ -96,14 +97,14 @@ def test_served_episodes_train_a_q_model_that_is_served(tmp_path: Path) -> None:
 
     trees = [str(path) for path in (tmp_path / "served").glob("trees-*.jsonl")]
     run_job(tmp_path, "label", LABEL.format(trees=json.dumps(trees), folder=tmp_path))
-    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", LabelRow))
-    assert len({row.task_id for row in labels}) <= len(SEEDS) < len(labels)
-    assert all(row.messages[0].content == SYSTEM["content"] for row in labels)
+    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow))
+    assert len(labels) <= len(SEEDS) < sum(len(row.nodes) for row in labels)
+    assert all(row.system == SYSTEM["content"] for row in labels)
     siblings: dict[tuple[str, int], list[float]] = {}
     for row in labels:
-        for parent, q in zip(row.parent_ids, row.q_values, strict=True):
-            if q is not None:
-                siblings.setdefault((row.task_id, parent), []).append(q)
+        for node, q in zip(row.nodes, row.values["q"], strict=True):
+            assert q is not None
+            siblings.setdefault((row.task_id, node.parent), []).append(q)
     assert any(max(q_values) > min(q_values) for q_values in siblings.values())
 
     save_checkpoint(
@@ -115,7 +116,7 @@ def test_served_episodes_train_a_q_model_that_is_served(tmp_path: Path) -> None:
     run_job(tmp_path, "train-qnet", TRAIN_QNET.format(folder=tmp_path))
 
     again = Settings(policy=SCRIPTED, q_models={"q": str(tmp_path / "qnet" / "checkpoint")})
-    history = [row.model_dump() for row in labels[0].messages[:2]]
+    history = [{"role": m.role, "content": m.content} for m in tree_from_row(labels[0]).history(0)]
     with TestClient(create_app(again), "http://localhost") as client:
         body = {"messages": history, "candidates": [react_reply("Well.", a) for a in ACTIONS]}
         scored = client.post("/v1/score", json=body).raise_for_status().json()

@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.qnet.models.checkpoint import load_qnet, save_checkpoint
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.records import TreeRow
 from qguide.server.app import create_app
 from qguide.server.settings.settings import SCRIPTED, Settings
-from qguide.training.data.records import LabelRow
+from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import read_rows
 from qguide.training.optimization.packed_trees import ReadAt, pack_tree
 from qguide.training.q_training.validation import q_of_tree
+from tests.support.labels import paths_of
 from tests.support.tiny_models import policy_model, renderer
 
 DOORS = ("red", "blue", "green")
@@ -115,12 +116,12 @@ def served_q(folder: Path, task: int, *, observed: bool) -> list[float]:
     return [score["q_value"] for score in scored["scores"]]
 
 
-def trained_q(folder: Path, rows: Sequence[LabelRow], read_at: ReadAt) -> list[float]:
+def trained_q(folder: Path, row: TreeRow, read_at: ReadAt) -> list[float]:
     """Q of the last actions of one tree, at the tokens on which the Q model was trained."""
     loaded = load_qnet(folder)
     (tree,) = pack_tree(
         loaded.renderer,
-        rows,
+        labelled_tree(row),
         loss_on="last",
         min_label_margin=0.01,
         max_length=1000,
@@ -169,13 +170,10 @@ def test_recorded_episodes_train_a_q_model_that_is_served(tmp_path: Path, read_a
         read_at=read_at,
         loss_on="last",
     )
-    rows = [
-        row
-        for row in read_rows(tmp_path / "labels" / "rows.jsonl", LabelRow)
-        if row.task_id == "house-4"
-    ]
-    assert [row.q_values[-1] for row in rows] == [0.0, 1.0, 0.0]
+    rows = read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow)
+    [row] = [row for row in rows if row.task_id == "house-4"]
+    assert [path.q_values[-1] for path in paths_of(row)] == [0.0, 1.0, 0.0]
     checkpoint = tmp_path / "qnet" / "checkpoint"
     served = served_q(checkpoint, 4, observed=read_at == "observation")
-    assert served == pytest.approx(trained_q(checkpoint, rows, read_at), abs=1e-5)
+    assert served == pytest.approx(trained_q(checkpoint, row, read_at), abs=1e-5)
     assert len(set(served)) == len(DOORS)

@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.manifest import Manifest
+from qguide.qnet.records import TreeRow
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
-from qguide.training.data.records import LabelRow
 from qguide.training.data.runs import read_rows
 from tests.support.serving import serving_app
 from tests.support.tiny_models import policy_model, renderer
@@ -65,7 +65,7 @@ def run_job(folder: Path, job: str, text: str) -> None:
 
 
 @pytest.fixture
-def labels(tmp_path: Path) -> list[LabelRow]:
+def labels(tmp_path: Path) -> list[TreeRow]:
     """The labels of recorded episodes that the fake upstream drew and judged."""
     with serving_app(FakeUpstream(replies=REPLIES).app()) as url:
         settings = Settings(
@@ -79,15 +79,17 @@ def labels(tmp_path: Path) -> list[LabelRow]:
                 play(client, place)
     trees = [str(path) for path in (tmp_path / "served").glob("trees-*.jsonl")]
     run_job(tmp_path, "label", LABEL.format(trees=json.dumps(trees), folder=tmp_path))
-    return list(read_rows(tmp_path / "labels" / "rows.jsonl", LabelRow))
+    return list(read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow))
 
 
-def test_a_small_q_model_learns_the_judges_scores(labels: list[LabelRow], tmp_path: Path) -> None:
-    openings = [row for row in labels if len(row.node_ids) == 1]
-    judged = {row.messages[-1].content: row.q_values for row in openings}
-    assert judged == dict.fromkeys(REPLIES[1:], (0.0,))
-    assert {row.q_values[0] for row in labels if len(row.node_ids) == 2} == {1.0, None}
-    assert {row.target for row in labels} == {"judge"}
+def test_a_small_q_model_learns_the_judges_scores(labels: list[TreeRow], tmp_path: Path) -> None:
+    assert {tuple(row.values) for row in labels} == {("judge",)}
+    judged = {
+        (node.action, node.tried): q
+        for row in labels
+        for node, q in zip(row.nodes, row.values["judge"], strict=True)
+    }
+    assert judged == {(REPLIES[0], True): 1.0} | {(reply, False): 0.0 for reply in REPLIES[1:]}
 
     save_checkpoint(
         tmp_path / "policy",

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from qguide.qnet.types import Message
 from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.records import LabelRow, TrajectoryRow, rows_of
+from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.jobs.sft import SftConfig
 from qguide.training.jobs.train_qnet import TrainQNetConfig
 from qguide.training.optimization.options import Optimization
 from qguide.training.small_models.architecture import Architecture
+from tests.support.labels import labelled, row_of
 
 TINY = Architecture(
     vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
@@ -47,19 +48,9 @@ def labels_in(folder: Path) -> Path:
     with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
         for number in range(40):
             asked = ("red", "blue")[number % 2]
-            for node, said in enumerate(("red", "blue"), start=1):
-                rows.write(
-                    LabelRow(
-                        task_id=f"t{number}",
-                        kind="say",
-                        environment="echo",
-                        target="q",
-                        messages=rows_of((episode(asked)[0], episode(said)[1])),
-                        q_values=(float(said == asked),),
-                        node_ids=(node,),
-                        parent_ids=(0,),
-                    )
-                )
+            chats = [(episode(asked)[0], episode(said)[1]) for said in ("red", "blue")]
+            labels = {1: float(asked == "red"), 2: float(asked == "blue")}
+            rows.write(row_of(labelled(*chats, labels=labels, task_id=f"t{number}")))
     return run.path
 
 

@@ -1,12 +1,13 @@
-"""Exploration tree as an immutable value (QLASS section 4.2 and algorithm 2).
+"""What was tried in a task, as an immutable tree with named values (QLASS 4.2, algorithm 2).
 
 A node is an action and its effect; its state is the path from the root. The root, id 0, is the
 task before any action. Ids number the nodes in the order in which they were merged, so parents come
 before their children, and older siblings before younger ones.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import History, Message
@@ -42,12 +43,17 @@ class Tree:
         children: ids of the children of node `id`, oldest first, are at index `id`.
         opening: the root's state as messages, without a system message; empty if it is one user
             message of the text `first_observation`.
+        system: the system message before the opening, None without one.
+        values: named columns, each with the values of some nodes by their ids, such as a search's
+            mean outcomes or a label.
     """
 
     first_observation: str
     nodes: tuple[Node, ...] = ()
     children: tuple[tuple[int, ...], ...] = ((),)
     opening: History = ()
+    system: str | None = None
+    values: Mapping[str, Mapping[int, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     def node(self, node_id: int) -> Node:
         """The node with an id other than the root's."""
@@ -73,7 +79,8 @@ class Tree:
 
     def history(self, node_id: int) -> History:
         """The state after `node_id`, as the policy sees it before its next action."""
-        messages = list(self.opening or (observation_message(self.first_observation),))
+        messages = [] if self.system is None else [Message("system", self.system)]
+        messages += self.opening or (observation_message(self.first_observation),)
         for node in self.path(node_id):
             messages += step_messages(node.step)
         return tuple(messages)
@@ -88,12 +95,38 @@ class Tree:
                 yield self.node(node_id)
 
 
-def tree_of(first_observation: str, nodes: Sequence[Node], *, opening: History = ()) -> Tree:
+def tree_of(
+    first_observation: str,
+    nodes: Sequence[Node],
+    *,
+    opening: History = (),
+    system: str | None = None,
+    values: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
+) -> Tree:
     """The tree of these nodes, in which parents come before their children."""
     children: list[tuple[int, ...]] = [() for _ in range(len(nodes) + 1)]
     for node in nodes:
         children[node.parent] += (node.id,)
-    return Tree(first_observation, tuple(nodes), tuple(children), opening)
+    return Tree(first_observation, tuple(nodes), tuple(children), opening, system, values)
+
+
+def without_untried(tree: Tree) -> Tree:
+    """The tree of the actions alone, without the candidates that nobody took and their values.
+
+    A leaf's reward is its return. Of such a candidate neither is known.
+    """
+    tried = [node for node in tree.nodes if node.step.tried]
+    if len(tried) == len(tree.nodes):
+        return tree
+    ids = {ROOT_ID: ROOT_ID} | {node.id: number for number, node in enumerate(tried, start=1)}
+    nodes = [replace(node, id=ids[node.id], parent=ids[node.parent]) for node in tried]
+    values = {
+        name: {ids[node_id]: value for node_id, value in column.items() if node_id in ids}
+        for name, column in tree.values.items()
+    }
+    return tree_of(
+        tree.first_observation, nodes, opening=tree.opening, system=tree.system, values=values
+    )
 
 
 def find_child(tree: Tree, node_id: int, reply: Message) -> int | None:
@@ -154,7 +187,11 @@ def _observing(node: Node, step: Step) -> Node:
     """The node with the observation of another recording of it."""
     # With its reply: the calls in the one are answered by their ids in the other.
     seen = replace(
-        node.step, observation=step.observation, observed=step.observed, reply=step.reply
+        node.step,
+        observation=step.observation,
+        observed=step.observed,
+        reply=step.reply,
+        tried=node.step.tried or step.tried,
     )
     return replace(node, step=seen)
 
@@ -175,8 +212,13 @@ def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
 
 
 def merge_trees(trees: Sequence[Tree]) -> Tree:
-    """Merge several explorations of the same task, with the same opening, into one tree."""
+    """Merge several explorations of the same task, with the same opening, into one tree.
+
+    Their values are those of single explorations, and only a single one keeps them.
+    """
     merged, *others = trees
+    if others:
+        merged = replace(merged, values={})
     for other in others:
         for leaf in other.leaves():
             steps = [node.step for node in other.path(leaf.id)]

@@ -1,35 +1,27 @@
 """Versioned rows that flow between jobs, one JSON object per line.
 
     collect, import ─▶ TrajectoryRow ─▶ sft
-    explore, import ─▶ TreeRow ─▶ label ─▶ LabelRow ─▶ train-qnet
+    explore, import ─▶ TreeRow ─▶ label ─▶ TreeRow with labels ─▶ train-qnet
 
 `TreeRow` is in `qguide.qnet.records`, because the server writes it too. A row that does not match
 its type is refused, never repaired. The version is raised whenever an older reader would misread a
 row.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, StringConstraints, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
 from qguide.qnet.records import MessageRow as MessageRow
 from qguide.qnet.records import messages_of as messages_of
 from qguide.qnet.records import rows_of as rows_of
-from qguide.qnet.types import History, Message
-from qguide.training.algorithms.labelling import Target
 from qguide.training.algorithms.tree import EXPERT as EXPERT
 from qguide.training.algorithms.tree import Node, Tree, tree_of
-from qguide.training.trajectory import (
-    Drawn,
-    Step,
-    observation_message,
-    observation_text,
-    text_reply,
-)
+from qguide.training.trajectory import Drawn, Step, text_reply
 
 
 class TrajectoryRow(TaskRow):
@@ -158,6 +150,7 @@ def node_row(node: Node) -> NodeRow:
         reward=node.step.reward,
         terminated=node.step.terminated,
         valid=node.step.valid,
+        tried=node.step.tried,
         source=node.source,
         reply=None if node.step.reply is None else MessageRow.from_message(node.step.reply),
         observed=None if node.step.observed is None else rows_of(node.step.observed),
@@ -175,114 +168,86 @@ def step_from_row(row: NodeRow) -> Step:
         row.valid,
         reply=None if row.reply is None else row.reply.to_message(),
         observed=None if row.observed is None else messages_of(row.observed),
+        tried=row.tried,
         drawn=drawn_from_rows(row.drawn),
     )
 
 
+def tree_row(
+    tree: Tree,
+    task: TaskRow,
+    *,
+    draws: int = 0,
+    misses: int = 0,
+    completion_tokens: int = 0,
+) -> TreeRow:
+    """A tree as a row of its task."""
+    return TreeRow(
+        task_id=task.task_id,
+        kind=task.kind,
+        environment=task.environment,
+        first_observation=tree.first_observation,
+        system=tree.system,
+        opening=rows_of(tree.opening),
+        nodes=tuple(map(node_row, tree.nodes)),
+        values={
+            name: tuple(column.get(node.id) for node in tree.nodes)
+            for name, column in tree.values.items()
+        },
+        draws=draws,
+        misses=misses,
+        completion_tokens=completion_tokens,
+    )
+
+
 def tree_from_row(row: TreeRow) -> Tree:
-    """A row as a tree."""
+    """A row as a tree, the candidates that nobody took included."""
     nodes = [
         Node(node.id, node.parent, node.depth, step_from_row(node), node.source)
         for node in row.nodes
     ]
-    return tree_of(row.first_observation, nodes, opening=messages_of(row.opening))
-
-
-class SearchRow(TreeRow):
-    """An exploration tree with the statistics of the search that grew it (StepQ algorithm 1).
-
-    `explore` writes it where it searches, and a `TreeRow` where it expands; `label` and `pairs`
-    read both.
-
-    Attributes:
-        visit_counts: of each node; empty for a tree that was not searched.
-        values: mean outcome of each node's visits, None for a node without any.
-    """
-
-    visit_counts: tuple[NonNegativeInt, ...] = Field(default=(), exclude_if=lambda n: not n)
-    values: tuple[FiniteFloat | None, ...] = Field(default=(), exclude_if=lambda v: not v)
-
-    @model_validator(mode="after")
-    def _one_statistic_per_node(self) -> Self:
-        if not self.visit_counts and not self.values:
-            return self
-        if not len(self.visit_counts) == len(self.values) == len(self.nodes):
-            raise ValueError(
-                f"{len(self.nodes)} nodes need as many visit_counts and values, got "
-                f"{len(self.visit_counts)} and {len(self.values)}"
-            )
-        for number, (count, value) in enumerate(zip(self.visit_counts, self.values, strict=True)):
-            if (count == 0) != (value is None):
-                raise ValueError(f"node {number + 1} has {count} visits and the value {value}")
-        return self
-
-    @property
-    def q_values(self) -> dict[int, float]:
-        """Value of each visited node, by its id."""
-        return {i: value for i, value in enumerate(self.values, start=1) if value is not None}
-
-
-OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
-"""The import path of a function that takes a `Tree` and gives labels by node id."""
-
-
-class LabelRow(TaskRow):
-    """One root-to-leaf path of a labelled tree: `label` writes it, `train-qnet` reads it.
-
-    The paths of a tree overlap. A node's label is in the first path through it and null in the
-    later ones, so that each node counts once in the loss. Nodes of the same task with the same
-    parent id are siblings, that is, candidates in one state.
-
-    Attributes:
-        target: method by which the labels were computed.
-        messages: the first observation, then actions and observations alternating, up to the
-            leaf's action.
-        last_observation: the observation after the leaf's action; null in rows of earlier versions,
-            which cannot train a Q model that reads after observations.
-        last_observed: the same as messages, if they are not one user message of that text.
-        q_values: one per assistant message; null if an earlier path has the label.
-        node_ids: one per assistant message.
-        parent_ids: one per assistant message, 0 for the root.
-    """
-
-    version: Literal[1] = 1
-    target: Target | OwnTarget
-    messages: tuple[MessageRow, ...]
-    last_observation: str | None = None
-    last_observed: tuple[MessageRow, ...] | None = Field(
-        default=None, exclude_if=lambda rows: rows is None
+    return tree_of(
+        row.first_observation,
+        nodes,
+        opening=messages_of(row.opening),
+        system=row.system,
+        values={name: _known(column) for name, column in row.values.items()},
     )
-    q_values: tuple[FiniteFloat | None, ...]
-    node_ids: tuple[Annotated[int, Field(ge=1)], ...]
-    parent_ids: tuple[NonNegativeInt, ...]
 
-    @model_validator(mode="after")
-    def _one_label_per_action(self) -> Self:
-        actions = sum(row.role == "assistant" for row in self.messages)
-        lengths = {len(self.q_values), len(self.node_ids), len(self.parent_ids)}
-        if lengths != {actions}:
-            raise ValueError(
-                f"{actions} assistant messages need as many q_values, node_ids and "
-                f"parent_ids, got {len(self.q_values)}, {len(self.node_ids)} and "
-                f"{len(self.parent_ids)}"
-            )
-        return self
+
+@dataclass(frozen=True, slots=True)
+class LabelledTree:
+    """A tree with the labels that a Q model learns.
+
+    Attributes:
+        task_id: no other tree has it.
+        target: method by which the labels were computed, and name of their column.
+    """
+
+    task_id: str
+    tree: Tree
+    target: str
 
     @property
-    def after_leaf(self) -> History | None:
-        """Observation after the leaf's action, as messages; None in rows that do not hold it."""
-        if self.last_observed is not None:
-            return messages_of(self.last_observed)
-        if self.last_observation is None:
-            return None
-        return (observation_message(self.last_observation),)
+    def labels(self) -> Mapping[int, float]:
+        """The labels by node id."""
+        return self.tree.values[self.target]
 
 
-def after_leaf_fields(observed: Sequence[Message]) -> dict[str, object]:
-    """The fields of a `LabelRow` for what was observed after its leaf's action."""
-    text = observation_text(observed)
-    plain = tuple(observed) == (observation_message(text),)
-    return {
-        "last_observation": text,
-        "last_observed": None if plain else rows_of(observed),
-    }
+def labelled_tree(row: TreeRow) -> LabelledTree:
+    """A tree as `label` wrote it.
+
+    Raises:
+        RecordError: it has no column of labels, or several.
+    """
+    if len(row.values) != 1:
+        raise RecordError(
+            f"the tree of {row.task_id} has {len(row.values)} columns of values, and a tree with "
+            "labels has one; run `qguide label`"
+        )
+    (target,) = row.values
+    return LabelledTree(row.task_id, tree_from_row(row), target)
+
+
+def _known(column: Sequence[float | None]) -> dict[int, float]:
+    return {node_id: value for node_id, value in enumerate(column, 1) if value is not None}

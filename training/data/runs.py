@@ -305,8 +305,12 @@ def placed_rows(path: Path, row_type: type[Row]) -> Iterator[tuple[int, Row]]:
             raise RecordError(
                 f"{path}, line {number}: {field}: {first['msg']}; expected a "
                 f"{row_type.__name__}: name another file, or run the job that writes this one again"
+                f"{_REMEDIES.get(field, '')}"
             ) from error
         place += len(line)
+
+
+_REMEDIES: Final = {"version": "; `qguide convert-records` converts trees of an earlier version"}
 
 
 def row_at(path: Path, place: int, row_type: type[Row]) -> Row:

@@ -5,8 +5,8 @@ A task's trees with different openings stay apart, because they hold no state in
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -14,14 +14,12 @@ from statistics import fmean
 from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import ROOT_ID, JudgedRow, TreeRow, messages_of
-from qguide.qnet.types import Message
+from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow
 from qguide.training.algorithms.labelling import TreeTarget, label_tree
-from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees
+from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
 from qguide.training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
-from qguide.training.data.records import SearchRow, tree_from_row
+from qguide.training.data.records import step_from_row, tree_from_row
 from qguide.training.data.runs import placed_rows, row_at, rows_path
-from qguide.training.trajectory import Step
 
 _TABLES: Final = """
     CREATE TABLE rows (task, opening, file, place);
@@ -47,34 +45,31 @@ class TaskTree:
 
     Attributes:
         row: row of the first exploration; its task id is no other tree's.
-        searched: values of the search that grew the tree, by node id; empty if the tree was not
-            grown by a search, or was merged from several.
-        judged: a judge's scores by node id; empty unless they were asked for.
+        tree: with the values of the search that grew it, if it was not merged from several, or
+            with a judge's scores as `judge` if they were asked for.
     """
 
     row: TreeRow
     tree: Tree
-    searched: Mapping[int, float]
-    judged: Mapping[int, float] = field(default_factory=dict)
 
     def labels(
         self, *, target: TreeTarget, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
     ) -> dict[int, float]:
         """The label of every node; of a search or a judge, of every node that it has valued."""
         if target == "judge":
-            if not self.judged:
+            if "judge" not in self.tree.values:
                 raise ConfigError(
                     f"task {self.row.task_id} was read without a judge's scores, which `qguide "
                     "label` takes from served episodes; choose another target"
                 )
-            return dict(self.judged)
+            return dict(self.tree.values["judge"])
         if target == "mcts":
-            if not self.searched:
+            if "mcts" not in self.tree.values:
                 raise ConfigError(
                     f"task {self.row.task_id} does not have the values of a single search; explore "
                     "it once with strategy = 'mcts', or choose another target"
                 )
-            return dict(self.searched)
+            return dict(self.tree.values["mcts"])
         return label_tree(
             self.tree,
             target=target,
@@ -132,12 +127,12 @@ class TaskTrees:
             self._judge = require_one_judge(found, judge)
 
     def _note_rows(self, number: int, path: Path) -> None:
-        for place, row in placed_rows(path, SearchRow):
+        for place, row in placed_rows(path, TreeRow):
             _check_rewards(row, self._folders[path], *self._rewards)
             if row.nodes:
                 tree = whole_task_id(row), opening_hash_of_row(row)
                 self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (*tree, number, place))
-                judges = {judged.judge for judged in row.judged}
+                judges = [name.removeprefix(JUDGED) for name in row.values if JUDGED in name]
                 self._index.executemany(
                     "INSERT INTO judged VALUES (?, ?, ?)", [(*tree, judge) for judge in judges]
                 )
@@ -158,30 +153,20 @@ class TaskTrees:
             task_id = split_task_id(task, opening, among={first, last})
             rows = self._read([(number, place) for *_, number, place in places])
             if self._judge is None:
-                yield _task_tree(rows, task_id=task_id)
+                tree = merge_trees([without_untried(tree_from_row(row)) for row in rows])
             else:
-                yield _judged_tree(rows, task_id=task_id, judge=self._judge)
+                tree = judged_tree(rows, judge=self._judge)
+            yield TaskTree(rows[0].model_copy(update={"task_id": task_id}), tree)
 
-    def _read(self, places: Sequence[tuple[int, int]]) -> list[SearchRow]:
-        rows: list[SearchRow] = []
-        before: dict[int, list[SearchRow]] = {}
+    def _read(self, places: Sequence[tuple[int, int]]) -> list[TreeRow]:
+        rows: list[TreeRow] = []
+        before: dict[int, list[TreeRow]] = {}
         for number, place in places:
             path = self._paths[number]
-            row = row_at(path, place, SearchRow)
+            row = row_at(path, place, TreeRow)
             _check_it_is_new(row, self._folders[path], before.setdefault(number, []))
             rows.append(row)
         return rows
-
-
-def _task_tree(rows: Sequence[SearchRow], *, task_id: str) -> TaskTree:
-    tree = merge_trees([tree_from_row(row) for row in rows])
-    row = rows[0].model_copy(update={"task_id": task_id})
-    return TaskTree(row, tree, row.q_values if len(rows) == 1 else {})
-
-
-def _judged_tree(rows: Sequence[SearchRow], *, task_id: str, judge: str) -> TaskTree:
-    tree, scores = judged_tree(rows, judge=judge)
-    return TaskTree(rows[0].model_copy(update={"task_id": task_id}), tree, {}, scores)
 
 
 def _once_each(folders: Sequence[Path]) -> dict[Path, Path]:
@@ -195,7 +180,7 @@ def _once_each(folders: Sequence[Path]) -> dict[Path, Path]:
     return found
 
 
-def _check_it_is_new(row: SearchRow, folder: Path, before: list[SearchRow]) -> None:
+def _check_it_is_new(row: TreeRow, folder: Path, before: list[TreeRow]) -> None:
     """Refuse an exploration that a file holds twice; one draw, as of served episodes, may recur."""
     if row.draws > 1:
         if row in before:
@@ -238,8 +223,8 @@ def require_one_judge(found: Collection[str], judge: str) -> str:
     return judge or judges[0]
 
 
-def judged_tree(rows: Sequence[TreeRow], *, judge: str) -> tuple[Tree, dict[int, float]]:
-    """One task's episodes and judged candidates as a tree, and the mean score of each judged node.
+def judged_tree(rows: Sequence[TreeRow], *, judge: str) -> Tree:
+    """One task's episodes and judged candidates as a tree, with the mean score of each as `judge`.
 
     Candidates that differ only in their thoughts are one node.
 
@@ -247,28 +232,16 @@ def judged_tree(rows: Sequence[TreeRow], *, judge: str) -> tuple[Tree, dict[int,
         rows: of one task, with the same opening.
         judge: its `name@version`.
     """
-    tree = Tree(rows[0].first_observation, opening=messages_of(rows[0].opening))
+    tree = replace(tree_from_row(rows[0]), nodes=(), children=((),))
     scores: dict[int, list[float]] = defaultdict(list)
     for row in rows:
-        tree, merged = _with_row(tree, row)
-        for judged in row.judged:
-            if judged.judge == judge:
-                step = Step(judged.action, "", reply=_reply(judged))
-                at = merged[judged.parent]
-                tree, (node_id,) = merge_branch(tree, [step], at=at, source=judge)
-                scores[node_id].append(judged.q_value)
-    return tree, {node_id: fmean(own) for node_id, own in scores.items()}
-
-
-def _with_row(tree: Tree, row: TreeRow) -> tuple[Tree, dict[int, int]]:
-    """The tree with a row's nodes, and where each of them is in it."""
-    own, merged = tree_from_row(row), {ROOT_ID: ROOT_ID}
-    for leaf in own.leaves():
-        path = own.path(leaf.id)
-        tree, branch = merge_branch(tree, [node.step for node in path], source=leaf.source)
-        merged |= {node.id: node_id for node, node_id in zip(path, branch, strict=True)}
-    return tree, merged
-
-
-def _reply(judged: JudgedRow) -> Message | None:
-    return None if judged.reply is None else judged.reply.to_message()
+        ids = {ROOT_ID: ROOT_ID}
+        column = row.values.get(JUDGED + judge) or [None] * len(row.nodes)
+        for node, score in zip(row.nodes, column, strict=True):
+            if node.tried or score is not None:
+                step, at = step_from_row(node), ids[node.parent]
+                tree, (ids[node.id],) = merge_branch(tree, [step], at=at, source=node.source)
+            if score is not None:
+                scores[ids[node.id]].append(score)
+    means = {node_id: fmean(own) for node_id, own in scores.items()}
+    return replace(tree, values={"judge": means})

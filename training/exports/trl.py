@@ -1,7 +1,7 @@
 """TRL's dataset formats: conversations, preferences with a prompt, and stepwise supervision."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import count, takewhile
 from typing import Annotated, Self
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from qguide.qnet.types import Message
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import LabelRow, TrajectoryRow, messages_of
+from qguide.training.data.records import LabelledTree, TrajectoryRow, messages_of
 
 _SEPARATOR = "\n\n"
 
@@ -132,34 +132,24 @@ def _turns(rows: Iterable[MessageRow], mistakes: Collection[int] = ()) -> tuple[
     )
 
 
-def stepwise_of_labels(rows: Iterable[LabelRow], *, threshold: float) -> Iterator[StepwiseRow]:
+def stepwise_of_labels(trees: Iterable[LabelledTree], *, threshold: float) -> Iterator[StepwiseRow]:
     """Each path of the labelled trees; a step is good if its label is at least `threshold`.
 
     A path ends before its first action without a label.
     """
-    task_id, labels = "", dict[int, float]()
-    for row in rows:
-        if row.task_id != task_id:
-            task_id, labels = row.task_id, {}
-        # A label is in the first path through its node.
-        labels |= {n: q for n, q in zip(row.node_ids, row.q_values, strict=True) if q is not None}
-        known = [labels[node] for node in _labelled_start(row, labels)]
-        prompt, steps = _steps(messages_of(row.messages))
-        if known:
-            yield StepwiseRow(
-                prompt=prompt,
-                completions=tuple(steps[: len(known)]),
-                labels=tuple(q >= threshold for q in known),
-                task_id=row.task_id,
-            )
-
-
-def _labelled_start(row: LabelRow, labels: dict[int, float]) -> Iterator[int]:
-    """Node ids of a path up to the first without a label."""
-    for node in row.node_ids:
-        if node not in labels:
-            return
-        yield node
+    for labelled in trees:
+        tree, labels = labelled.tree, labelled.labels
+        for leaf in tree.leaves():
+            ids = takewhile(labels.__contains__, (node.id for node in tree.path(leaf.id)))
+            good = tuple(labels[node_id] >= threshold for node_id in ids)
+            prompt, steps = _steps(tree.history(leaf.id))
+            if good:
+                yield StepwiseRow(
+                    prompt=prompt,
+                    completions=tuple(steps[: len(good)]),
+                    labels=good,
+                    task_id=labelled.task_id,
+                )
 
 
 def stepwise_of_groups(

@@ -8,6 +8,7 @@ task, draw), so neither `parallel` nor a resume changes a tree.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,12 +16,12 @@ from pydantic import model_validator
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import TreeRow
+from qguide.qnet.records import TaskRow, TreeRow
 from qguide.qnet.types import BatchPolicy
 from qguide.training.algorithms.labelling import sibling_groups
 from qguide.training.algorithms.tree import branching_fraction
 from qguide.training.data.expert_trajectories import best_trajectories
-from qguide.training.data.records import SearchRow, node_row
+from qguide.training.data.records import tree_row
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
@@ -42,7 +43,7 @@ class ExploreConfig(PlayConfig):
         rollouts: policy that plays on after a branch, named as `policy` is; "" for `policy` itself.
         expert: run folders of `collect`; a task's best trajectory is merged into its tree.
         strategy: "expand" is QLASS's; "mcts" is StepQ's Monte Carlo tree search, whose rows also
-            have visit counts and values.
+            have the columns `visits` and `mcts`.
         exploration: how a tree grows by expansion.
         mcts: how a task is searched.
     """
@@ -108,29 +109,21 @@ def whole_episodes(config: ExploreConfig) -> ExploreConfig:
     )
 
 
-def tree_row(
+def explored_row(
     playable: PlayableTask, environment: str, explored: ExploredTree | SearchedTree
 ) -> TreeRow:
     """A finished tree as a row, with its search statistics if it was searched."""
-    nodes = tuple(node_row(node) for node in explored.tree.nodes)
-    row = TreeRow(
-        task_id=playable.task.id,
-        kind=playable.task.kind,
-        environment=environment,
-        first_observation=explored.tree.first_observation,
-        system=playable.environment.chat.system,
-        nodes=nodes,
+    tree = replace(explored.tree, system=playable.environment.chat.system)
+    if isinstance(explored, SearchedTree):
+        found = explored.statistics
+        tree = replace(tree, values={"visits": found.visit_counts, "mcts": found.values})
+    task = TaskRow(task_id=playable.task.id, kind=playable.task.kind, environment=environment)
+    return tree_row(
+        tree,
+        task,
         draws=explored.draws,
         misses=explored.misses,
         completion_tokens=explored.completion_tokens,
-    )
-    if isinstance(explored, ExploredTree):
-        return row
-    found = explored.statistics
-    return SearchRow(
-        **dict(row),
-        visit_counts=tuple(found.visit_counts.get(node.id, 0) for node in nodes),
-        values=tuple(found.values.get(node.id) for node in nodes),
     )
 
 
@@ -157,7 +150,7 @@ class Explore(Method[ExploreConfig]):
         depth = config.mcts.max_steps if searches else config.exploration.depth
         figures = tree_figures(explored, depth=depth)
         self.run.metrics.write({"task_id": playable.task.id, **figures})
-        return Played([tree_row(playable, config.environment.name, explored)], figures)
+        return Played([explored_row(playable, config.environment.name, explored)], figures)
 
     def note(self, summary: Mapping[str, float]) -> str:
         """See `Method`."""

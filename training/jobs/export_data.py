@@ -24,12 +24,12 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import Row
+from qguide.qnet.records import Row, TreeRow
 from qguide.qnet.support.extras import install
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.group_labels import GroupLabels
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import LabelRow, SearchRow, TrajectoryRow
+from qguide.training.data.records import TrajectoryRow, labelled_tree
 from qguide.training.data.runs import JsonlWriter, read_rows, rows_path
 from qguide.training.exports.atif import AtifRow, atif_row
 from qguide.training.exports.trl import (
@@ -48,9 +48,8 @@ ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "atif", "par
 KINDS: Final[dict[str, type[Row]]] = {
     "outcome_reward": TrajectoryRow,
     "chosen_value": PreferenceRow,
-    "q_values": LabelRow,
     "decisions": DecisionGroupsRow,
-    "nodes": SearchRow,
+    "nodes": TreeRow,
 }
 """The field that only rows of this kind have."""
 
@@ -148,9 +147,9 @@ def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[R
             return AtifRow, map(atif_row, _trajectories(config, path))
         case "trl-preference", _ if kind is PreferenceRow:
             return ConversationPair, map(conversation_pair, read_rows(path, PreferenceRow))
-        case "trl-stepwise", _ if kind is LabelRow:
-            labels = read_rows(path, LabelRow)
-            return StepwiseRow, stepwise_of_labels(labels, threshold=config.threshold)
+        case "trl-stepwise", _ if kind is TreeRow:
+            trees = map(labelled_tree, read_rows(path, TreeRow))
+            return StepwiseRow, stepwise_of_labels(trees, threshold=config.threshold)
         case "trl-stepwise", _ if kind is DecisionGroupsRow:
             return StepwiseRow, _of_groups(config, path)
     expected, job = _READS[config.format]
@@ -226,7 +225,7 @@ def _struct(kind: type[BaseModel]) -> Any:
 def _arrow_type(annotation: Any) -> Any:
     import pyarrow
 
-    plain = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64()}
+    plain: dict[Any, Any] = {str: pyarrow.string(), bool: pyarrow.bool_(), int: pyarrow.int64()}
     plain[float] = pyarrow.float64()
     if annotation in plain:
         return plain[annotation]
@@ -239,6 +238,8 @@ def _arrow_type(annotation: Any) -> Any:
         types = {_arrow_type(argument) for argument in arguments if argument is not NoneType}
         (one,) = types  # a name of ours and a user's are both text
         return one
+    if origin is dict:
+        return pyarrow.map_(*map(_arrow_type, arguments))
     if origin is tuple:
         return pyarrow.list_(_arrow_type(arguments[0]))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -2,7 +2,7 @@
 
     qguide label --config training/configs/alfworld/label.toml
 
-reads tree rows, writes label rows: one per root-to-leaf path, with one label per node. Trees of the
+reads trees and writes them with a column of labels, which has the name of the target. Trees of the
 same task are merged. The targets `td` and `gae` also read a Q model, which scores every action.
 Other targets take seconds, so a killed run starts over; its rows appear all at once when it is
 done.
@@ -11,25 +11,21 @@ done.
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Self, cast
+from typing import Annotated, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
+from qguide.qnet.records import MAX_REWARD, ROOT_ID
 from qguide.qnet.support.operator_code import import_operator_module, raised_text
-from qguide.qnet.types import Message, Scorer, ScoreRequest
-from qguide.training.algorithms.labelling import (
-    Target,
-    TreeTarget,
-    labelled_paths,
-    sibling_groups,
-)
+from qguide.qnet.types import Scorer, ScoreRequest
+from qguide.training.algorithms.labelling import Target, TreeTarget, sibling_groups
 from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
 from qguide.training.algorithms.tree import Tree, branching_fraction
-from qguide.training.data.records import LabelRow, OwnTarget, after_leaf_fields, rows_of
+from qguide.training.data.records import tree_row
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.rollouts.models import (
@@ -39,7 +35,9 @@ from qguide.training.rollouts.models import (
     sha256_of_q_model,
 )
 from qguide.training.rollouts.rollout import value_request
-from qguide.training.trajectory import step_messages
+
+OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
+"""The import path of a function that takes a `Tree` and gives labels by node id."""
 
 MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"}) | INFERENCE_MAY_CHANGE
 HISTOGRAM_BINS = 10
@@ -103,7 +101,7 @@ class LabelConfig(BaseModel):
 
 
 def run_label(config: LabelConfig, *, scorer: Scorer | None = None) -> dict[str, object]:
-    """Write the label rows and return their statistics, as in `metrics.jsonl`."""
+    """Write the labelled trees and return their statistics, as in `metrics.jsonl`."""
     weights = {}
     if config.qnet:
         sha256 = "" if scorer else sha256_of_q_model(config.qnet, config.inference)
@@ -126,8 +124,8 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
         for task in track(tasks, "label", total=len(tasks), transient=True):
             labels = _labels(task, config, scorer)
             statistics.add(task.tree, labels)
-            for row in label_rows(task.row, task.tree, labels, target=config.target):
-                writer.write(row)
+            labelled = replace(task.tree, values={config.target: labels})
+            writer.write(tree_row(labelled, task.row))
     summary = statistics.summary()
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})
@@ -145,7 +143,7 @@ def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[
             normalized=config.normalize,
             noop_cost_steps=config.noop_cost_steps,
         )
-    values = node_values(scorer, task.row, task.tree) if scorer else {}
+    values = node_values(scorer, task) if scorer else {}
     compute = lambda_returns if config.target == "td" else gae_advantages
     return compute(task.tree, values, gamma=config.gamma, gae_lambda=config.gae_lambda)
 
@@ -172,29 +170,6 @@ def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
                 f"nodes are 1 to {len(known)} and labels are finite numbers"
             )
     return labels
-
-
-def label_rows(
-    task: TreeRow, tree: Tree, labels: Mapping[int, float], *, target: Target | OwnTarget
-) -> Iterator[LabelRow]:
-    """The rows of one labelled tree; each ends with its leaf's action."""
-    before = () if task.system is None else (Message("system", task.system),)
-    for path in labelled_paths(tree, labels):
-        leaf = path.nodes[-1]
-        reply, *observed = step_messages(leaf.step)
-        row = LabelRow(
-            task_id=task.task_id,
-            kind=task.kind,
-            environment=task.environment,
-            target=target,
-            messages=rows_of((*before, *tree.history(leaf.parent), reply)),
-            q_values=path.q_values,
-            node_ids=tuple(node.id for node in path.nodes),
-            parent_ids=tuple(node.parent for node in path.nodes),
-        )
-        # What a candidate that was not taken would have been answered is unknown, and not "".
-        taken = target != "judge" or not leaf.step.unobserved
-        yield row.model_copy(update=after_leaf_fields(observed)) if taken else row
 
 
 class _Statistics:
@@ -249,12 +224,8 @@ def _histogram(labels: Sequence[float]) -> list[int]:
 _STATES_AT_ONCE = 32
 
 
-def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
-    """Q of every node of a tree, by its id.
-
-    Args:
-        task: the tree's row, with the system message of its states.
-    """
+def node_values(scorer: Scorer, task: TaskTree) -> dict[int, float]:
+    """Q of every node of a tree, by its id."""
     if scorer.ranks:
         raise ConfigError(
             f"{scorer.name} ranks the candidates of one state, and ranks are no values; name "
@@ -262,9 +233,9 @@ def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
         )
     observes = scorer.reads_observation
     if observes:
-        _require_observations(scorer.name, task, tree)
+        _require_observations(scorer.name, task)
     values: dict[int, float] = {}
-    asked = list(_states(task, tree, observes=observes))
+    asked = list(_states(task.tree, observes=observes))
     for first in range(0, len(asked), _STATES_AT_ONCE):
         some = asked[first : first + _STATES_AT_ONCE]
         results = scorer.score([request for _, request in some])
@@ -273,22 +244,18 @@ def node_values(scorer: Scorer, task: TreeRow, tree: Tree) -> dict[int, float]:
     return values
 
 
-def _states(
-    task: TreeRow, tree: Tree, *, observes: bool
-) -> Iterator[tuple[tuple[int, ...], ScoreRequest]]:
+def _states(tree: Tree, *, observes: bool) -> Iterator[tuple[tuple[int, ...], ScoreRequest]]:
     """The children of every state that has some, and the request for their values."""
-    before = () if task.system is None else (Message("system", task.system),)
     for node_id in (ROOT_ID, *(node.id for node in tree.nodes)):
         if children := tree.children[node_id]:
-            history = (*before, *tree.history(node_id))
             steps = [tree.node(child).step for child in children]
-            yield children, value_request(history, steps, observes=observes)
+            yield children, value_request(tree.history(node_id), steps, observes=observes)
 
 
-def _require_observations(scorer: str, task: TreeRow, tree: Tree) -> None:
-    for node in tree.nodes:
+def _require_observations(scorer: str, task: TaskTree) -> None:
+    for node in task.tree.nodes:
         if node.step.unobserved:
             raise ConfigError(
-                f"task {task.task_id}, node {node.id}: what the action was answered was not "
+                f"task {task.row.task_id}, node {node.id}: what the action was answered was not "
                 f"recorded, and {scorer} reads it; name a Q model that is read at the action"
             )

@@ -21,8 +21,8 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
-from qguide.qnet.types import History, Message
+from qguide.qnet.records import MAX_REWARD, ROOT_ID
+from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node
@@ -159,7 +159,7 @@ def _of_tree(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
         yield preference_row(
             task.row,
             ("trajectory", "outcome"),
-            state=(*_system(task.row), *tree.history(ROOT_ID)),
+            state=tree.history(ROOT_ID),
             chosen=_replies(tree.path(leaves[better].id)),
             rejected=_replies(tree.path(leaves[worse].id)),
             values=(rewards[better], rewards[worse]),
@@ -175,7 +175,7 @@ def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[Preference
         yield preference_row(
             task.row,
             ("step", "best-path"),
-            state=(*_system(task.row), *tree.history(parent)),
+            state=tree.history(parent),
             chosen=_replies([tree.node(better)]),
             rejected=_replies([tree.node(worse)]),
             values=(values[better], values[worse]),
@@ -209,10 +209,6 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
                 candidates=len(rows),
                 mistakes=rows[better].mistakes,
             )
-
-
-def _system(task: TreeRow) -> History:
-    return () if task.system is None else (Message("system", task.system),)
 
 
 def _replies(nodes: Sequence[Node]) -> History:

@@ -28,7 +28,8 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.match_features import HeadFeatures
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
-from qguide.training.data.records import LabelRow
+from qguide.qnet.records import TreeRow
+from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.licence.judgement import Judgement, judge
@@ -246,8 +247,8 @@ def _target(config: TrainQNetConfig) -> str:
     """Names of the methods by which the labels of trees and groups were computed."""
     targets: list[str] = []
     for folder in config.labels[:1]:
-        rows = read_rows(RunFolder(folder).rows, LabelRow)
-        targets += [row.target for row in islice(rows, 1)]
+        rows = read_rows(RunFolder(folder).rows, TreeRow)
+        targets += [labelled_tree(row).target for row in islice(rows, 1)]
     if config.groups:
         targets.append(f"groups-{config.group_labels.scale}")
     return "+".join(targets)

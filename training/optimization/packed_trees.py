@@ -25,8 +25,9 @@ from qguide.qnet.models.match_features import (
 )
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
+from qguide.training.algorithms.labelling import LabelledPath, labelled_paths
 from qguide.training.algorithms.regression import LossOn, regression_columns
-from qguide.training.data.records import LabelRow, after_leaf_fields, messages_of
+from qguide.training.data.records import LabelledTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +185,13 @@ def sibling_pairs(places: Iterable[tuple[int, Place]], *, min_label_margin: floa
 
 def pack_tree(
     renderer: Renderer,
-    rows: Sequence[LabelRow],
+    labelled: LabelledTree,
     *,
     loss_on: LossOn,
     min_label_margin: float,
     max_length: int,
     max_tokens: int,
+    unbranched_suffixes: bool = True,
     with_features: bool = False,
     read_at: ReadAt = "action",
     framing: Framing | None = None,
@@ -197,7 +199,8 @@ def pack_tree(
     """Pack the paths of one tree.
 
     Args:
-        rows: the paths; those of more than `max_length` tokens are left out.
+        max_length: longest path in tokens; longer ones are left out.
+        unbranched_suffixes: keep the actions after a path's last branching.
         max_tokens: size of a packed row; siblings in different rows do not form pairs.
         with_features: add the match features of every action.
         read_at: where Q is read; after observations, only that position has the label.
@@ -205,32 +208,32 @@ def pack_tree(
     """
     packed: list[PackedTree] = []
     places: list[list[_Labelled]] = []
-    for row in rows:
-        rendered = _render(renderer, row, whole=read_at == "observation" or framing is not None)
+    paths = list(labelled_paths(labelled.tree, labelled.labels))
+    whole = read_at == "observation" or framing is not None
+    for path in paths if unbranched_suffixes else without_unbranched_suffixes(paths):
+        rendered = _render(renderer, labelled, path, whole=whole)
         if len(rendered.token_ids) > max_length:
             continue
         if not packed or len(packed[-1]) + packed[-1].new_tokens(rendered.token_ids) > max_tokens:
             packed.append(PackedTree())
             places.append([])
-        indices = _add_path(packed[-1], row, rendered, read_at, loss_on, framing)
+        indices = _add_path(packed[-1], path, rendered, read_at, loss_on, framing)
         if with_features:
             _add_features(packed[-1], rendered, indices, read_at)
-        places[-1] += _labelled_places(row, _read_places(rendered, read_at), indices)
+        places[-1] += _labelled_places(path, _read_places(rendered, read_at), indices)
     for tree, mine in zip(packed, places, strict=True):
-        siblings = [(labelled.parent_id, labelled.place) for labelled in mine]
+        siblings = [(one.parent_id, one.place) for one in mine]
         tree.pairs = sibling_pairs(siblings, min_label_margin=min_label_margin)
-        place_of = {labelled.node_id: labelled.place for labelled in mine}
+        place_of = {one.node_id: one.place for one in mine}
         tree.successions = [
-            (labelled.place, place_of[labelled.parent_id])
-            for labelled in mine
-            if labelled.parent_id in place_of
+            (one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of
         ]
     return packed
 
 
 def _add_path(
     tree: PackedTree,
-    row: LabelRow,
+    path: LabelledPath,
     rendered: RenderedEpisode,
     read_at: ReadAt,
     loss_on: LossOn,
@@ -239,11 +242,11 @@ def _add_path(
     """Add a path, its labels and its answers, and return the index of each token."""
     token_ids, spans = rendered.token_ids, rendered.action_spans
     if read_at == "action":
-        columns = regression_columns(len(token_ids), spans, row.q_values, loss_on=loss_on)
+        columns = regression_columns(len(token_ids), spans, path.q_values, loss_on=loss_on)
         indices = tree.add_labelled(token_ids, columns["weight"], columns["target"])
     else:
         indices = tree.add(token_ids)
-        for labelled in _labelled_places(row, _read_places(rendered, read_at), indices):
+        for labelled in _labelled_places(path, _read_places(rendered, read_at), indices):
             tree.label(labelled.place)
     if framing is not None:
         _add_answers(tree, rendered, indices, framing)
@@ -258,28 +261,31 @@ class _Labelled(NamedTuple):
     place: Place
 
 
-def _labelled_places(row: LabelRow, read: Sequence[int], indices: Sequence[int]) -> list[_Labelled]:
+def _labelled_places(
+    path: LabelledPath, read: Sequence[int], indices: Sequence[int]
+) -> list[_Labelled]:
     """The actions whose label is in this path."""
-    labelled = zip(row.node_ids, row.parent_ids, read, row.q_values, strict=True)
     return [
-        _Labelled(node, parent, Place(indices[i], q))
-        for node, parent, i, q in labelled
+        _Labelled(node.id, node.parent, Place(indices[i], q))
+        for node, i, q in zip(path.nodes, read, path.q_values, strict=True)
         if q is not None
     ]
 
 
-def _render(renderer: Renderer, row: LabelRow, *, whole: bool) -> RenderedEpisode:
+def _render(
+    renderer: Renderer, labelled: LabelledTree, path: LabelledPath, *, whole: bool
+) -> RenderedEpisode:
     """A path up to its leaf's action, or with the observation after it and the next prompt."""
-    messages = messages_of(row.messages)
+    tree, leaf = labelled.tree, path.nodes[-1]
     if not whole:
-        return renderer.encode_episode(messages)
-    after = row.after_leaf
-    if after is None:
+        return renderer.encode_episode((*tree.history(leaf.parent), leaf.step.message))
+    if not leaf.step.tried:
         raise RecordError(
-            f"the labels of {row.task_id} lack the observation after a path's last action, which "
-            "this training reads; run `qguide label` again"
+            f"task {labelled.task_id}, node {leaf.id}: nobody took this candidate, so the "
+            "observation after it, which this training reads, is unknown; train with "
+            "read_at = 'action', or on labels of another target"
         )
-    return renderer.encode_state((*messages, *after))
+    return renderer.encode_state(tree.history(leaf.id))
 
 
 def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
@@ -317,32 +323,15 @@ def _add_features(
         tree.features[indices[place]] = features_F
 
 
-def without_unbranched_suffixes(rows: Sequence[LabelRow]) -> list[LabelRow]:
+def without_unbranched_suffixes(paths: Sequence[LabelledPath]) -> list[LabelledPath]:
     """Each path up to its last action that has a sibling; a path without one is left out."""
     children: dict[int, set[int]] = defaultdict(set)
-    for row in rows:
-        for parent, node in zip(row.parent_ids, row.node_ids, strict=True):
-            children[parent].add(node)
+    for path in paths:
+        for node in path.nodes:
+            children[node.parent].add(node.id)
     cut = []
-    for row in rows:
-        rivalled = [i for i, parent in enumerate(row.parent_ids, 1) if len(children[parent]) > 1]
+    for path in paths:
+        rivalled = [i for i, node in enumerate(path.nodes, 1) if len(children[node.parent]) > 1]
         if rivalled:
-            cut.append(_cut(row, rivalled[-1]))
+            cut.append(LabelledPath(path.nodes[: rivalled[-1]], path.q_values[: rivalled[-1]]))
     return cut
-
-
-def _cut(row: LabelRow, actions: int) -> LabelRow:
-    ends = [i for i, message in enumerate(row.messages, 1) if message.role == "assistant"]
-    end = ends[actions - 1]
-    update: dict[str, object] = {}
-    if actions < len(ends):
-        update |= after_leaf_fields(messages_of(row.messages[end : ends[actions] - 1]))
-    return row.model_copy(
-        update=update
-        | {
-            "messages": row.messages[:end],
-            "q_values": row.q_values[:actions],
-            "node_ids": row.node_ids[:actions],
-            "parent_ids": row.parent_ids[:actions],
-        }
-    )

@@ -1,22 +1,24 @@
 """Training examples of a QNet: reading and packing of labelled trees and decision groups."""
 
 import random
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
+from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.algorithms.regression import LossOn
 from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.group_labels import GroupLabels
-from qguide.training.data.records import LabelRow, after_leaf_fields, messages_of, rows_of
+from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import (
@@ -24,11 +26,8 @@ from qguide.training.optimization.packed_trees import (
     PackedTree,
     ReadAt,
     pack_tree,
-    without_unbranched_suffixes,
 )
-
-TreeRows = Sequence[LabelRow]
-"""The labelled paths of one tree."""
+from qguide.training.trajectory import Step, observation_text, step_messages
 
 
 class Examples(BaseModel):
@@ -76,7 +75,7 @@ class Examples(BaseModel):
 class Rows:
     """The rows that were read: labelled trees, and episodes with their decisions."""
 
-    trees: list[TreeRows]
+    trees: list[LabelledTree]
     episodes: list[DecisionGroupsRow]
 
     def __len__(self) -> int:
@@ -110,7 +109,7 @@ class Packing:
 
     def trees(self, rows: Rows) -> list[PackedTree]:
         """Pack the labelled trees."""
-        return [packed for paths in rows.trees for packed in self._tree(paths)]
+        return [packed for tree in rows.trees for packed in self._tree(tree)]
 
     def groups(self, rows: Rows) -> list[PackedTree]:
         """Pack the decision groups."""
@@ -119,15 +118,16 @@ class Packing:
     def epoch(self, rows: Rows, rng: random.Random) -> list[PackedTree]:
         """Pack all rows for one epoch, with newly renamed trees."""
         augment = build_augmenter(self.examples.augmentation)
-        renamed = [rename_tree(paths, augment, rng) for paths in rows.trees]
+        renamed = [rename_tree(tree, augment, rng) for tree in rows.trees]
         return self.trees(Rows(renamed, [])) + self.groups(rows)
 
-    def _tree(self, paths: TreeRows) -> list[PackedTree]:
+    def _tree(self, tree: LabelledTree) -> list[PackedTree]:
         examples = self.examples
         return pack_tree(
             self.renderer,
-            paths if examples.unbranched_suffixes else without_unbranched_suffixes(paths),
+            tree,
             loss_on=examples.loss_on,
+            unbranched_suffixes=examples.unbranched_suffixes,
             min_label_margin=examples.min_label_margin,
             max_length=examples.max_length,
             max_tokens=self.max_tokens,
@@ -164,13 +164,13 @@ def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
             f"no rows in labels = {examples.labels} and groups = {examples.groups}; "
             "run `qguide label` or `qguide groups` first"
         )
-    task_ids = sorted({t for t, _ in trees} | {row.task_id for row in episodes})
+    task_ids = sorted({tree.task_id for tree in trees} | {row.task_id for row in episodes})
     random.Random(seed).shuffle(task_ids)
     held_back = set(task_ids[: round(len(task_ids) * examples.validation_fraction)])
     training, validation = Rows([], []), Rows([], _held_back_groups(examples, set(task_ids)))
-    for task_id, paths in trees:
-        if examples.constant_trees or not _is_constant(paths):
-            (validation if task_id in held_back else training).trees.append(paths)
+    for tree in trees:
+        if examples.constant_trees or len(set(tree.labels.values())) > 1:
+            (validation if tree.task_id in held_back else training).trees.append(tree)
     for row in episodes:
         (validation if row.task_id in held_back else training).episodes.append(row)
     return training, validation
@@ -178,22 +178,16 @@ def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
 
 def states_of(rows: Rows) -> list[tuple[str, History]]:
     """Each state in which an action is labelled, once, with its task."""
-    of_trees = [
-        (path.task_id, state)
-        for paths in rows.trees
-        for path in paths
-        for state in _labelled_states(path)
-    ]
+    of_trees = [(one.task_id, state) for one in rows.trees for state in _labelled_states(one)]
     of_groups = [(row.task_id, state) for row in rows.episodes for state, _ in row.states()]
     return of_trees + of_groups
 
 
-def _labelled_states(path: LabelRow) -> Iterator[History]:
-    messages = messages_of(path.messages)
-    replies = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    for at, label in zip(replies, path.q_values, strict=True):
-        if label is not None:
-            yield messages[:at]
+def _labelled_states(labelled: LabelledTree) -> Iterator[History]:
+    for path in labelled_paths(labelled.tree, labelled.labels):
+        for node, label in zip(path.nodes, path.q_values, strict=True):
+            if label is not None:
+                yield labelled.tree.history(node.parent)
 
 
 def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGroupsRow]:
@@ -209,15 +203,16 @@ def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGr
     return rows
 
 
-def _read_trees(examples: Examples) -> list[tuple[str, TreeRows]]:
-    rows: dict[tuple[str, Path], list[LabelRow]] = defaultdict(list)
+def _read_trees(examples: Examples) -> list[LabelledTree]:
+    trees: list[tuple[str, Path, LabelledTree]] = []
     targets: dict[str, Path] = {}
     for folder in examples.labels:
-        for row in read_rows(RunFolder(folder).rows, LabelRow):
-            rows[row.task_id, folder].append(row)
-            targets.setdefault(row.target, folder)
+        for row in read_rows(RunFolder(folder).rows, TreeRow):
+            tree = labelled_tree(row)
+            trees.append((tree.task_id, folder, tree))
+            targets.setdefault(tree.target, folder)
     _require_one_target(targets)
-    return [(task_id, paths) for (task_id, _), paths in sorted(rows.items())]
+    return [tree for *_, tree in sorted(trees, key=itemgetter(0, 1))]
 
 
 def _require_one_target(targets: Mapping[str, Path]) -> None:
@@ -230,24 +225,24 @@ def _require_one_target(targets: Mapping[str, Path]) -> None:
         )
 
 
-def _is_constant(paths: Sequence[LabelRow]) -> bool:
-    return len({q for path in paths for q in path.q_values if q is not None}) < 2
+def rename_tree(labelled: LabelledTree, augment: Augmenter, rng: random.Random) -> LabelledTree:
+    """Rename all messages of a tree in the same way."""
+    tree = labelled.tree
+    start = tree.history(ROOT_ID)
+    messages = iter(augment([*start, *(m for n in tree.nodes for m in step_messages(n.step))], rng))
+    opening = tuple(islice(messages, len(start)))
+    nodes = [replace(node, step=_renamed(node.step, messages)) for node in tree.nodes]
+    renamed = replace(tree, nodes=tuple(nodes), opening=opening, system=None)
+    return replace(labelled, tree=renamed)
 
 
-def rename_tree(paths: TreeRows, augment: Augmenter, rng: random.Random) -> TreeRows:
-    """Rename all paths of one tree in the same way."""
-    messages = iter(augment([m for row in paths for m in _messages_of(row)], rng))
-    return [_with_messages(row, messages) for row in paths]
-
-
-def _messages_of(row: LabelRow) -> list[Message]:
-    """A path's messages, including what was observed last."""
-    return [*messages_of(row.messages), *(row.after_leaf or ())]
-
-
-def _with_messages(row: LabelRow, messages: Iterator[Message]) -> LabelRow:
-    """The row with as many messages, taken from `messages`, as `_messages_of` gives."""
-    update: dict[str, object] = {"messages": rows_of(islice(messages, len(row.messages)))}
-    if row.after_leaf is not None:
-        update |= after_leaf_fields(tuple(islice(messages, len(row.after_leaf))))
-    return row.model_copy(update=update)
+def _renamed(step: Step, messages: Iterator[Message]) -> Step:
+    """The step with as many of the renamed messages as it has itself."""
+    reply, *observed = islice(messages, len(step_messages(step)))
+    return replace(
+        step,
+        action=reply.text,
+        reply=reply,
+        observation=observation_text(observed),
+        observed=tuple(observed),
+    )

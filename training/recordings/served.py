@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message
-from qguide.training.algorithms.tree import Node, Tree
+from qguide.training.algorithms.tree import Node, Tree, without_untried
 from qguide.training.data.records import drawn_of_steps, tree_from_row
 from qguide.training.recordings.episode import RecordedEpisode
 from qguide.training.recordings.fields import Fields, flaw_of
@@ -24,12 +24,12 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
         raise RecordError(flaw_of(error)) from error
     if not row.nodes:
         raise RecordError("it has no actions")
-    tree = tree_from_row(row)
+    tree = without_untried(tree_from_row(row))
     _require_observations(tree)
     task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
     for leaf in tree.leaves():
         yield RecordedEpisode(
-            messages=_messages(row, tree, leaf),
+            messages=_messages(tree, leaf),
             reward=leaf.step.reward,
             task_id=task_id,
             terminated=leaf.step.terminated,
@@ -55,9 +55,6 @@ def _require_observations(tree: Tree) -> None:
             )
 
 
-def _messages(row: TreeRow, tree: Tree, leaf: Node) -> tuple[Message, ...]:
-    system = () if row.system is None else (Message("system", row.system),)
+def _messages(tree: Tree, leaf: Node) -> tuple[Message, ...]:
     history = tree.history(leaf.id)
-    if not leaf.step.observation and leaf.step.observed is None:
-        history = history[:-1]  # nothing was recorded after the last action
-    return (*system, *history)
+    return history[:-1] if leaf.step.unobserved else history

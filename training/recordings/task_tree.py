@@ -15,8 +15,7 @@ from qguide.training.data.records import (
     TrajectoryRow,
     drawn_from_rows,
     messages_of,
-    node_row,
-    rows_of,
+    tree_row,
 )
 from qguide.training.trajectory import Step, observation_message, observation_text
 
@@ -114,7 +113,13 @@ def _build_tree(chats: Sequence[_Chat], *, task_id: str) -> TaskTree:
         disagreeing=disagreeing,
         uncertain=uncertain,
     )
-    return TaskTree(_tree_row(chats, tree, task_id), figures)
+    row = tree_row(
+        tree,
+        chats[0].row.model_copy(update={"task_id": task_id}),
+        draws=len(chats),
+        completion_tokens=sum(chat.row.completion_tokens for chat in chats),
+    )
+    return TaskTree(row, figures)
 
 
 def _most_recorded_first(equal: Sequence[_Chat]) -> tuple[int, bool]:
@@ -138,10 +143,10 @@ def _chat(row: TrajectoryRow) -> _Chat:
 
 
 def _root(chat: _Chat) -> Tree:
-    _, opening = _split_system(chat.opening)
+    system, opening = _split_system(chat.opening)
     text = observation_text(opening)
     plain = opening == (observation_message(text),)
-    return Tree(text, opening=() if plain else opening)
+    return Tree(text, opening=() if plain else opening, system=system)
 
 
 def _split_system(opening: History) -> tuple[str | None, History]:
@@ -154,21 +159,6 @@ def _split_system(opening: History) -> tuple[str | None, History]:
 def _rewarded(chat: _Chat, reward: float) -> list[Step]:
     *before, last = chat.steps
     return [*before, replace(last, reward=reward, terminated=chat.row.terminated)]
-
-
-def _tree_row(chats: Sequence[_Chat], tree: Tree, task_id: str) -> TreeRow:
-    row = chats[0].row
-    return TreeRow(
-        task_id=task_id,
-        kind=row.kind,
-        environment=row.environment,
-        first_observation=tree.first_observation,
-        system=_split_system(chats[0].opening)[0],
-        opening=rows_of(tree.opening),
-        nodes=tuple(node_row(node) for node in tree.nodes),
-        draws=len(chats),
-        completion_tokens=sum(chat.row.completion_tokens for chat in chats),
-    )
 
 
 def _count_branching(tree: Tree) -> tuple[int, int, int]:

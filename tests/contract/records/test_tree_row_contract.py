@@ -16,7 +16,7 @@ from qguide.training.data.records import tree_from_row
 from qguide.training.environment import Task
 from qguide.training.environments.corridor import CORRIDOR, CorridorSuite
 from qguide.training.exploration.tree_expansion import ExploredTree
-from qguide.training.jobs.explore import tree_row as explored_row
+from qguide.training.jobs.explore import explored_row
 from qguide.training.rollouts.harness import PlayableTask
 from qguide.training.trajectory import Step
 

@@ -12,7 +12,6 @@ from qguide.qnet.models.qnet_config import QNetConfig
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import History, Message, ScoreRequest, ToolCall
-from qguide.training.data.records import LabelRow, rows_of
 from qguide.training.jobs.sft import Demonstration, sft_sequence
 from qguide.training.optimization.packed_trees import pack_tree
 from tests.support.chat_templates import (
@@ -21,6 +20,7 @@ from tests.support.chat_templates import (
     trl_templates,
     trl_training_templates,
 )
+from tests.support.labels import labelled
 from tests.support.tiny_models import config_of
 
 FAMILIES = trl_templates() | OWN_TEMPLATES
@@ -137,18 +137,9 @@ def test_sft_q_training_and_serving_make_the_same_tokens(
     history, action = CONVERSATIONS["calls"][:4], CONVERSATIONS["calls"][4]
     served = renderer.encode_history(history) + renderer.encode_candidate(action)
     cloned = sft_sequence(renderer, Demonstration((*history, action)), observation_weight=0.0)
-    label = LabelRow(
-        task_id="t",
-        kind="k",
-        environment="e",
-        target="q",
-        messages=rows_of((*history, action)),
-        q_values=(0.5, 1.0),
-        node_ids=(1, 2),
-        parent_ids=(0, 1),
-    )
+    label = labelled((*history, action), labels={1: 0.5, 2: 1.0})
     [tree] = pack_tree(
-        renderer, [label], loss_on="last", min_label_margin=0.1, max_length=9999, max_tokens=9999
+        renderer, label, loss_on="last", min_label_margin=0.1, max_length=9999, max_tokens=9999
     )
     assert cloned.token_ids == served
     assert tree.token_ids == served

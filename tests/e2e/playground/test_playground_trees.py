@@ -1,21 +1,19 @@
 """Exploration trees, labels and decision groups, drawn in the playground from rows of the jobs."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from selenium.webdriver.support.ui import Select
 
-from qguide.qnet.records import MessageRow, NodeRow
+from qguide.qnet.records import NodeRow, TreeRow
 from qguide.training.data.decision_groups import (
     CandidateRow,
     ContinuationRow,
     DecisionGroupsRow,
     DecisionRow,
 )
-from qguide.training.data.records import LabelRow, SearchRow
 from tests.e2e.playground.conftest import EVIL, Page
 
 TASK = {"task_id": "game-7", "kind": "heat", "environment": "fake"}
@@ -27,7 +25,7 @@ def node(number: int, parent: int, depth: int, action: str, **more: Any) -> Node
     return NodeRow(id=number, parent=parent, depth=depth, action=f"Action: {action}", **fields)
 
 
-TREE = SearchRow(
+TREE = TreeRow(
     **TASK,
     first_observation=FIRST,
     nodes=(
@@ -37,33 +35,11 @@ TREE = SearchRow(
         node(4, 1, 2, "look"),
     ),
     draws=3,
-    visit_counts=(3, 1, 2, 0),
-    values=(0.75, 0.25, 1.0, None),
+    values={"visits": (3, 1, 2, None), "mcts": (0.75, 0.25, 1.0, None)},
 )
 
 
-def path(*ids: int, labels: Sequence[float | None]) -> LabelRow:
-    nodes = [TREE.nodes[number - 1] for number in ids]
-    messages = [MessageRow(role="user", content=FIRST)]
-    for one in nodes:
-        messages.append(MessageRow(role="assistant", content=one.action))
-        messages.append(MessageRow(role="user", content=one.observation))
-    return LabelRow(
-        **TASK,
-        target="q",
-        messages=tuple(messages[:-1]),
-        last_observation=nodes[-1].observation,
-        q_values=tuple(labels),
-        node_ids=ids,
-        parent_ids=tuple(one.parent for one in nodes),
-    )
-
-
-LABELS = [
-    path(1, 3, labels=(0.81, 0.9)),
-    path(1, 4, labels=(None, 0.1)),
-    path(2, labels=(0.05,)),
-]
+LABELS = TREE.model_copy(update={"values": {"q": (0.81, 0.05, 0.9, 0.1)}})
 
 
 def candidate(action: str, outcome: float, steps: int, **more: Any) -> CandidateRow:
@@ -104,7 +80,7 @@ def rows(page: Page) -> list[str]:
 def test_a_tree_is_drawn_with_the_searchs_values_and_its_labels(page: Page, tmp_path: Path) -> None:
     asked = page.run("performance.getEntriesByType('resource').length")
     trees, labels = tmp_path / "trees.jsonl", tmp_path / "labels.jsonl"
-    opened(page, written(trees, TREE), written(labels, *LABELS), status="0 episodes, 1 tree.")
+    opened(page, written(trees, TREE), written(labels, LABELS), status="0 episodes, 1 tree.")
     assert rows(page) == [
         "go to desk 1 expert label 0.810 Q 0.750",
         "take mug 1 ends, reward 1.00 label 0.900 Q 1.000",
@@ -127,7 +103,7 @@ def test_a_tree_is_drawn_with_the_searchs_values_and_its_labels(page: Page, tmp_
 
 
 def test_labels_alone_are_a_tree(page: Page, tmp_path: Path) -> None:
-    opened(page, written(tmp_path / "rows.jsonl", *LABELS), status="0 episodes, 1 tree.")
+    opened(page, written(tmp_path / "rows.jsonl", LABELS), status="0 episodes, 1 tree.")
     assert rows(page)[:2] == ["go to desk 1 label 0.810", "take mug 1 label 0.900"]
     assert page["tree-first"].get_attribute("textContent") == FIRST
 
@@ -145,7 +121,7 @@ def test_decision_groups_are_a_path_with_its_other_candidates(page: Page, tmp_pa
 
 
 def test_q_of_the_servers_model_is_asked_for_by_a_button_only(page: Page, tmp_path: Path) -> None:
-    opened(page, written(tmp_path / "rows.jsonl", *LABELS), status="0 episodes, 1 tree.")
+    opened(page, written(tmp_path / "rows.jsonl", LABELS), status="0 episodes, 1 tree.")
     page["tree-score"].click()
     page.until(lambda: "scripted@0" in page.text("tree-scale"))
     assert [row.rpartition(" Q ")[2] for row in rows(page)] == ["0.750", "0.000", "0.250", "0.500"]
@@ -155,22 +131,20 @@ def test_q_of_the_servers_model_is_asked_for_by_a_button_only(page: Page, tmp_pa
 def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path) -> None:
     orphan = json.loads(TREE.model_dump_json())
     orphan["nodes"][0]["parent"] = 7
-    label = json.loads(LABELS[0].model_dump_json()) | {"node_ids": [1]}
     group = json.loads(GROUPS.model_dump_json())
     group["decisions"][0]["chosen"] = 5
-    valued = json.loads(TREE.model_dump_json()) | {"values": [1.0]}
-    bad = [json.dumps(row) for row in (orphan, label, group, valued)]
+    valued = json.loads(TREE.model_dump_json()) | {"values": {"q": [1.0]}}
+    bad = [json.dumps(row) for row in (orphan, group, valued)]
     file = written(tmp_path / "rows.jsonl", *bad, "[]", "null", TREE)
     opened(page, file, status="0 episodes, 1 tree.")
     page["bad-count"].click()
     is_wrong = "is missing or not what it should be"
     assert page.texts("#bad-lines li") == [
         f"rows.jsonl, line 1: nodes {is_wrong}",
-        f"rows.jsonl, line 2: q_values, node_ids or parent_ids {is_wrong}",
-        f"rows.jsonl, line 3: decisions {is_wrong}",
-        f"rows.jsonl, line 4: values {is_wrong}",
-        "rows.jsonl, line 5: is no offer, tree, label, decision group or row of choice-regret",
-        "rows.jsonl, line 6: no object",
+        f"rows.jsonl, line 2: decisions {is_wrong}",
+        f"rows.jsonl, line 3: values {is_wrong}",
+        "rows.jsonl, line 4: is no offer, tree, decision group or row of choice-regret",
+        "rows.jsonl, line 5: no object",
     ]
     binary = tmp_path / "picture.jsonl"
     binary.write_bytes(bytes(range(256)))

@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerFast
 from qguide.qnet.errors import MalformedHistoryError, RenderingError
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message, ToolCall
-from qguide.training.data.records import LabelRow, rows_of
 from qguide.training.jobs.sft import Demonstration, sft_sequence
 from qguide.training.optimization.packed_trees import pack_tree
 from qguide.training.small_models.tokenizer import train_tokenizer
+from tests.support.labels import labelled
 
 HISTORY = (
     Message("user", "You see a drawer 1. Your task is to: find it."),
@@ -101,18 +101,9 @@ def test_sft_qnet_training_and_serving_agree_token_by_token() -> None:
     renderer = Renderer(tokenizer())
     served = renderer.encode_history(HISTORY) + renderer.encode_candidate(ANSWER)
     cloned = sft_sequence(renderer, Demonstration((*HISTORY, ANSWER)), observation_weight=0.0)
-    label = LabelRow(
-        task_id="t",
-        kind="k",
-        environment="e",
-        target="q",
-        messages=rows_of((*HISTORY, ANSWER)),
-        q_values=(0.5, 1.0),
-        node_ids=(1, 2),
-        parent_ids=(0, 1),
-    )
+    label = labelled((*HISTORY, ANSWER), labels={1: 0.5, 2: 1.0})
     [tree] = pack_tree(
-        renderer, [label], loss_on="last", min_label_margin=0.1, max_length=4096, max_tokens=4096
+        renderer, label, loss_on="last", min_label_margin=0.1, max_length=4096, max_tokens=4096
     )
     assert cloned.token_ids == served
     assert tree.token_ids == served

@@ -97,7 +97,9 @@ def test_a_judges_scores_are_kept_and_its_places_are_not(ranked: bool, scored: l
     judged = {"judge": True, "ranked": ranked}
     offers = tuple(one.model_copy(update=judged) for one in EPISODE.offers)
     row = tree_row(Transcript(EPISODE.messages, offers), OUTCOME, plain)
-    assert [score.q_value for score in row.judged] == scored
+    scores = [q for column in row.values.values() for q in column if q is not None]
+    assert sorted(scores) == scored
+    assert all(node.tried or not node.observation for node in row.nodes)
 
 
 def test_an_episode_without_a_task_is_no_record() -> None:

@@ -8,13 +8,12 @@ from pydantic import ValidationError
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message
+from qguide.training.algorithms.tree import without_untried
 from qguide.training.data.records import (
     EXPERT,
-    LabelRow,
-    MessageRow,
-    SearchRow,
     TrajectoryRow,
     drawn_rows,
+    labelled_tree,
     messages_of,
     node_row,
     rows_of,
@@ -107,33 +106,27 @@ def test_nodes_that_form_no_tree_are_refused(nodes: tuple[NodeRow, ...], complai
         TreeRow(**TASK, first_observation="x", nodes=nodes, draws=1)
 
 
-def test_a_label_row_needs_one_label_per_action() -> None:
-    with pytest.raises(ValidationError, match="2 assistant messages"):
-        LabelRow(
-            **TASK,
-            target="q",
-            messages=tuple(MessageRow.from_message(message) for message in HISTORY[:-1]),
-            q_values=(0.9,),
-            node_ids=(1, 2),
-            parent_ids=(0, 1),
-        )
+def test_a_column_has_a_value_for_each_node() -> None:
+    fields = {"first_observation": "x", "nodes": (node(1, 0, 1), node(2, 0, 1)), "draws": 1}
+    row = TreeRow(**TASK, **fields, values={"visits": (3, None)})
+    assert tree_from_row(row).values == {"visits": {1: 3.0}}
+    with pytest.raises(ValidationError, match="'mcts' has 1 values for 2 nodes"):
+        TreeRow(**TASK, **fields, values={"mcts": (0.5,)})
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"visit_counts": (1,), "values": ()}, "1 nodes need as many visit_counts and values"),
-        ({"visit_counts": (0,), "values": (0.5,)}, "node 1 has 0 visits and the value 0.5"),
-        ({"visit_counts": (2,), "values": (None,)}, "node 1 has 2 visits and the value None"),
-    ],
-)
-def test_a_search_counts_every_node_or_none(changes: dict[str, Any], said: str) -> None:
-    node = NodeRow(id=1, parent=0, depth=1, action="a", observation="b", source="policy")
-    fields = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "start"}
-    plain = TreeRow.model_validate(fields | {"nodes": (node,), "draws": 1})
-    assert SearchRow(**dict(plain)).model_dump_json() == plain.model_dump_json()
-    with pytest.raises(ValidationError, match=said):
-        SearchRow(**dict(plain), **changes)
+def test_nothing_follows_a_candidate_that_nobody_took() -> None:
+    untried = node(1, 0, 1).model_copy(update={"tried": False})
+    row = TreeRow(**TASK, first_observation="x", nodes=(untried, node(2, 0, 1)), draws=1)
+    assert [each.id for each in row.tried] == [2]
+    assert [each.id for each in without_untried(tree_from_row(row)).nodes] == [1]
+    with pytest.raises(ValidationError, match="node 2 follows a candidate that was not tried"):
+        TreeRow(**TASK, first_observation="x", nodes=(untried, node(2, 1, 2)), draws=1)
+
+
+def test_a_tree_without_labels_trains_nothing() -> None:
+    row = TreeRow(**TASK, first_observation="x", nodes=(node(1, 0, 1),), draws=1)
+    with pytest.raises(RecordError, match="0 columns of values"):
+        labelled_tree(row)
 
 
 def test_what_was_drawn_comes_back_with_its_steps() -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import NodeRow
-from qguide.training.data.records import SearchRow
+from qguide.qnet.records import NodeRow, TreeRow
 from qguide.training.data.task_trees import TaskTrees
 
 LONG = "a wall, a door, " * 1_000
 
 
-def explored(task: str, *, observation: str = "", draws: int = 2) -> SearchRow:
+def explored(task: str, *, observation: str = "", draws: int = 2) -> TreeRow:
     node = NodeRow(
         id=1,
         parent=0,
@@ -26,7 +25,7 @@ def explored(task: str, *, observation: str = "", draws: int = 2) -> SearchRow:
         valid=True,
         source="policy",
     )
-    return SearchRow(
+    return TreeRow(
         task_id=task,
         kind="room",
         environment="rooms",
@@ -36,7 +35,7 @@ def explored(task: str, *, observation: str = "", draws: int = 2) -> SearchRow:
     )
 
 
-def written(path: Path, rows: Iterator[SearchRow]) -> Path:
+def written(path: Path, rows: Iterator[TreeRow]) -> Path:
     with path.open("w") as file:
         file.writelines(row.model_dump_json() + "\n" for row in rows)
     return path

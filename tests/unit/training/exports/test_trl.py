@@ -20,10 +20,11 @@ from qguide.training.data.decision_groups import (
     DecisionRow,
 )
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import LabelRow, MessageRow, TrajectoryRow
+from qguide.training.data.records import MessageRow, TrajectoryRow
 from qguide.training.data.runs import JsonlWriter
 from qguide.training.exports.trl import conversation_pair
 from qguide.training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
+from tests.support.labels import labelled, row_of
 from tests.support.tiny_models import renderer
 
 pytestmark = pytest.mark.filterwarnings("default")  # datasets and TRL use deprecated functions
@@ -50,18 +51,6 @@ def trajectory(*messages: MessageRow, reward: float, **more: Any) -> TrajectoryR
     )
 
 
-def labels(*q_values: float | None, last: MessageRow, ids: tuple[int, int]) -> LabelRow:
-    """A path of two labelled actions."""
-    return LabelRow(
-        **OF_TASK,
-        target="q",
-        messages=(TASK, CALLING, SEEN, last),
-        q_values=q_values,
-        node_ids=ids,
-        parent_ids=(0, 1),
-    )
-
-
 TRAJECTORIES = (
     trajectory(TASK, CALLING, SEEN, DONE, reward=1.0),
     trajectory(TASK, CALLING, SEEN, GIVE_UP, reward=0.0, mistakes=(1,)),
@@ -77,11 +66,11 @@ PAIR = PreferenceRow(
     rejected_value=0.0,
     depth=1,
 )
-LABELS = (
-    labels(0.9, 1.0, last=DONE, ids=(1, 2)),
-    labels(None, 0.0, last=GIVE_UP, ids=(1, 3)),
-    labels(None, None, last=GIVE_UP, ids=(1, 4)),
-)
+PATHS = [
+    [one.to_message() for one in (TASK, CALLING, SEEN, last)]
+    for last in (DONE, GIVE_UP, MessageRow(role="assistant", content="Where is it?"))
+]
+LABELS = (row_of(labelled(*PATHS, labels={1: 0.9, 2: 1.0, 3: 0.0})),)
 
 
 def candidate(action: str, reward: float) -> CandidateRow:
@@ -220,11 +209,9 @@ def _without_nulls(value: Any) -> Any:
         optional = {"tool_calls", "reply", "observed", "opening", "sources", "start"}
         left_out = optional | {
             "tool_call_id",
-            "visit_counts",
             "values",
             "kind",
-            "last_observed",
-            "judged",
+            "tried",
             "drawn",
             "episode",
         }

@@ -16,7 +16,7 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.data.records import EXPERT, SearchRow, TrajectoryRow, rows_of, tree_from_row
+from qguide.training.data.records import EXPERT, TrajectoryRow, rows_of, tree_from_row
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
@@ -43,11 +43,11 @@ def explore(config: ExploreConfig, policy: Wanderer | None = None) -> list[TreeR
     return sorted(read_rows(config.output / "rows.jsonl", TreeRow), key=lambda row: row.task_id)
 
 
-def search(output: Path, *, parallel: int = 4) -> list[SearchRow]:
+def search(output: Path, *, parallel: int = 4) -> list[TreeRow]:
     mcts = Mcts(iterations=8, width=3, max_steps=6)
     config = configure(output, strategy="mcts", mcts=mcts, parallel=parallel)
     run_explore(config, policy=Wanderer(), console=Console(file=StringIO()))
-    return sorted(read_rows(output / "rows.jsonl", SearchRow), key=lambda row: row.task_id)
+    return sorted(read_rows(output / "rows.jsonl", TreeRow), key=lambda row: row.task_id)
 
 
 def test_a_search_writes_its_counts_and_values_whatever_runs_beside_it(tmp_path: Path) -> None:
@@ -55,12 +55,12 @@ def test_a_search_writes_its_counts_and_values_whatever_runs_beside_it(tmp_path:
     assert rows == search(tmp_path / "alone", parallel=1)
     assert len(rows) == 6
     for row in rows:
-        of_root = zip(row.nodes, row.visit_counts, strict=True)
-        visits = sum(count for node, count in of_root if node.parent == ROOT_ID)
+        of_root = zip(row.nodes, row.values["visits"], strict=True)
+        visits = sum(count or 0 for node, count in of_root if node.parent == ROOT_ID)
         won = any(node.reward == 1 for node in row.nodes)
         # Eight iterations evaluate up to three new children each.
         assert 1 <= visits <= 24 if won else 8 <= visits <= 24
-        assert all(-1 <= value <= 1 for value in row.q_values.values())
+        assert all(-1 <= value <= 1 for value in row.values["mcts"] if value is not None)
 
 
 def test_a_search_takes_no_guide(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The label job: from trees to labelled paths."""
+"""The label job: from trees to trees with labels."""
 
 import json
 import sys
@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.training.data.records import LabelRow, SearchRow
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.jobs.label import LabelConfig, run_label
+from tests.support.labels import paths_of
 
 GOLDEN = Path(__file__).parents[3] / "data" / "trees"
 
@@ -29,31 +29,41 @@ def write_trees(folder: Path, *rows: TreeRow) -> Path:
     return folder
 
 
-def label(tmp_path: Path, config: LabelConfig) -> list[LabelRow]:
+Labels = list[tuple[float | None, ...]]
+
+
+def labels_in(config: LabelConfig) -> Labels:
+    """The labels of each path of the only tree."""
+    [row] = read_rows(config.output / "rows.jsonl", TreeRow)
+    return [path.q_values for path in paths_of(row)]
+
+
+def label(config: LabelConfig) -> Labels:
     run_label(config)
-    return list(read_rows(config.output / "rows.jsonl", LabelRow))
+    return labels_in(config)
 
 
-def test_each_path_becomes_a_row_and_each_node_is_labelled_once(tmp_path: Path) -> None:
+def test_each_node_is_labelled_once_in_the_first_path_through_it(tmp_path: Path) -> None:
     trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
-    rows = label(tmp_path, LabelConfig(trees=(trees,), output=tmp_path / "labels"))
-    assert [row.q_values for row in rows] == [(0.9, 1.0), (None, 0.9, 1.0), (0.0,)]
-    assert [row.node_ids for row in rows] == [(1, 2), (1, 3, 4), (5,)]
-    assert [row.parent_ids for row in rows] == [(0, 1), (0, 1, 3), (0,)]
+    rows = label(LabelConfig(trees=(trees,), output=tmp_path / "labels"))
+    assert rows == [(0.9, 1.0), (None, 0.9, 1.0), (0.0,)]
+    [row] = read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow)
+    assert row.nodes == golden_tree("two_ways_home").nodes
+    assert row.values == {"q": (0.9, 1.0, 0.9, 1.0, 0.0)}
 
 
-def searched(name: str, values: list[float | None]) -> SearchRow:
-    counts = tuple(0 if value is None else 1 for value in values)
-    return SearchRow(**dict(golden_tree(name)), visit_counts=counts, values=tuple(values))
+def searched(name: str, values: list[float | None]) -> TreeRow:
+    visits = tuple(None if value is None else 1.0 for value in values)
+    columns = {"visits": visits, "mcts": tuple(values)}
+    return golden_tree(name).model_copy(update={"values": columns})
 
 
 def test_the_values_of_a_search_are_labels_and_unvisited_nodes_have_none(tmp_path: Path) -> None:
     trees = write_trees(tmp_path / "trees", searched("two_ways_home", [0.6, None, 0.5, 1.0, -1.0]))
     config = LabelConfig(trees=(trees,), output=tmp_path / "labels", target="mcts")
-    rows = label(tmp_path, config)
-    assert [row.q_values for row in rows] == [(0.6, None), (None, 0.5, 1.0), (-1.0,)]
+    assert label(config) == [(0.6, None), (None, 0.5, 1.0), (-1.0,)]
     again = config.model_copy(update={"target": "q", "output": tmp_path / "q"})
-    assert label(tmp_path, again)[0].q_values == (0.9, 1.0)
+    assert label(again)[0] == (0.9, 1.0)
 
 
 OWN = """
@@ -73,9 +83,9 @@ def test_a_target_may_be_a_function_of_ones_own(
     monkeypatch.setattr("sys.path", list(sys.path))
     trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
     config = LabelConfig(trees=(trees,), output=tmp_path / "labels", target="own_labels:surprise")
-    rows = label(tmp_path, config)
-    assert [row.target for row in rows] == ["own_labels:surprise"] * 3
-    assert [row.q_values for row in rows] == [(0.25, 0.5), (None, 0.5, 0.75), (0.25,)]
+    assert label(config) == [(0.25, 0.5), (None, 0.5, 0.75), (0.25,)]
+    [row] = read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow)
+    assert [*row.values] == ["own_labels:surprise"]
     for name, said in (("none", "no attribute 'none'"), ("beyond", "nodes are 1 to 5")):
         wrong = config.model_copy(
             update={"target": f"own_labels:{name}", "output": tmp_path / name}
@@ -122,20 +132,17 @@ def test_labels_are_made_of_a_models_values(
     trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
     config = bootstrapped(trees, tmp_path / "labels", target=target)
     run_label(config, scorer=Sees())
-    rows = list(read_rows(config.output / "rows.jsonl", LabelRow))
-    for row, labels in zip(rows, expected, strict=True):
-        assert row.target == target
-        assert row.q_values == tuple(q if q is None else pytest.approx(q) for q in labels)
+    for found, labels in zip(labels_in(config), expected, strict=True):
+        assert found == tuple(q if q is None else pytest.approx(q) for q in labels)
 
 
 def test_a_model_may_value_the_states_that_actions_led_to(tmp_path: Path) -> None:
     trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
     config = bootstrapped(trees, tmp_path / "labels", gae_lambda=0.0)
     run_label(config, scorer=Sees(reads_observation=True))
-    rows = list(read_rows(config.output / "rows.jsonl", LabelRow))
     # The state after node 3 is "two"; its sibling, node 2, and node 4 were answered "won".
     values = (pytest.approx(0.9 * 0.5), 1.0)
-    assert [row.q_values for row in rows] == [values, (None, pytest.approx(0.09), 1.0), (0.0,)]
+    assert labels_in(config) == [values, (None, pytest.approx(0.09), 1.0), (0.0,)]
 
 
 def test_ranks_and_unknown_observations_are_no_values(tmp_path: Path) -> None:
@@ -174,17 +181,6 @@ def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
             run_label(config)
 
 
-def test_a_path_ends_with_the_leafs_action(tmp_path: Path) -> None:
-    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
-    first = label(tmp_path, LabelConfig(trees=(trees,), output=tmp_path / "labels"))[0]
-    assert [row.content for row in first.messages] == [
-        "Home is near.",
-        "Action: a",
-        "one",
-        "Action: b",
-    ]
-
-
 @pytest.mark.parametrize("target", ["avg", "reward", "progress"])
 def test_other_targets_need_no_discount(tmp_path: Path, target: str) -> None:
     trees = write_trees(tmp_path / "trees", golden_tree("partial_rewards"))
@@ -192,13 +188,10 @@ def test_other_targets_need_no_discount(tmp_path: Path, target: str) -> None:
         {"trees": [trees], "output": tmp_path / "labels", "target": target}
     )
     golden = json.loads((GOLDEN / "partial_rewards.json").read_text())[target]
-    labelled = {
-        str(node_id): q_value
-        for row in label(tmp_path, config)
-        for node_id, q_value in zip(row.node_ids, row.q_values, strict=True)
-        if q_value is not None
-    }
-    assert labelled == pytest.approx(golden)
+    run_label(config)
+    [row] = read_rows(config.output / "rows.jsonl", TreeRow)
+    labels = {str(number): q for number, q in enumerate(row.values[target], start=1)}
+    assert labels == pytest.approx(golden)
 
 
 def test_trees_of_the_same_task_become_one(tmp_path: Path) -> None:
@@ -206,8 +199,8 @@ def test_trees_of_the_same_task_become_one(tmp_path: Path) -> None:
     pruned = tree.model_copy(update={"nodes": tree.nodes[:2]})
     first = write_trees(tmp_path / "first", pruned)
     second = write_trees(tmp_path / "second", tree)
-    together = label(tmp_path, LabelConfig(trees=(first, second), output=tmp_path / "together"))
-    alone = label(tmp_path, LabelConfig(trees=(second,), output=tmp_path / "alone"))
+    together = label(LabelConfig(trees=(first, second), output=tmp_path / "together"))
+    alone = label(LabelConfig(trees=(second,), output=tmp_path / "alone"))
     assert together == alone
 
 
@@ -229,18 +222,18 @@ def test_equal_episodes_and_equal_explorations_of_two_runs_are_no_mistake(tmp_pa
         write_trees(tmp_path / "one", tree),
         write_trees(tmp_path / "other", tree),
     )
-    again = label(tmp_path, LabelConfig(trees=trees, output=tmp_path / "out"))
+    again = label(LabelConfig(trees=trees, output=tmp_path / "out"))
     once = LabelConfig(trees=(tmp_path / "one",), output=tmp_path / "out-of-one")
-    assert again == label(tmp_path, once)
+    assert again == label(once)
 
 
 def test_a_killed_run_starts_over_and_comes_out_the_same(tmp_path: Path) -> None:
     trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
     config = LabelConfig(trees=(trees,), output=tmp_path / "labels")
-    rows = label(tmp_path, config)
+    rows = label(config)
     (tmp_path / "labels" / "rows.jsonl").unlink()
     (tmp_path / "labels" / "rows.partial").write_text('{"task_id": "half a ro')
-    assert label(tmp_path, config) == rows
+    assert label(config) == rows
     assert not (tmp_path / "labels" / "rows.partial").exists()
 
 

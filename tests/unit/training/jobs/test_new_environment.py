@@ -7,7 +7,7 @@ from rich.console import Console
 
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.records import LabelRow, TrajectoryRow, tree_from_row
+from qguide.training.data.records import TrajectoryRow, tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.registry import environment_config
 from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
@@ -51,8 +51,8 @@ def test_a_tree_holds_the_outcome_of_a_branch_on_its_last_node_alone(tmp_path: P
         assert any(tree.node(leaf).step.reward > 0 for leaf in leaves)
         assert all(node.step.reward == 0 for node in tree.nodes if node.id not in leaves)
     run_label(LabelConfig(trees=(tmp_path / "trees",), output=tmp_path / "labels"))
-    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", LabelRow))
-    assert {row.messages[0].content for row in labels} == {SYSTEM}
+    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow))
+    assert {row.system for row in labels} == {SYSTEM}
 
 
 def test_an_evaluation_counts_what_the_environment_calls_success(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import SearchRow, TrajectoryRow, rows_of
+from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, read_rows
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.trajectory import parse_action
@@ -122,12 +122,9 @@ def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(
 def test_the_values_of_a_search_decide_where_they_are_asked_for(
     tmp_path: Path, trees: Path
 ) -> None:
-    [row] = read_rows(RunFolder(trees).rows, SearchRow)
+    [row] = read_rows(RunFolder(trees).rows, TreeRow)
     values = (0.5, 0.9, -1.0, 0.1, None)
-    counts = (3, 1, 1, 1, 0)
-    found = write(
-        tmp_path / "found", row.model_copy(update={"values": values, "visit_counts": counts})
-    )
+    found = write(tmp_path / "found", row.model_copy(update={"values": {"mcts": values}}))
     rows = pairs_of(tmp_path, trees=(found,), target="mcts")
     assert said(rows) == [("a", "c"), ("b", "d")]  # e was never visited
     assert [row.rejected_value for row in rows] == [-1.0, 0.1]

@@ -14,7 +14,7 @@ from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.group_labels import GroupLabels
-from qguide.training.data.records import LabelRow, TrajectoryRow, messages_of, tree_from_row
+from qguide.training.data.records import TrajectoryRow, messages_of, tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.intercode_sql.bundle import (
     INTERCODE_SQL_TOOLS,
@@ -172,8 +172,8 @@ def test_trees_hold_calls_and_are_labelled(tmp_path: Path) -> None:
         assert all(step.message.tool_calls for step in first)
         assert all(step.observed and step.observed[0].role == "tool" for step in first)
     run_label(LabelConfig(trees=(tmp_path / "trees",), output=tmp_path / "labels"))
-    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", LabelRow))
-    assert any(message.tool_calls for row in labels for message in row.messages)
+    labels = list(read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow))
+    assert any(node.reply for row in labels for node in row.nodes)
 
 
 def test_methods_are_compared_on_calls(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """A packed tree: each token once, the same Q values, the same loss."""
 
 import random
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,17 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GPT2Config, LlamaConfig, MptConfig, PretrainedConfig
 
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
-from qguide.training.data.records import LabelRow, MessageRow
+from qguide.qnet.types import Message
+from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.optimization.packed_trees import (
     PackedTree,
     Place,
+    pack_tree,
     sibling_pairs,
     without_unbranched_suffixes,
 )
 from qguide.training.q_training.validation import q_of_tree, require_packable
+from tests.support.labels import labelled
+from tests.support.tiny_models import renderer
 
 LLAMA = LlamaConfig(
     vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
@@ -95,27 +101,34 @@ def test_a_pair_needs_one_state_and_a_difference() -> None:
     assert [(a.position, b.position) for a, b in pairs] == [(3, 7), (5, 7)]
 
 
-def path_row(nodes: list[int], parents: list[int]) -> LabelRow:
-    messages = [MessageRow(role="user", content="see")]
-    for node in nodes:
-        messages.append(MessageRow(role="assistant", content=f"do {node}"))
-        messages.append(MessageRow(role="user", content=f"saw {node}"))
-    return LabelRow(
-        task_id="t",
-        kind="k",
-        environment="e",
-        target="q",
-        messages=tuple(messages[:-1]),
-        q_values=tuple(float(node) for node in nodes),
-        node_ids=tuple(nodes),
-        parent_ids=tuple(parents),
-    )
+def chat(*actions: int) -> list[Message]:
+    said = [(Message("assistant", f"do {n}"), Message("user", f"saw {n}")) for n in actions]
+    return [Message("user", "see"), *(message for turn in said for message in turn)]
 
 
 def test_a_path_ends_at_its_last_action_that_has_a_sibling() -> None:
-    long, short = path_row([1, 2, 3, 4], [0, 1, 2, 3]), path_row([1, 5], [0, 1])
+    labels = {number: float(number) for number in range(1, 6)}
+    tree = labelled(chat(1, 2, 3, 4), chat(1, 5), labels=labels)
+    long, short = labelled_paths(tree.tree, labels)
     cut = without_unbranched_suffixes([long, short])
-    assert [row.node_ids for row in cut] == [(1, 2), (1, 5)]
-    assert [row.messages[-1].content for row in cut] == ["do 2", "do 5"]
-    assert cut[0].q_values == (1.0, 2.0)
+    assert [[node.id for node in path.nodes] for path in cut] == [[1, 2], [1, 5]]
+    assert [path.q_values for path in cut] == [(1.0, 2.0), (None, 5.0)]
     assert without_unbranched_suffixes([long]) == []
+
+
+def test_a_candidate_that_nobody_took_trains_no_value_of_its_observation() -> None:
+    tree = labelled(chat(1), labels={1: 0.5})
+    [node] = tree.tree.nodes
+    untried = replace(node, step=replace(node.step, tried=False))
+    candidate = replace(tree, tree=replace(tree.tree, nodes=(untried,)))
+    for read_at, packs in (("action", True), ("observation", False)):
+        with nullcontext() if packs else pytest.raises(RecordError, match="task t, node 1: nobody"):
+            pack_tree(
+                renderer(),
+                candidate,
+                loss_on="last",
+                min_label_margin=0.1,
+                max_length=64,
+                max_tokens=64,
+                read_at=read_at,
+            )

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from qguide.qnet.models.checkpoint import load_policy
-from qguide.training.data.records import LabelRow, rows_of
 from qguide.training.jobs.sft import run_sft
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place, pack_tree
@@ -18,6 +17,7 @@ from qguide.training.q_training.loss_terms import (
 )
 from qguide.training.q_training.validation import sibling_accuracy
 from tests.support.echo import episode, sft_config, trajectories_in
+from tests.support.labels import labelled
 
 
 @pytest.fixture
@@ -45,19 +45,8 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
 ) -> None:
     run_sft(sft_config(trajectories, tmp_path / "sft", seed=3))
     renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
-    rows = [
-        LabelRow(
-            task_id="t",
-            kind="say",
-            environment="echo",
-            target="q",
-            messages=rows_of((episode("red")[0], episode(said)[1])),
-            q_values=(q,),
-            node_ids=(node,),
-            parent_ids=(0,),
-        )
-        for node, said, q in ((1, "red", 1.0), (2, "blue", 0.0))
-    ]
+    chats = [(episode("red")[0], episode(said)[1]) for said in ("red", "blue")]
+    rows = labelled(*chats, labels={1: 1.0, 2: 0.0})
     [tree] = pack_tree(
         renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64
     )
@@ -81,19 +70,8 @@ def test_progress_is_the_difference_to_the_action_before(
     run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
     renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
     ask, red = episode("red")[:2]
-    rows = [
-        LabelRow(
-            task_id="t",
-            kind="say",
-            environment="echo",
-            target="td",
-            messages=rows_of((ask, red, ask, episode(said)[1])),
-            q_values=q_values,
-            node_ids=(1, node),
-            parent_ids=(0, 1),
-        )
-        for said, node, q_values in (("red", 2, (0.5, 1.0)), ("blue", 3, (None, 0.25)))
-    ]
+    chats = [(ask, red, ask, episode(said)[1]) for said in ("red", "blue")]
+    rows = labelled(*chats, labels={1: 0.5, 2: 1.0, 3: 0.25}, target="td")
     [tree] = pack_tree(
         renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64
     )
