@@ -207,10 +207,20 @@ def write_parquet(path: Path, kind: type[BaseModel], rows: Iterable[BaseModel]) 
     schema = pyarrow.schema(_struct(kind))
     waiting, count = iter(rows), 0
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
-        while group := [row.model_dump() for row in islice(waiting, _ROWS_PER_GROUP)]:
+        while group := [_columns(row) for row in islice(waiting, _ROWS_PER_GROUP)]:
             writer.write_batch(pyarrow.RecordBatch.from_pylist(group, schema=schema))
             count += len(group)
     return count
+
+
+def _columns(row: BaseModel) -> dict[str, object]:
+    """The fields of a row; of a dictionary its names and values, because few tools read maps."""
+    return {
+        name: [{"name": key, "value": each} for key, each in value.items()]
+        if get_origin(type(row).model_fields[name].annotation) is dict
+        else value
+        for name, value in row.model_dump().items()
+    }
 
 
 def _struct(kind: type[BaseModel]) -> Any:
@@ -239,7 +249,8 @@ def _arrow_type(annotation: Any) -> Any:
         (one,) = types  # a name of ours and a user's are both text
         return one
     if origin is dict:
-        return pyarrow.map_(*map(_arrow_type, arguments))
+        fields = zip(("name", "value"), map(_arrow_type, arguments), strict=True)
+        return pyarrow.list_(pyarrow.struct(fields))
     if origin is tuple:
         return pyarrow.list_(_arrow_type(arguments[0]))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
