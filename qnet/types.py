@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
 from qguide.qnet.native import NativeAnswer, NativeRequest
-from qguide.qnet.usage import JudgeUsage, TokenUsage, total_of
+from qguide.qnet.usage import TokenUsage, UpstreamCalls, total_of
 
 Result = TypeVar("Result")
 
@@ -243,7 +243,7 @@ class HistoryWindow:
     Attributes:
         read_messages: those of the task, and the newest ones.
         left_out_messages: those between them.
-        left_out_tokens: of the messages that were left out; a judge's are estimated.
+        left_out_tokens: of the messages that were left out; estimated without a tokenizer.
     """
 
     read_messages: int
@@ -266,10 +266,10 @@ class ScoreResult:
 
     Attributes:
         q_values: one per candidate, in the request's order.
-        computed_tokens: tokens that went through the trunk; a judge's prompts and answers.
-        cached_tokens: tokens whose keys and values were already there; of a judge's answers, those
-            that were not asked for again.
-        judge: requests to the judge that gave the values; None for a trained Q model.
+        computed_tokens: tokens that went through the trunk, or that an upstream read and wrote.
+        cached_tokens: tokens whose keys and values were already there; of an upstream's answers,
+            those that were not asked for again.
+        upstream: requests to the upstream that gave the values; None for a trained Q model.
         window: what was read in place of the whole history; None if that was read.
         rules: values of each candidate that are compared before its Q, the first one first; empty
             without such rules.
@@ -278,7 +278,7 @@ class ScoreResult:
     q_values: tuple[float, ...]
     computed_tokens: int
     cached_tokens: int = 0
-    judge: JudgeUsage | None = None
+    upstream: UpstreamCalls | None = None
     window: HistoryWindow | None = None
     rules: tuple[tuple[float, ...], ...] = ()
 

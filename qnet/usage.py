@@ -88,13 +88,13 @@ class Prices(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeUsage:
-    """Requests to a judge, and their tokens as its upstream counts them.
+class UpstreamCalls:
+    """Requests of a scorer to its upstream, and their tokens as the upstream counts them.
 
     Attributes:
         calls: requests that the upstream answered.
         cached_calls: requests that an earlier answer made unnecessary.
-        prompt_tokens: tokens that the judge read.
+        prompt_tokens: tokens that the upstream read.
         completion_tokens: tokens that it generated.
     """
 
@@ -103,9 +103,9 @@ class JudgeUsage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def __add__(self, other: "JudgeUsage") -> "JudgeUsage":
+    def __add__(self, other: "UpstreamCalls") -> "UpstreamCalls":
         """Usage of both."""
-        return JudgeUsage(
+        return UpstreamCalls(
             self.calls + other.calls,
             self.cached_calls + other.cached_calls,
             self.prompt_tokens + other.prompt_tokens,

@@ -63,7 +63,7 @@ from qguide.qnet.types import (
     ThresholdAction,
     spent_on,
 )
-from qguide.qnet.usage import NOTHING, JudgeUsage, total_of
+from qguide.qnet.usage import NOTHING, UpstreamCalls, total_of
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class _Step:
         self._unguided = None if guidance.explore is None else _EXPLORED
         self._scored_tokens = 0
         self._cached_tokens = 0
-        self._judge: JudgeUsage | None = None
+        self._upstream: UpstreamCalls | None = None
         self._window: HistoryWindow | None = None
 
     def draws_due(self) -> int:
@@ -272,8 +272,8 @@ class _Step:
         self._scored_tokens += result.computed_tokens
         self._cached_tokens += result.cached_tokens
         self._window = result.window or self._window
-        if result.judge is not None:
-            self._judge = result.judge + (self._judge or JudgeUsage())
+        if result.upstream is not None:
+            self._upstream = result.upstream + (self._upstream or UpstreamCalls())
 
     def further_draw(self, action: ThresholdAction, n: int) -> SampleRequest:
         """The draw of `refine` or `escalate`."""
@@ -323,7 +323,7 @@ class _Step:
                 cached_prompt_tokens=spent.cached_tokens,
                 written_prompt_tokens=spent.written_tokens,
                 cost=spent.cost,
-                judge=self._judge,
+                upstream=self._upstream,
                 below_threshold=further,
             ),
             unguided=_SAME_Q if selection.reason == "likeliest" else self._unguided,

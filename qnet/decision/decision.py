@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from qguide.qnet.decision.selection import Prior, PriorBy, Reason, prior_of, ranking
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import Candidate, HistoryWindow, Message
-from qguide.qnet.usage import NOTHING, JudgeUsage, TokenUsage
+from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class StepUsage:
         cached_prompt_tokens: found in the upstream's prefix cache.
         written_prompt_tokens: put into it, if the upstream says so.
         paraphrasing: of the paraphrases; nothing where they were known.
-        judge: requests to the judge that gave the Q-values, whose tokens are among the scored and
-            cached ones; None for a trained Q model.
+        upstream: requests to the upstream that gave the Q-values, whose tokens are among the scored
+            and cached ones; None for a trained Q model.
         below_threshold: of `refine` and `escalate`; included in the policy's tokens.
         cost: of the policy's requests, if the upstream says it.
     """
@@ -33,7 +33,7 @@ class StepUsage:
     cached_prompt_tokens: int = 0
     written_prompt_tokens: int = 0
     paraphrasing: TokenUsage = NOTHING
-    judge: JudgeUsage | None = None
+    upstream: UpstreamCalls | None = None
     below_threshold: TokenUsage = NOTHING
     cost: float | None = None
 

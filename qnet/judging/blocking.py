@@ -7,7 +7,7 @@ from typing import Final
 
 from qguide.qnet.judging.judge import CallOutcome, Judge
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
-from qguide.qnet.usage import JudgeUsage, TokenUsage
+from qguide.qnet.usage import TokenUsage, UpstreamCalls
 from qguide.qnet.work_context import all_of
 
 _HISTORIES_AT_ONCE: Final = 16
@@ -31,7 +31,7 @@ class BlockingJudge(Scorer):
     ) -> None:
         self.name = judge.name
         self.ranks = judge.ranks
-        self.spent = JudgeUsage()
+        self.spent = UpstreamCalls()
         self._judge = judge
         judge.observe = self._count
         self._connected = connected
@@ -42,7 +42,7 @@ class BlockingJudge(Scorer):
 
     def _count(self, outcome: CallOutcome, spent: TokenUsage) -> None:
         """Add the requests, those whose answer was of no use included."""
-        self.spent += JudgeUsage(
+        self.spent += UpstreamCalls(
             calls=outcome in ("answered", "unparseable"),
             cached_calls=outcome == "cached",
             prompt_tokens=spent.prompt_tokens,

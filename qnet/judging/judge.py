@@ -42,7 +42,7 @@ from qguide.qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from qguide.qnet.usage import NOTHING, JudgeUsage, TokenUsage, total_of
+from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant
 
 _LOGPROBS: Final[Mapping[str, object]] = {"logprobs": True, "top_logprobs": 20}
@@ -174,7 +174,7 @@ class Judge:
             q_values=tuple(values[i] for i in unique.index),
             computed_tokens=sum(_tokens(a.spent) for a in answers if not a.cached),
             cached_tokens=sum(_tokens(a.spent) for a in answers if a.cached),
-            judge=_usage_of(answers),
+            upstream=_usage_of(answers),
         )
 
     def _require_judgeable(self, request: ScoreRequest, distinct_candidates: int) -> None:
@@ -345,10 +345,10 @@ def _tokens(spent: TokenUsage) -> int:
     return spent.prompt_tokens + spent.completion_tokens
 
 
-def _usage_of(answers: Sequence[_Answer]) -> JudgeUsage:
+def _usage_of(answers: Sequence[_Answer]) -> UpstreamCalls:
     asked = [answer.spent for answer in answers if not answer.cached]
     spent = total_of(asked)
-    return JudgeUsage(
+    return UpstreamCalls(
         calls=len(asked),
         cached_calls=len(answers) - len(asked),
         prompt_tokens=spent.prompt_tokens,

@@ -1,5 +1,6 @@
 """Settings of a judge, the same in the server's settings and in job files."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -17,6 +18,18 @@ def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
     if taken := sorted(_SET_BY_THE_JUDGE & parameters.keys()):
         raise ValueError(f"the judge sets {', '.join(taken)} itself; leave them out")
     return parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The chat model behind a judge, and how it is asked.
+
+    Attributes:
+        model: the model's name at its upstream.
+    """
+
+    model: str
+    mode: JudgeMode
 
 
 class JudgeSettings(BaseModel):

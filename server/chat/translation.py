@@ -217,9 +217,7 @@ def guidance_of(
         "reason": decision.reason,
         "unguided_reason": decision.unguided_reason,
         "policy": taken.policy,
-        "q_model": taken.q_model,
-        "q_model_version": taken.q_model_version,
-        "judge": taken.judge,
+        **taken.scored_by,
         "chosen": decision.chosen,
         "returned": best,
         "q_values": decision.q_values,
@@ -272,7 +270,7 @@ def _usage(usage: StepUsage) -> dict[str, dict[str, Any]]:
         "score": {
             "scored_tokens": usage.scored_tokens,
             "cached_tokens": usage.cached_tokens,
-            **({"judge": asdict(usage.judge)} if usage.judge else {}),
+            **({"judge": asdict(usage.upstream)} if usage.upstream else {}),
         },
     }
 

@@ -17,7 +17,7 @@ from qguide.qnet.types import History
 from qguide.qnet.work_context import all_of
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.score_step import Scored, ScoringService
-from qguide.server.own_bodies.answers import JudgeCalls, ScoreUsage
+from qguide.server.own_bodies.answers import ScoreUsage
 from qguide.server.own_bodies.history import TriedCandidates
 from qguide.server.own_bodies.schemas import (
     EPISODE_ID_PATTERN,
@@ -166,7 +166,7 @@ async def judge_attempts(body: AttemptsRequest, scoring: ScoringService) -> Atte
     turns = {index: known[index].turn_tokens for index in running}
     verdicts = narrowed(values, turns, most=body.go_on or -(-len(running) // 2), left=left)
     scores = [scored for _, scored, _ in valued if scored is not None]
-    judged = [scored.judge for scored in scores if scored.judge]
+    asked = [scored.upstream for scored in scores if scored.upstream]
     scoring.metrics.count_attempts(held.id, list(verdicts.values()))
     return AttemptsResponse(
         go_on=[ids[index] for index, verdict in verdicts.items() if verdict == "best"],
@@ -182,13 +182,11 @@ async def judge_attempts(body: AttemptsRequest, scoring: ScoringService) -> Atte
         spent_tokens=spent,
         left_tokens=left,
         warnings=[f"attempts[{i}]: {w}" for i, (_, _, w) in zip(running, valued, strict=True) if w],
-        q_model=held.name,
-        q_model_version=held.model.version,
-        judge=held.model.judge is not None,
-        usage=ScoreUsage(
-            scored_tokens=sum(scored.computed_tokens for scored in scores),
-            cached_tokens=sum(scored.cached_tokens for scored in scores),
-            judge=JudgeCalls.of(sum(judged[1:], judged[0]) if judged else None),
+        **held.model.named,
+        usage=ScoreUsage.of(
+            computed=sum(scored.computed_tokens for scored in scores),
+            cached=sum(scored.cached_tokens for scored in scores),
+            upstream=sum(asked[1:], asked[0]) if asked else None,
         ),
     )
 

@@ -122,11 +122,9 @@ class GuidedStepService:
         taken = GuidedStepResult(
             decision,
             asked.policy.name,
-            held.name,
-            held.model.version,
+            held.model.named,
             (perf_counter() - started) * 1e3,
             episode_id=episode_id,
-            judge=held.model.judge is not None,
             action_policies=action_policies(decision, plan.threshold, asked.policy.name),
         )
         if asked.options.policies:
@@ -318,7 +316,7 @@ class GuidedStepService:
             at=len(asked.history),
             q_values={candidate.message.text: q for candidate, q in decision.scored_candidates},
             chosen=decision.action.text,
-            q_model=q_model.id,
+            **q_model.recorded,
             policy=asked.policy.name,
             prompt_tokens=decision.usage.prompt_tokens,
             completion_tokens=decision.usage.completion_tokens,
@@ -329,8 +327,6 @@ class GuidedStepService:
             reason=decision.reason,
             tau=decision.tau,
             duration_ms=taken.total_ms,
-            judge=taken.judge,
-            ranked=q_model.ranks,
             window=decision.window,
             threshold=below.below if below else None,
             actions=action_rows(decision, taken.action_policies),

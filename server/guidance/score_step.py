@@ -11,7 +11,7 @@ from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import Distinct, Prior, Reason, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
-from qguide.qnet.usage import JudgeUsage
+from qguide.qnet.usage import UpstreamCalls
 from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
@@ -47,7 +47,7 @@ class Scored:
         prior: share of each candidate's effect; None if its draws are unknown.
         posterior: share of each candidate's effect by Q and the prior; None if Q alone chose.
         tau: temperature of Q in the posterior; None without one.
-        judge: requests to the judge that scored; None for a trained Q model.
+        upstream: requests to the upstream that scored; None for a trained Q model.
         window: what was read in place of a history that is too long; None if it was read whole.
         unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
         out_of_domain: that is the reason; None where no domain was asked.
@@ -62,7 +62,7 @@ class Scored:
     prior: tuple[float, ...] | None = None
     posterior: tuple[float, ...] | None = None
     tau: float | None = None
-    judge: JudgeUsage | None = None
+    upstream: UpstreamCalls | None = None
     window: HistoryWindow | None = None
     unguided_reason: str | None = None
     out_of_domain: bool | None = None
@@ -251,7 +251,7 @@ class ScoringService:
             prior=prior.shares if prior else None,
             posterior=chosen.posterior,
             tau=None if chosen.posterior is None else tau,
-            judge=result.judge,
+            upstream=result.upstream,
             window=result.window,
             unguided_reason=outside or None,
             out_of_domain=None if domain is None else bool(outside),
@@ -322,14 +322,12 @@ def _offer(
         at=len(history),
         q_values=dict(zip(texts, scored.q_values, strict=True)),
         chosen=texts[scored.chosen],
-        q_model=q_model.id,
+        **q_model.model.recorded,
         counts=counts,
         asked=asked,
         reason=scored.reason,
         tau=scored.tau,
         duration_ms=scored.score_ms,
-        judge=q_model.model.judge is not None,
-        ranked=q_model.model.ranks,
         window=scored.window,
         out_of_domain=scored.out_of_domain,
         shadow=q_model.shadow.id if q_model.shadow else "",

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.decided import UntilDecided
@@ -72,18 +72,16 @@ class GuidedStepResult:
     """The decision of a guided step, its models, its duration and its episode.
 
     Attributes:
-        judge: the Q model is a judge.
+        scored_by: the Q model, as answers name it.
         policies: usage of each policy, where several drew.
         action_policies: the policy of each action below the threshold.
     """
 
     decision: Decision
     policy: str
-    q_model: str
-    q_model_version: str
+    scored_by: Mapping[str, Any]
     total_ms: float
     episode_id: str | None = None
-    judge: bool = False
     action_policies: tuple[str, ...] = ()
     policies: tuple[PolicyUsage, ...] = ()
 
@@ -181,8 +179,8 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
     if options.adaptive:
         raise InvalidRequestError(
             f"adaptive compares Q with the previous step's, but {q_model.id} is "
-            f"{'a judge' if q_model.judge else 'a rule'} that ranks the candidates of one step; "
-            "leave adaptive out, or name another Q model (a judge with the mode 'score')"
+            f"{q_model.kind} that ranks the candidates of one step; leave adaptive out, or name "
+            "another Q model (a judge with the mode 'score')"
         )
     return False
 

@@ -4,7 +4,7 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -24,13 +24,15 @@ _TOKENS: Final = ("computed", "cached")
 _AHEAD: Final = ("used", "wasted")
 _SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
-_JUDGED: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
-_JUDGE_TOKENS: Final = ("prompt", "completion")
+_CALL_OUTCOMES: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
+_CALL_TOKENS: Final = ("prompt", "completion")
 _ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
 _ACTION_OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 _ENDINGS: Final[tuple[Ending, ...]] = get_args(Ending)
 
 Outcome = Literal["agreed", "disagreed", "failed"]
+_Series = tuple[Counter | Gauge | Histogram, tuple[str, ...]]
+"""A metric, and its labels."""
 
 
 class Metrics:
@@ -261,27 +263,18 @@ class Metrics:
         self.threshold_actions.labels(q_model, taken.action, taken.outcome).inc()
         self.threshold_tokens.labels(q_model, taken.action).inc(taken.spent.tokens)
 
-    def count_judge_call(self, q_model: str, outcome: CallOutcome, spent: TokenUsage) -> None:
-        """Count one request to a judge and its tokens."""
+    def count_call(self, q_model: str, outcome: CallOutcome, spent: TokenUsage) -> None:
+        """Count one request of a Q model to its upstream, and its tokens."""
         self.judge_calls.labels(q_model, outcome).inc()
         for kind, number in zip(
-            _JUDGE_TOKENS, (spent.prompt_tokens, spent.completion_tokens), strict=True
+            _CALL_TOKENS, (spent.prompt_tokens, spent.completion_tokens), strict=True
         ):
             self.judge_tokens.labels(q_model, kind).inc(number)
 
-    def start_judge_series(self, q_model: str) -> None:
-        """Start a judge's counters at 0."""
-        for outcome in _JUDGED:
-            self.judge_calls.labels(q_model, outcome)
-        for kind in _JUDGE_TOKENS:
-            self.judge_tokens.labels(q_model, kind)
-
-    def remove_judge_series(self, q_model: str) -> None:
-        """Remove every series of a judge that is no longer served."""
-        for outcome in _JUDGED:
-            self.judge_calls.remove(q_model, outcome)
-        for kind in _JUDGE_TOKENS:
-            self.judge_tokens.remove(q_model, kind)
+    def start_calls(self, q_model: str) -> None:
+        """Start the counters of a Q model's requests to its upstream at 0."""
+        for metric, labels in self._call_series(q_model):
+            metric.labels(*labels)
 
     def count_shadow(self, q_model: str, outcome: Outcome) -> None:
         """Count one request that the Q model scored as a shadow."""
@@ -344,19 +337,8 @@ class Metrics:
 
     def start_series(self, q_model: str) -> None:
         """Start a Q model's rare counters at 0, because rate() misses a counter's first value."""
-        for counter in (self.unguided, self.out_of_domain, self.windows, self.left_out_tokens):
-            counter.labels(q_model)
-        for ended in _ENDINGS:
-            self.queue_seconds.labels(q_model, ended)
-        self.episodes.labels(q_model)
-        for outcome in _AHEAD:
-            self.read_ahead_tokens.labels(q_model, outcome)
-        for sign in _SIGNS:
-            self.rewards.labels(q_model, sign)
-        for action in _ACTIONS:
-            self.threshold_tokens.labels(q_model, action)
-            for ended_as in _ACTION_OUTCOMES:
-                self.threshold_actions.labels(q_model, action, ended_as)
+        for metric, labels in self._rare_series(q_model):
+            metric.labels(*labels)
 
     def upstream_up(self) -> Gauge:
         """Gauge that is 1 while an upstream answers; it exists only if there are upstreams."""
@@ -369,27 +351,34 @@ class Metrics:
 
     def remove_series(self, q_model: str) -> None:
         """Remove every series of a Q model that is no longer served."""
-        for ended in _ENDINGS:
-            self.queue_seconds.remove(q_model, ended)
-        for metric in (self.batch_requests, self.batch_seconds):
-            metric.remove(q_model)
-        for counter in (self.unguided, self.out_of_domain, self.windows, self.left_out_tokens):
-            counter.remove(q_model)
+        gone: list[_Series] = [
+            *self._rare_series(q_model),
+            *self._call_series(q_model),
+            *((self.scorer_tokens, (q_model, kind)) for kind in _TOKENS),
+            *((self.shadow_requests, (q_model, outcome)) for outcome in _OUTCOMES),
+        ]
+        for metric, labels in gone:
+            metric.remove(*labels)
+        for batches in (self.batch_requests, self.batch_seconds):
+            batches.remove(q_model)
         self.cache_bytes.remove(q_model)
         self.cache_evictions.remove(q_model)
-        for kind in _TOKENS:
-            self.scorer_tokens.remove(q_model, kind)
-        for ahead in _AHEAD:
-            self.read_ahead_tokens.remove(q_model, ahead)
-        self.episodes.remove(q_model)
-        for sign in _SIGNS:
-            self.rewards.remove(q_model, sign)
-        for outcome in _OUTCOMES:
-            self.shadow_requests.remove(q_model, outcome)
+
+    def _rare_series(self, q_model: str) -> Iterator[_Series]:
+        yield self.episodes, (q_model,)
+        for counter in (self.unguided, self.out_of_domain, self.windows, self.left_out_tokens):
+            yield counter, (q_model,)
+        yield from ((self.queue_seconds, (q_model, ended)) for ended in _ENDINGS)
+        yield from ((self.read_ahead_tokens, (q_model, outcome)) for outcome in _AHEAD)
+        yield from ((self.rewards, (q_model, sign)) for sign in _SIGNS)
         for action in _ACTIONS:
-            self.threshold_tokens.remove(q_model, action)
+            yield self.threshold_tokens, (q_model, action)
             for ended_as in _ACTION_OUTCOMES:
-                self.threshold_actions.remove(q_model, action, ended_as)
+                yield self.threshold_actions, (q_model, action, ended_as)
+
+    def _call_series(self, q_model: str) -> Iterator[_Series]:
+        yield from ((self.judge_calls, (q_model, outcome)) for outcome in _CALL_OUTCOMES)
+        yield from ((self.judge_tokens, (q_model, kind)) for kind in _CALL_TOKENS)
 
     def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
         return Gauge(f"qguide_{name}", text, labels, registry=self.registry)

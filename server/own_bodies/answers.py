@@ -9,7 +9,7 @@ from pydantic import Field
 from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
-from qguide.qnet.usage import JudgeUsage
+from qguide.qnet.usage import UpstreamCalls
 from qguide.server.own_bodies.schemas import Body, ChatMessage, JudgeFlag, is_none
 
 
@@ -20,18 +20,6 @@ class JudgeCalls(Body):
     cached_calls: int = Field(description="requests that an earlier answer made unnecessary")
     prompt_tokens: int
     completion_tokens: int
-
-    @classmethod
-    def of(cls, usage: JudgeUsage | None) -> Self | None:
-        """Convert from `qnet`'s usage."""
-        if usage is None:
-            return None
-        return cls(
-            calls=usage.calls,
-            cached_calls=usage.cached_calls,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-        )
 
 
 class Window(Body):
@@ -123,6 +111,14 @@ class ScoreUsage(Body):
         "the others; absent for a trained Q model",
         exclude_if=is_none,
     )
+
+    @classmethod
+    def of(
+        cls, *, computed: int, cached: int, upstream: UpstreamCalls | None, **others: int
+    ) -> Self:
+        """Tokens of a score, and the other fields."""
+        calls = None if upstream is None else JudgeCalls(**asdict(upstream))
+        return cls(scored_tokens=computed, cached_tokens=cached, judge=calls, **others)
 
 
 class Usage(ScoreUsage):

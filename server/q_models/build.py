@@ -221,13 +221,13 @@ def build_models(settings: Settings) -> Models:
     sources = {name: split_rules(source)[1] for name, source in settings.served_q_models.items()}
     check_judges(settings.judges, sources)
     check_policies(settings)
-    check_thresholds(settings)
     runtime = build_runtime(settings)
     try:
         upstreams = build_upstreams(settings)
         policy = named_policy(settings.policy, settings, runtime.thread, upstreams)
         paraphraser = build_paraphraser(settings, runtime.thread, upstreams)
         q_models = _build_q_models(settings, runtime, upstreams)
+        check_thresholds(settings, q_models)
         if unguided := unguided_policies(settings):
             (_log.info if settings.learn else _log.warning)(unguided)
         return Models(

@@ -1,59 +1,38 @@
 """Checks of the settings against the Q models: thresholds, and licences."""
 
+from collections.abc import Iterable
+
 import structlog
 
 from qguide.qnet.errors import CheckpointError, ConfigError
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.scoring.rules import RuleName, compares_draws, split_rules
-from qguide.server.q_models.aliases import plain_name
-from qguide.server.q_models.judge import is_judge
+from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 
 
-def check_thresholds(settings: Settings) -> None:
+def check_thresholds(settings: Settings, q_models: Iterable[ServedQModel]) -> None:
     """Check that each threshold belongs to a Q model, and each escalation to an upstream."""
-    known = {name for q in settings.served_q_models for name in (q, plain_name(q))}
+    served = list(q_models)
     for name, threshold in settings.thresholds.items():
-        if name not in known and settings.models_dir is None:
+        named = [one for one in served if name in (one.id, one.name)]
+        if not named and settings.models_dir is None:
+            known = sorted({name for one in served for name in (one.id, one.name)})
             raise ConfigError(
                 f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of "
-                f"QGUIDE_Q_MODELS: {', '.join(sorted(known))}"
+                f"QGUIDE_Q_MODELS: {', '.join(known)}"
             )
-        if _ranks_by_rule(name, settings):
+        if ranking := [one.kind for one in named if one.ranks]:
             raise ConfigError(
-                f"QGUIDE_THRESHOLDS names {name!r}, whose rules compare the candidates of one step "
-                "alone, so there is no Q to compare with a threshold; name another Q model"
-            )
-        if _ranks(name, settings):
-            raise ConfigError(
-                f"QGUIDE_THRESHOLDS names {name!r}, a judge that ranks the candidates of a step, "
-                "whose values cannot be compared with a threshold; use the mode 'score'"
+                f"QGUIDE_THRESHOLDS names {name!r}, {ranking[0]} that ranks the candidates of one "
+                "step, so no value can be compared with a threshold; name another Q model, or give "
+                "a judge the mode 'score'"
             )
         if threshold.policy and threshold.policy not in settings.upstreams:
-            served = ", ".join(settings.upstreams) or "none"
+            upstreams = ", ".join(settings.upstreams) or "none"
             raise ConfigError(
                 f"the threshold of {name!r} escalates to {threshold.policy!r}, which is no "
-                f"upstream ({served}); name an entry of QGUIDE_UPSTREAMS"
+                f"upstream ({upstreams}); name an entry of QGUIDE_UPSTREAMS"
             )
-
-
-def _sources(name: str, settings: Settings) -> list[tuple[tuple[RuleName, ...], str]]:
-    """Rules and source of each Q model with that name."""
-    return [
-        split_rules(source)
-        for q, source in settings.served_q_models.items()
-        if name in (q, plain_name(q))
-    ]
-
-
-def _ranks_by_rule(name: str, settings: Settings) -> bool:
-    return any(not behind or compares_draws(rules) for rules, behind in _sources(name, settings))
-
-
-def _ranks(name: str, settings: Settings) -> bool:
-    judge = settings.judges.get(name) or settings.judges.get(plain_name(name))
-    judged = any(is_judge(behind) for _, behind in _sources(name, settings))
-    return judged and judge is not None and judge.mode == "rank"
 
 
 _log = structlog.get_logger(__name__)

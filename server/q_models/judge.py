@@ -11,7 +11,7 @@ from typing import Final
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.judge import Judge
-from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.judging.settings import JudgeSettings, Prompted
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.q_models.aliases import join, plain_name
@@ -25,16 +25,16 @@ _VERSION_DIGITS: Final = 12
 class JudgeQModel(ServedQModel):
     """A judge as one version of a Q model; its upstream is closed with the other upstreams."""
 
+    kind = "a judge"
+
     def __init__(self, name: str, version: str, judge: Judge, runtime: Runtime) -> None:
-        super().__init__(
-            name, version, "judge", runtime, judge=judge.settings, content=judge.digest
-        )
-        self.model = judge.model
+        super().__init__(name, version, "judge", runtime, content=judge.digest)
+        self.prompted = Prompted(judge.model, judge.settings.mode)
         self.context = judge.context
+        self.ranks = judge.ranks
         self._judge = judge
-        self.settings = judge.settings
         runtime.metrics.start_series(self.id)
-        runtime.metrics.start_judge_series(self.id)
+        runtime.metrics.start_calls(self.id)
 
     async def measure(self, request: ScoreRequest) -> RequestSize | None:
         """Estimated tokens of a request; None without a `context` in the settings."""
@@ -42,10 +42,6 @@ class JudgeQModel(ServedQModel):
 
     async def _score(self, request: ScoreRequest) -> ScoreResult:
         return await self._judge.score(request)
-
-    def _close_retired(self) -> None:
-        super()._close_retired()
-        self._runtime.metrics.remove_judge_series(self.id)
 
 
 def is_judge(source: str) -> bool:
@@ -72,7 +68,7 @@ def build_judge(
     settings = judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings()
     judge = Judge(name, upstream, settings)
     version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"
-    judge.observe = partial(runtime.metrics.count_judge_call, join(name, version))
+    judge.observe = partial(runtime.metrics.count_call, join(name, version))
     return JudgeQModel(name, version, judge, runtime)
 
 

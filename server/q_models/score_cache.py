@@ -16,7 +16,7 @@ from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
 from qguide.qnet.types import ScoreRequest, ScoreResult
-from qguide.qnet.usage import JudgeUsage
+from qguide.qnet.usage import UpstreamCalls
 from qguide.qnet.work_context import current_tenant
 from qguide.server.redis.client import NAMESPACE, RedisLink
 
@@ -24,7 +24,7 @@ _MEMORY_ENTRIES: Final = 10_000
 _ROW: Final = TypeAdapter(
     tuple[tuple[FiniteFloat, ...], int] | tuple[tuple[FiniteFloat, ...], int, int]
 )
-"""Q-values, tokens and, of a judge, questions."""
+"""Q-values, tokens and, of a scorer with an upstream, requests to it."""
 
 
 class ScoreCache:
@@ -64,7 +64,7 @@ class ScoreCache:
         return result
 
     async def get(self, key: str) -> ScoreResult | None:
-        """The cached result, or None; all of its tokens and of a judge's calls count as cached."""
+        """The cached result, or None; all its tokens and its upstream's calls count as cached."""
 
         async def shared() -> ScoreResult | None:
             assert self._link is not None
@@ -80,8 +80,8 @@ class ScoreCache:
     async def put(self, key: str, result: ScoreResult) -> None:
         """Store a result."""
         tokens = result.computed_tokens + result.cached_tokens
-        judge = result.judge
-        questions = [] if judge is None else [judge.calls + judge.cached_calls]
+        asked = result.upstream
+        questions = [] if asked is None else [asked.calls + asked.cached_calls]
         row = json.dumps([result.q_values, tokens, *questions], allow_nan=False).encode()
 
         async def shared() -> None:
@@ -105,8 +105,8 @@ def _key(content: str, request: ScoreRequest) -> str:
 
 def _result(row: bytes) -> ScoreResult:
     q_values, tokens, *questions = _ROW.validate_json(row)
-    judge = JudgeUsage(cached_calls=questions[0]) if questions else None
-    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens, judge=judge)
+    asked = UpstreamCalls(cached_calls=questions[0]) if questions else None
+    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens, upstream=asked)
 
 
 def _name(key: str) -> str:

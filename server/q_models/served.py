@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 
@@ -21,7 +21,7 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhead
 from qguide.qnet.features.domain import Domain
-from qguide.qnet.judging.settings import JudgeSettings
+from qguide.qnet.judging.settings import Prompted
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import History, ScoreRequest, ScoreResult
@@ -72,14 +72,22 @@ class ServedQModel(ABC):
 
     Attributes:
         id: `name@version`.
-        manifest: None for a fake and for a judge.
+        manifest: None where there is no checkpoint.
         context: most tokens of history and candidate; None if unknown.
-        judge: how a judge is asked; None for any other Q model.
+        kind: name of its kind, for errors.
+        prompted: the chat model that is prompted for its values; None for any other Q model.
         domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
         only_votes: its values are how often each candidate was drawn.
         refusal: why `none` scores nothing; "" for a Q model.
     """
+
+    kind: str = "a Q model"
+    prompted: Prompted | None = None
+    context: int | None = None
+    ranks: bool = False
+    only_votes: bool = False
+    refusal: str = ""
 
     def __init__(
         self,
@@ -89,7 +97,6 @@ class ServedQModel(ABC):
         runtime: Runtime,
         *,
         manifest: Manifest | None = None,
-        judge: JudgeSettings | None = None,
         domain: Domain | None = None,
         content: str = "",
     ) -> None:
@@ -103,22 +110,29 @@ class ServedQModel(ABC):
         self.version = version
         self.source = source
         self.manifest = manifest
-        self.judge = judge
         self.domain = domain
-        self.context: int | None = None
-        self.ranks = judge is not None and judge.mode == "rank"
-        self.only_votes = False
-        self.refusal = ""
         self._rules: tuple[RuleName, ...] = ()
         self._runtime = runtime
         self._content = content
         self._holders = 0
         self._retired = False
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """Fields of an answer that say whose Q-values it has."""
+        prompted = self.prompted is not None
+        return {"q_model": self.name, "q_model_version": self.version, "judge": prompted}
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """Fields of a record that say whose Q-values it has."""
+        return {"q_model": self.id, "judge": self.prompted is not None, "ranked": self.ranks}
+
     def put_behind(self, rules: Sequence[RuleName]) -> None:
         """Let rules stand before its values; for a Q model that has not served yet."""
         self._rules = tuple(rules)
-        self.ranks = self.ranks or compares_draws(rules)
+        if compares_draws(rules):
+            self.kind, self.ranks = "a rule", True
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate: by the cache or the model, which is charged, behind the rules."""

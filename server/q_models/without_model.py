@@ -74,11 +74,13 @@ def _not_named(settings: Settings) -> str:
 class RuleQModel(ServedQModel):
     """Rules alone, as one version of a Q model; they run no thread."""
 
+    kind = "a rule"
+    ranks = True
+
     def __init__(
         self, name: str, version: str | None, rules: Sequence[RuleName], runtime: Runtime
     ) -> None:
         super().__init__(name, version or _VERSION, "rules", runtime)
-        self.ranks = True
         self.only_votes = tuple(rules) == ("votes",)
         self._own = tuple(rules)
         runtime.metrics.start_series(self.id)

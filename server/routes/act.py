@@ -9,7 +9,6 @@ from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import (
     ActResponse,
     DrawnMessage,
-    JudgeCalls,
     ScoredCandidate,
     ThresholdResult,
     Timings,
@@ -81,18 +80,16 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         threshold=ThresholdResult.of(decision.below_threshold, taken.action_policies),
         policy=taken.policy,
         policies=list(taken.policies) or None,
-        q_model=taken.q_model,
-        q_model_version=taken.q_model_version,
-        judge=taken.judge,
-        usage=Usage(
+        **taken.scored_by,
+        usage=Usage.of(
+            computed=usage.scored_tokens,
+            cached=usage.cached_tokens,
+            upstream=usage.upstream,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             threshold_tokens=usage.below_threshold.tokens,
             paraphrase_tokens=usage.paraphrasing.completion_tokens,
-            scored_tokens=usage.scored_tokens,
-            cached_tokens=usage.cached_tokens,
             cached_prompt_tokens=usage.cached_prompt_tokens,
-            judge=JudgeCalls.of(usage.judge),
         ),
         timings_ms=Timings(
             sample=timings.sample_ms,

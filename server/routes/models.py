@@ -1,6 +1,7 @@
 """GET /v1/models: list the served models, or show one by any of its names."""
 
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,7 +14,6 @@ from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
 from qguide.server.q_models.aliases import DEFAULT
 from qguide.server.q_models.build import Models
-from qguide.server.q_models.judge import JudgeQModel
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
 from qguide.server.q_models.served import ServedQModel
@@ -100,15 +100,9 @@ def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelC
         default=default,
         context=model.context,
         prior=PriorCard.of(model.manifest),
-        judge=_judge_card(model),
+        judge=JudgeCard(**asdict(model.prompted)) if model.prompted else None,
         **_said_by(model.manifest),
     )
-
-
-def _judge_card(model: ServedQModel) -> JudgeCard | None:
-    if not isinstance(model, JudgeQModel):
-        return None
-    return JudgeCard(model=model.model, mode=model.settings.mode)
 
 
 def _started(at: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from qguide.qnet.work_context import all_of
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import (
-    JudgeCalls,
     Score,
     ScoreBatchResponse,
     ScoredItem,
@@ -61,9 +60,7 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     known = perf_counter()
     return ScoreBatchResponse(
         items=[ScoredItem(**_shown(one)) for one in scored],
-        q_model=q_model.name,
-        q_model_version=q_model.model.version,
-        judge=q_model.model.judge is not None,
+        **q_model.model.named,
         timings_ms=ScoreTimings(
             score=max(one.score_ms for one in scored), total=(known - started) * 1e3
         ),
@@ -82,9 +79,7 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
     )
     return ScoreResponse(
         **_shown(scored),
-        q_model=q_model.name,
-        q_model_version=q_model.model.version,
-        judge=q_model.model.judge is not None,
+        **q_model.model.named,
         timings_ms=ScoreTimings(score=scored.score_ms, total=(perf_counter() - started) * 1e3),
     )
 
@@ -124,9 +119,9 @@ def _shown(scored: Scored) -> dict[str, Any]:
         "reason": scored.reason,
         "unguided_reason": scored.unguided_reason,
         "window": Window.of(scored.window),
-        "usage": ScoreUsage(
-            scored_tokens=scored.computed_tokens,
-            cached_tokens=scored.cached_tokens,
-            judge=JudgeCalls.of(scored.judge),
+        "usage": ScoreUsage.of(
+            computed=scored.computed_tokens,
+            cached=scored.cached_tokens,
+            upstream=scored.upstream,
         ),
     }

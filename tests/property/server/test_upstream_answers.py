@@ -225,8 +225,9 @@ def taken(candidates: list[Candidate], chosen: int) -> GuidedStepResult:
         scored_tokens=0,
         cached_tokens=0,
     )
+    scored_by = {"q_model": "q", "q_model_version": "0", "judge": False}
     decision = Decision(chosen, "only_candidate", tuple(candidates), None, usage)
-    return GuidedStepResult(decision, "demo", "q", "0", 1.0)
+    return GuidedStepResult(decision, "demo", scored_by, 1.0)
 
 
 def sent(answer: Json, shape: type[BaseModel]) -> None:

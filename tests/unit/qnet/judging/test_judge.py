@@ -20,7 +20,7 @@ from qguide.qnet.judging.judge import Judge
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.qnet.usage import JudgeUsage
+from qguide.qnet.usage import UpstreamCalls
 from qguide.qnet.work_context import Tenant, working_for
 from qguide.server.chat.fake_openai import FakeUpstream
 
@@ -58,8 +58,8 @@ async def test_q_is_the_mean_of_the_digit_where_there_are_probabilities(
         result = await judge.score(request(*SAID, SAID[0]))
     assert result.q_values == pytest.approx((*VALUES, VALUES[0]))
     assert len(upstream.asked) == 3, "equal candidates are judged once"
-    assert result.judge == JudgeUsage(3, 0, result.judge.prompt_tokens, 3)
-    assert result.computed_tokens == result.judge.prompt_tokens + 3 > 3
+    assert result.upstream == UpstreamCalls(3, 0, result.upstream.prompt_tokens, 3)
+    assert result.computed_tokens == result.upstream.prompt_tokens + 3 > 3
     assert (upstream.asked[0]["temperature"], upstream.asked[0]["top_logprobs"]) == (0.0, 20)
 
 
@@ -86,7 +86,7 @@ async def test_a_ranking_is_one_request_for_all_candidates_in_an_order_of_its_ow
     assert result.q_values == (1.0, 0.5, 0.0)
     assert again.q_values == (0.0, 0.5, 1.0)
     assert len(upstream.asked) == 1, "the same candidates are the same question"
-    assert again.judge == JudgeUsage(0, 1)
+    assert again.upstream == UpstreamCalls(0, 1)
     assert (again.computed_tokens, again.cached_tokens) == (0, result.computed_tokens)
 
 
@@ -102,8 +102,8 @@ async def test_a_question_is_asked_once_also_by_requests_at_the_same_time(
     async with judging() as judge:
         results = await asyncio.gather(*(judge.score(request()) for _ in range(3)))
     assert len(upstream.asked) == 3
-    assert sum(result.judge.calls for result in results) == 3
-    assert sum(result.judge.cached_calls for result in results) == 6
+    assert sum(result.upstream.calls for result in results) == 3
+    assert sum(result.upstream.cached_calls for result in results) == 6
 
 
 async def test_callers_with_different_salts_do_not_share_answers(

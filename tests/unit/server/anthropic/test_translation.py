@@ -35,8 +35,9 @@ def answer(candidate: Candidate, **body: Any) -> dict[str, Any]:
         cached_tokens=0,
         cached_prompt_tokens=spent.cached_tokens,
     )
+    scored_by = {"q_model": "q", "q_model_version": "0", "judge": False}
     decision = Decision(0, "only_candidate", (candidate,), None, usage)
-    taken = GuidedStepResult(decision, "demo", "q", "0", 1.0)
+    taken = GuidedStepResult(decision, "demo", scored_by, 1.0)
     options = GuidanceOptions()
     return answer_of(completion_of(taken, n=1, options=options), read(**body))
 
