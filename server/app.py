@@ -89,10 +89,6 @@ def create_app(
         build: loads the models; tests pass their own.
         vllm: the vLLM child process of this server; readiness is red while it is lost.
         games: games for the playground's race; None if there are none.
-
-    Raises:
-        ConfigError: the redaction hook cannot be imported, or the keys file cannot be read or
-            holds no key.
     """
     app = _Application(
         title="QGuide",

@@ -49,10 +49,6 @@ async def count_tokens(
 
     Args:
         q_model: the caller's; None is the default.
-
-    Raises:
-        UpstreamError: the upstream's failure, if nothing in this server can count.
-        InvalidRequestError: nothing can count.
     """
     upstream = policy.model
     failure: Exception | None = None

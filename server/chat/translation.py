@@ -299,10 +299,6 @@ def to_chat_history(
 
     Returns:
         The history, and the error that a Q model would raise for it, or None.
-
-    Raises:
-        HistoryTooLongError: more messages than `most`, or more text than `most_bytes`.
-        MalformedHistoryError: there are no messages.
     """
     check_count(turns, most)
     history = tuple(turn.to_message() for turn in paced(turns))

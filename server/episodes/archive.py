@@ -36,11 +36,7 @@ class Span:
     length: int
 
     def read(self) -> bytes:
-        """The line.
-
-        Raises:
-            OSError: the file has been removed.
-        """
+        """The line."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             return file.read(self.length)
@@ -153,11 +149,7 @@ class EpisodeArchive:
         return found[:limit], len(found)
 
     def rows(self, episode_id: str) -> tuple[list[OfferRow], TreeRow | None]:
-        """The rows of an episode: the candidates of its steps, and what was seen.
-
-        Raises:
-            UnknownEpisodeError: it is not listed, or its file has been removed.
-        """
+        """The rows of an episode: the candidates of its steps, and what was seen."""
         with self._lock:
             self._update()
             found = self._episodes.get(episode_id)

@@ -58,9 +58,6 @@ class RotatedFile:
         """Write all rows to one file on the disk, or none of them.
 
         Rows that exceed `max_bytes` together get a file of their own.
-
-        Raises:
-            OSError: they cannot be written; the files are unchanged.
         """
         lines = b"".join(row.model_dump_json().encode() + b"\n" for row in rows)
         path = self._path if self._path and self._has_room(self._path, len(lines)) else self._new()

@@ -47,9 +47,6 @@ def texts_of(episode: Transcript, outcome: Outcome) -> list[str]:
     """Every distinct text that the rows would hold.
 
     Collected by building the rows, so that no text can get into them without being redacted.
-
-    Raises:
-        NotRecordableError: it does not begin with a task, or its texts were not kept.
     """
     texts: dict[str, None] = {}
 
@@ -94,9 +91,6 @@ def tree_row(
 
     Args:
         recorded_as: id of the episode.
-
-    Raises:
-        NotRecordableError: it does not begin with a task, or its texts were not kept.
     """
     if not episode.offers:
         raise NotRecordableError("the texts of its steps were not kept")

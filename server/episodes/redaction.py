@@ -143,11 +143,7 @@ class RedactionProcesses:
 
 
 def require_redaction(name: str, *, timeout_s: float) -> None:
-    """Check in a separate process that the redaction function can be imported.
-
-    Raises:
-        ConfigError: there is no such function, or importing its module fails or hangs.
-    """
+    """Check in a separate process that the redaction function can be imported."""
     try:
         done = subprocess.run(
             _command(name, timeout_s),

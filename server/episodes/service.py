@@ -128,11 +128,6 @@ class Episodes:
             outcome: ends the episode after this step; None leaves it open.
             strict: refuse a step of an episode that has ended or is full; otherwise it is served,
                 and the episode is not recorded.
-
-        Raises:
-            EpisodeClosedError: it has ended.
-            EpisodeFullError: no more of it can be kept for its record.
-            InvalidRequestError: there is an outcome out of bounds, or of no episode.
         """
         if outcome is not None:
             self._require_endable(episode_id, outcome)
@@ -165,10 +160,6 @@ class Episodes:
             outcome: ends the episode; None leaves that to the operator's rules.
             final: the agent is at its end, see `OutcomeRule`.
             strict: see `begin_step`.
-
-        Raises:
-            EpisodeClosedError: it has ended meanwhile.
-            EpisodeFullError: other steps have filled it meanwhile.
         """
         if episode_id is None:
             return
@@ -231,13 +222,7 @@ class Episodes:
             )
 
     async def close(self, episode_id: str, outcome: Outcome) -> Closed:
-        """Set the outcome of an episode and record it; idempotent for the same reward.
-
-        Raises:
-            EpisodeClosedError: it has ended with another reward.
-            InvalidRequestError: the reward is out of bounds.
-            UnknownEpisodeError: the episode is unknown or expired.
-        """
+        """Set the outcome of an episode and record it; idempotent for the same reward."""
         self._require_reward(outcome.reward)
         episode_id, _ = await self._latest(episode_id)
         closing = asyncio.create_task(
@@ -326,11 +311,7 @@ def _following(session: str, closed: Episode) -> str:
 
 
 def build_recorder(settings: Settings) -> EpisodeRecorder | None:
-    """Build the recorder of finished episodes; None if no folder is configured.
-
-    Raises:
-        ConfigError: the redaction hook cannot be imported.
-    """
+    """Build the recorder of finished episodes; None if no folder is configured."""
     if (folder := settings.episodes_folder) is None:
         return None
     redactor: Redactor = NoRedaction()

@@ -201,9 +201,6 @@ class Episode(_State):
         Args:
             keep: make a record of it, to be written at the end.
             unreadable: why a record would not show what the policy saw, or "".
-
-        Raises:
-            EpisodeClosedError: the episode has ended.
         """
         self.require_open()
         before, seen = _hashes(history, self.messages)
@@ -261,11 +258,7 @@ class Episode(_State):
         return self.model_copy(update=none | more)
 
     def closed(self, outcome: Outcome) -> Self:
-        """The episode with its outcome; idempotent for the same reward.
-
-        Raises:
-            EpisodeClosedError: it ended with another reward.
-        """
+        """The episode with its outcome; idempotent for the same reward."""
         if self.outcome is None:
             return self.model_copy(update={"outcome": outcome})
         if self.outcome.reward != outcome.reward:
@@ -287,9 +280,6 @@ class Episode(_State):
 
         Args:
             outcome: the one that the step brings.
-
-        Raises:
-            EpisodeClosedError: the episode has ended.
         """
         if self.outcome is None:
             return
@@ -301,11 +291,7 @@ class Episode(_State):
             )
 
     def require_room(self, limits: EpisodeLimits) -> None:
-        """Refuse a step that no record can be kept of.
-
-        Raises:
-            EpisodeFullError: the episode has reached a limit.
-        """
+        """Refuse a step that no record can be kept of."""
         if self.records < limits.max_steps and self.record_bytes < limits.max_bytes:
             return
         raise EpisodeFullError(

@@ -137,12 +137,7 @@ class _Known:
 
 
 async def judge_attempts(body: AttemptsRequest, scoring: ScoringService) -> AttemptsResponse:
-    """Value each running attempt, and tell which go on.
-
-    Raises:
-        InvalidRequestError: an attempt is there twice, or its latest action is not known, or the Q
-            model compares nothing but the candidates of one step.
-    """
+    """Value each running attempt, and tell which go on."""
     ids = [attempt.episode_id for attempt in body.attempts]
     most = scoring.settings.max_score_items
     if not 1 <= len(ids) <= most or len(set(ids)) < len(ids):

@@ -23,12 +23,6 @@ def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> Guid
 
     The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
     prior is of votes: likelihoods of different policies cannot be compared.
-
-    Raises:
-        UnknownModelError: a policy is none of this server's.
-        InvalidRequestError: a policy is named twice, or one in this process cannot do what is
-            asked.
-        InvalidCandidatesError: their shares are not the M that is asked for, or fewer than n.
     """
     shares, options = asked.options.policies or (), asked.options
     members = [models.find_policy(share.name) for share in shares]

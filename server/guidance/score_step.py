@@ -162,16 +162,7 @@ class ScoringService:
         long_history: LongHistory | None = None,
         selection: SelectionOptions | None = None,
     ) -> tuple[QModelLease, Scored]:
-        """Score a step of an episode; returns the Q model as well.
-
-        Raises:
-            EpisodeClosedError: the episode has ended.
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            InvalidCandidatesError: they have observations although the Q model reads none, or lack
-                them although it does.
-            ScorerUnavailableError: scoring failed or was not done in time.
-            UnknownModelError: no such Q model is served.
-        """
+        """Score a step of an episode; returns the Q model as well."""
         episode_id = self._episode(episode_id)
         episode = await self.episodes.begin_step(episode_id, outcome=self.outcome)
         learned = await self._learned(q_model, episode)

@@ -96,12 +96,7 @@ class StepScorer:
         self._scored = False
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Score each candidate.
-
-        Raises:
-            OutOfDomainError: the state is outside the domain.
-            QGuideError: the obstacle, or what the Q model raises.
-        """
+        """Score each candidate."""
         if self._obstacle is not None:
             raise self._obstacle
         ahead_tokens = self._ahead.stop() if self._ahead else 0

@@ -121,12 +121,7 @@ class Limiter:
 
     @asynccontextmanager
     async def admit(self, caller: Caller, account: Account) -> AsyncIterator[Mapping[str, str]]:
-        """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
-
-        Raises:
-            OverLimitError: the caller has reached its concurrent requests, its requests of this
-                minute or its tokens of this day.
-        """
+        """Admit a request; yields the RateLimit headers, and charges its tokens afterwards."""
         self._enter(caller)
         try:
             headers = await self._windows(caller, lambda windows: self._count(caller, windows))
@@ -319,11 +314,7 @@ class RateLimits:
 
 
 async def require_admin(request: Request) -> None:
-    """Require an admin key.
-
-    Raises:
-        ForbiddenError: the caller's key is not an admin key.
-    """
+    """Require an admin key."""
     caller: Caller = request.state.caller
     if not caller.admin:
         raise ForbiddenError(

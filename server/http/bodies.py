@@ -175,12 +175,7 @@ def _announced(scope: Scope) -> int:
 
 
 async def parse_body(request: Request, schema: TypeAdapter[Any]) -> Any:
-    """The validated body of a request; a long one is parsed in a thread, in its caller's turn.
-
-    Raises:
-        MalformedBodyError: it is not JSON, has too many values or faults, or a lone surrogate.
-        RequestValidationError: it does not fit the schema.
-    """
+    """The validated body of a request; a long one is parsed in a thread, in its caller's turn."""
     raw = await request.body()
     if not raw:
         missing = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}

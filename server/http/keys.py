@@ -85,11 +85,7 @@ class KeyList(BaseModel):
 
 
 class KeyFile:
-    """A keys file that is read again when it changes, so that revocation takes effect at once.
-
-    Raises:
-        ConfigError: the file is missing or malformed, or holds no key.
-    """
+    """A keys file that is read again when it changes, so that revocation takes effect at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,11 +120,7 @@ def hash_of(key: str) -> str:
 
 
 def read_keys(path: Path) -> KeyList:
-    """Read a keys file.
-
-    Raises:
-        ConfigError: it is missing or malformed.
-    """
+    """Read a keys file."""
     try:
         return KeyList.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -157,10 +149,6 @@ def create_key(
 
     Returns:
         The new key; it cannot be retrieved again.
-
-    Raises:
-        ConfigError: the name is taken or invalid, a limit is negative, or the file is malformed or
-            cannot be written.
     """
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     try:
@@ -185,11 +173,7 @@ def create_key(
 
 
 def revoke_key(path: Path, name: str) -> None:
-    """Remove a key from the file.
-
-    Raises:
-        ConfigError: there is none of that name, or the file is malformed or cannot be written.
-    """
+    """Remove a key from the file."""
     with _locked(path):
         keys = read_keys(path).keys
         if name not in (key.name for key in keys):
@@ -204,9 +188,6 @@ def _locked(path: Path) -> Iterator[None]:
 
     The lock is on a file beside it, because each change replaces the keys file itself. The system
     releases the lock when its holder dies, so a killed command leaves no lock behind.
-
-    Raises:
-        ConfigError: the file or its lock cannot be written, or the lock could not be acquired.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -199,11 +199,7 @@ class ChatMessage(Body):
 
 
 def text_in(role: str, content: str | Sequence[ContentPart] | None) -> str:
-    """The text of a message's content.
-
-    Raises:
-        MalformedHistoryError: the content has a part that is not text.
-    """
+    """The text of a message's content."""
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:

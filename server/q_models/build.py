@@ -161,13 +161,6 @@ class Models:
             version: None takes the start of the manifest's hash.
             replacing: see `AliasTable.add`.
             unlicensed: serve it even if its manifest grants no licence.
-
-        Raises:
-            CheckpointError: it does not match its manifest, or cannot be run.
-            ConfigError: its vLLM trunk server is unsuitable.
-            InvalidRequestError: `folder` is no plain relative path.
-            RoutingError: the name is taken, or the version is already served.
-            UnknownModelError: there is no such folder.
         """
         path = _folder_beneath(settings.models_dir, folder)
         async with self._loading:

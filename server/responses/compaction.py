@@ -57,9 +57,6 @@ def compacted(body: ResponsesRequest, answer: Json) -> Json:
 
     Args:
         answer: the response whose text is the summary.
-
-    Raises:
-        UpstreamError: it has no text.
     """
     items = [] if isinstance(body.input, str) else body.input
     kept = [

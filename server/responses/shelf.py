@@ -54,11 +54,7 @@ class Shelf:
         return await self._bodies.work(calling_key() or "", work)
 
     async def get(self, names: Sequence[str]) -> list[Json | None]:
-        """The objects of these names; None for one that is unknown or has expired.
-
-        Raises:
-            BodyTooLargeError: together they are several times larger than a body may be.
-        """
+        """The objects of these names; None for one that is unknown or has expired."""
         places = [_place(name) for name in names]
 
         async def alone() -> list[bytes | None]:

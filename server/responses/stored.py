@@ -100,10 +100,6 @@ class StoredResponses:
 
         Args:
             size: of the request in bytes.
-
-        Raises:
-            PreviousResponseError: they are unknown, or have expired.
-            BodyTooLargeError: they are larger than a body may be.
         """
         named = body.conversation
         conversation = (named if isinstance(named, str) else (named or {}).get("id")) or ""
@@ -168,11 +164,7 @@ class StoredResponses:
         await self._shelf.put(rows, size=size)
 
     async def begin(self, request: Continued, response: Json) -> None:
-        """Store a response whose output comes in the background.
-
-        Raises:
-            InvalidRequestError: it is not to be stored, so that nobody could fetch it.
-        """
+        """Store a response whose output comes in the background."""
         if self._shelf is None or not response["store"]:
             raise InvalidRequestError(
                 "background needs a stored response; leave out `store`, and let the operator store "

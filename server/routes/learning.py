@@ -69,11 +69,7 @@ async def learning_groups(learning: LearningDep) -> LearningGroups:
 
 
 async def _allowed(request: Request, learning: Learning, group: str | None) -> str:
-    """The group that the caller may read.
-
-    Raises:
-        PermissionDeniedError: it is another's, and the caller is no admin.
-    """
+    """The group that the caller may read."""
     own = learning.group_of(calling_key())
     if group not in (None, own):
         await require_admin(request)

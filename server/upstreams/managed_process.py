@@ -72,10 +72,6 @@ class ManagedProcess:
             thread. For a piped process this is only stderr.
         piped: open pipes to its `stdin` and `stdout`.
         folder: working folder; None is that of this process.
-
-    Raises:
-        ConfigError: there is no such program.
-        OSError: the system cannot start a process now.
     """
 
     def __init__(
@@ -159,11 +155,7 @@ class ManagedProcess:
         return [self.pid, *(child.pid for child in children)]
 
     def wait_until(self, ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Poll until the process is ready.
-
-        Raises:
-            ConfigError: it exited, or was not ready in time; includes its last lines of output.
-        """
+        """Poll until the process is ready."""
         deadline = monotonic() + timeout_s
         while not ready():
             if self.status is not None:
