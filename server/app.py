@@ -43,12 +43,10 @@ from qguide.server.routes import (
     admin,
     anthropic,
     chat,
-    completions,
-    docs,
     episodes,
     gemini,
     health,
-    playground,
+    pages,
     recorded,
     rerank,
     responses,
@@ -69,7 +67,7 @@ from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
-_DIALECTS: Final = (act, score, rerank, chat, completions, responses, anthropic, gemini)
+_DIALECTS: Final = (act, score, rerank, chat, responses, anthropic, gemini)
 _ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
@@ -97,7 +95,7 @@ def create_app(
         lifespan=_lifespan(settings, build),
         # A redirect that adds or removes a trailing slash would be built from the Host header.
         redirect_slashes=False,
-        # Their own pages need a CDN; see qguide.server.routes.docs.
+        # Their own pages need a CDN; see qguide.server.routes.pages.
         docs_url=None,
         redoc_url=None,
         responses=described_errors(ErrorBody, STATUSES),
@@ -111,12 +109,11 @@ def create_app(
     app.state.keys = KeyFile(settings.keys_file) if settings.keys_file else None
     _surround(app, settings)
     install_error_handlers(app)
-    modules = [*_DIALECTS, episodes, models_route, health, docs]
-    modules += [admin, recorded] if settings.admin else []
-    modules += [learning_route] if settings.learn else []
-    modules += [playground] if settings.playground else []
-    modules += [games_route] if games is not None else []
-    routers = [module.router for module in modules]
+    routers = [one.router for one in (*_DIALECTS, episodes, models_route, health)] + [pages.docs]
+    routers += [admin.router, recorded.router] if settings.admin else []
+    routers += [learning_route.router] if settings.learn else []
+    routers += [pages.playground] if settings.playground else []
+    routers += [games_route.router] if games is not None else []
     routers += [learning_route.orders] if settings.learn and settings.admin else []
     for router in routers:
         app.include_router(router)

@@ -238,9 +238,13 @@ class ChunkWriter:
 
     def finished(self, answer: Json) -> Iterator[bytes]:
         """The chunks of a completion, and the end of the stream."""
-        for chunk in chunks_of(answer, include_usage=self._include_usage):
-            yield event(chunk)
+        for part in self.parts(answer):
+            yield event(part)
         yield DONE
+
+    def parts(self, answer: Json) -> Iterator[Json]:
+        """The chunks of a completion."""
+        return chunks_of(answer, include_usage=self._include_usage)
 
     def failed(self, error: Json) -> Iterable[bytes]:
         """The error, after which nothing comes."""

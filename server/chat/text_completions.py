@@ -4,14 +4,14 @@ Pure but for ids.
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json, pieces_of
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage
+from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage, ChunkWriter
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
     GuidanceOptions,
@@ -19,7 +19,6 @@ from qguide.server.chat.schemas import (
     WholeRequest,
     chat_request_of,
 )
-from qguide.server.http.event_stream import DONE, HEARTBEAT, event
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     WHOLE,
@@ -140,25 +139,12 @@ def text_completion_of(completion: Json) -> Json:
     return kept | own
 
 
-class TextWriter:
+class TextWriter(ChunkWriter):
     """Heartbeats, then the texts in parts; implements `EventWriter`."""
 
-    def __init__(self, *, include_usage: bool) -> None:
-        self._include_usage = include_usage
-
-    def waiting(self) -> Iterable[bytes]:
-        """A comment, which clients skip."""
-        return (HEARTBEAT,)
-
-    def finished(self, answer: Json) -> Iterator[bytes]:
-        """The parts of a completion, and the end of the stream."""
-        for part in parts_of(answer, include_usage=self._include_usage):
-            yield event(part)
-        yield DONE
-
-    def failed(self, error: Json) -> Iterable[bytes]:
-        """The error, after which nothing comes."""
-        return (event(error),)
+    def parts(self, answer: Json) -> Iterator[Json]:
+        """The parts of a completion."""
+        return parts_of(answer, include_usage=self._include_usage)
 
 
 def parts_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Any, Final, Protocol
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
@@ -95,6 +95,19 @@ class EventStream(StreamingResponse):
         except Exception as error:  # the stream has begun, so no one above can still answer
             for written in self._writer.failed(_body(unknown_error_response(self._request, error))):
                 yield written
+
+
+async def answered(
+    request: Request,
+    complete: Callable[[], Awaitable[Json]],
+    writer: EventWriter | None,
+    *,
+    heartbeat_s: float,
+) -> Response:
+    """The answer as JSON, or where there is a writer as its events."""
+    if writer is None:
+        return JSONResponse(await complete())
+    return EventStream(request, complete, writer, heartbeat_s=heartbeat_s)
 
 
 def _body(response: JSONResponse) -> Json:

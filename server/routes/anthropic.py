@@ -37,7 +37,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_bodies import OVERLOADED
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
+from qguide.server.http.event_stream import answer_or_events, answered, described_errors
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -67,10 +67,8 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     read = partial(_read, body, options, policy, stepper.settings, _betas(request))
     step, asked = await translate_body(request, read)
     complete = partial(_complete, step, asked, options, stepper)
-    if not body.stream:
-        return JSONResponse(await complete())
-    heartbeat_s = stepper.settings.heartbeat_s
-    return EventStream(request, complete, MessageWriter(), heartbeat_s=heartbeat_s)
+    writer = MessageWriter() if body.stream else None
+    return await answered(request, complete, writer, heartbeat_s=stepper.settings.heartbeat_s)
 
 
 @router.post("/count_tokens", responses=_ERRORS)

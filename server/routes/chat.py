@@ -1,11 +1,13 @@
-"""POST /v1/chat/completions: OpenAI's API, answered with the best of M candidates."""
+"""POST /v1/chat/completions and /v1/completions, OpenAI's, answered with the best candidates."""
 
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
@@ -13,29 +15,43 @@ from qguide.server.chat.schemas import (
     OpenAIErrorBody,
     options_of,
 )
+from qguide.server.chat.text_completions import (
+    CompletionRequest,
+    TextCompletion,
+    TextWriter,
+    text_completion_of,
+    to_chat_request,
+    with_best_of,
+)
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
+from qguide.server.http.event_stream import answer_or_events, answered, described_errors
 from qguide.server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
-_RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: answer_or_events(
-        ChatCompletion,
-        ChatChunk,
-        description="A completion, or with `stream` its chunks.",
-        event_description="One event: a chunk as JSON, the [DONE] at the end, or an error.",
+
+def _responses(
+    answer: type[BaseModel], part: type[BaseModel], parts: str
+) -> dict[int | str, dict[str, Any]]:
+    events = answer_or_events(
+        answer,
+        part,
+        description=f"A completion, or with `stream` its {parts}s.",
+        event_description=f"One event: a {parts} as JSON, the [DONE] at the end, or an error.",
         named=False,
-    ),
-    **described_errors(OpenAIErrorBody, STATUSES),
-}
+    )
+    return {200: events, **described_errors(OpenAIErrorBody, STATUSES)}
 
 
-@router.post("/chat/completions", response_class=JSONResponse, responses=_RESPONSES)
+@router.post(
+    "/chat/completions",
+    response_class=JSONResponse,
+    responses=_responses(ChatCompletion, ChatChunk, "chunk"),
+)
 async def complete_chat(
     body: ChatCompletionRequest, request: Request, stepper: StepperDep
 ) -> Response:
@@ -45,13 +61,33 @@ async def complete_chat(
     policy = stepper.models.find_policy(body.model)
     asked = await translate_body(request, partial(read_request, body, options, policy, settings))
     complete = partial(_complete, asked, options, stepper)
-    if not body.stream:
-        return JSONResponse(await complete())
-    writer = ChunkWriter(include_usage=body.include_usage)
-    return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+    writer = ChunkWriter(include_usage=body.include_usage) if body.stream else None
+    return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+@router.post(
+    "/completions",
+    response_class=JSONResponse,
+    responses=_responses(TextCompletion, TextCompletion, "part"),
+)
+async def complete_text(body: CompletionRequest, request: Request, stepper: StepperDep) -> Response:
+    """Draw M candidates and return the one with the highest Q as an ordinary completion.
+
+    Policies answer chats: the prompt is their user message.
+    """
+    settings = stepper.settings
+    options = with_best_of(options_of(body.qguide, request.headers), body.best_of)
+    policy = stepper.models.find_policy(body.model)
+    asked = read_request(to_chat_request(body), options, policy, settings)
+
+    async def complete() -> Json:
+        return text_completion_of(await _complete(asked, options, stepper))
+
+    writer = TextWriter(include_usage=body.include_usage) if body.stream else None
+    return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 
 async def _complete(
     asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService
-) -> dict[str, Any]:
+) -> Json:
     return completion_of(await stepper.take(asked), n=asked.n, options=options)

@@ -11,7 +11,7 @@ FastAPI's route, from which the OpenAPI document is made.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, Final, cast, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import Response
@@ -58,96 +58,58 @@ class AnyTextConvertor(PathConvertor):
 register_url_convertor("text", AnyTextConvertor())
 
 
-async def _settings(request: Request) -> Settings:
-    return cast(Settings, request.app.state.settings)
+def _of_app(name: str) -> Any:
+    """A dependency: what the application's state has under a name."""
+
+    async def read(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(read)
 
 
-async def _models(request: Request) -> Models:
-    return cast(Models, request.app.state.models)
+SettingsDep = Annotated[Settings, _of_app("settings")]
+ModelsDep = Annotated[Models, _of_app("models")]
+EpisodesDep = Annotated[Episodes, _of_app("episodes")]
+ExpositionDep = Annotated[Exposition, _of_app("exposition")]
+UpstreamsDep = Annotated[UpstreamWatch, _of_app("upstreams")]
+VllmDep = Annotated[VllmProcess | None, _of_app("vllm")]
+LearningDep = Annotated[Learning, _of_app("learning")]
+DrainDep = Annotated[Drain, _of_app("drain")]
 
 
-async def _exposition(request: Request) -> Exposition:
-    return cast(Exposition, request.app.state.exposition)
+def _of_request(request: Request, wanted_s: float | None) -> dict[str, Any]:
+    """Fields that both services have: the application's, and the request's own.
 
-
-async def _episodes(request: Request) -> Episodes:
-    return cast(Episodes, request.app.state.episodes)
-
-
-async def _upstreams(request: Request) -> UpstreamWatch:
-    return cast(UpstreamWatch, request.app.state.upstreams)
-
-
-async def _vllm(request: Request) -> VllmProcess | None:
-    return cast("VllmProcess | None", request.app.state.vllm)
-
-
-async def _drain(request: Request) -> Drain:
-    return cast(Drain, request.app.state.drain)
-
-
-async def _learning(request: Request) -> Learning:
-    return cast(Learning, request.app.state.learning)
-
-
-SettingsDep = Annotated[Settings, Depends(_settings)]
-ModelsDep = Annotated[Models, Depends(_models)]
-EpisodesDep = Annotated[Episodes, Depends(_episodes)]
-ExpositionDep = Annotated[Exposition, Depends(_exposition)]
-UpstreamsDep = Annotated[UpstreamWatch, Depends(_upstreams)]
-VllmDep = Annotated[VllmProcess | None, Depends(_vllm)]
-LearningDep = Annotated[Learning, Depends(_learning)]
-DrainDep = Annotated[Drain, Depends(_drain)]
-
-
-def _deadline(settings: Settings, wanted_s: float | None) -> Deadline:
-    """The server's time limit, or the caller's if it is shorter."""
+    The time limit is the server's, or the caller's if it is shorter. The URL or headers may name an
+    episode and its outcome; see `qguide.server.http.addresses`.
+    """
+    app, state = request.app.state, request.state
+    limit_s = min(app.settings.timeout_s, wanted_s or app.settings.timeout_s)
     remedy = f"request less, allow more time ({TIMEOUT_HEADER}, QGUIDE_TIMEOUT_S) or retry later"
-    return Deadline.after(min(settings.timeout_s, wanted_s or settings.timeout_s), remedy=remedy)
+    return {
+        "settings": app.settings,
+        "models": app.models,
+        "episodes": app.episodes,
+        "metrics": app.metrics,
+        "deadline": Deadline.after(limit_s, remedy=remedy),
+        "session_id": getattr(state, "session_id", None),
+        "outcome": getattr(state, "outcome", None),
+        "learning": app.learning,
+    }
 
 
 async def guided_steps(request: Request, wanted_s: WantedS = None) -> GuidedStepService:
     """The service of one request for guided steps."""
-    state = request.app.state
-    deadline = _deadline(state.settings, wanted_s)
     return GuidedStepService(
-        state.settings,
-        state.models,
-        state.episodes,
-        state.paraphraser,
-        state.metrics,
-        deadline,
-        session_id=_session_id(request),
+        **_of_request(request, wanted_s),
+        paraphraser=request.app.state.paraphraser,
         agent_session=getattr(request.state, "agent_session", ""),
-        outcome=_outcome(request),
-        learning=state.learning,
     )
 
 
 async def scorings(request: Request, wanted_s: WantedS = None) -> ScoringService:
     """The service of one request for scores."""
-    state = request.app.state
-    deadline = _deadline(state.settings, wanted_s)
-    return ScoringService(
-        state.settings,
-        state.models,
-        state.episodes,
-        state.metrics,
-        deadline,
-        session_id=_session_id(request),
-        outcome=_outcome(request),
-        learning=state.learning,
-    )
-
-
-def _session_id(request: Request) -> str | None:
-    """The episode that the URL or the header names; see `qguide.server.http.addresses`."""
-    return getattr(request.state, "session_id", None)
-
-
-def _outcome(request: Request) -> float | None:
-    """The outcome in the header `X-QGuide-Outcome`; see `qguide.server.http.addresses`."""
-    return getattr(request.state, "outcome", None)
+    return ScoringService(**_of_request(request, wanted_s))
 
 
 StepperDep = Annotated[GuidedStepService, Depends(guided_steps)]

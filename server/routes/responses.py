@@ -26,7 +26,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
-from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
+from qguide.server.http.event_stream import answer_or_events, answered, described_errors
 from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject, ResponseUsage
@@ -81,10 +81,8 @@ async def create_response(
     complete = partial(_complete, response, asked, options, stepper, stored, continued)
     if body.background:
         return await _in_background(body, request, response, complete, stored, continued)
-    if not body.stream:
-        return JSONResponse(await complete())
-    writer = ResponseWriter(response)
-    return EventStream(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+    writer = ResponseWriter(response) if body.stream else None
+    return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 
 async def _continued(body: ResponsesRequest, request: Request) -> Continued:

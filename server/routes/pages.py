@@ -1,0 +1,212 @@
+"""The server's own web pages: /docs, Swagger UI over the OpenAPI document, and /playground.
+
+They are the same for everyone and hold no secrets, so the playground needs no API key; the API that
+it calls does. The framework's own page of /docs takes its assets from a CDN, and is blank where
+that cannot be reached.
+"""
+
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from pydantic import Field
+
+from qguide.server.own_bodies.schemas import Body
+from qguide.server.routes.dependencies import ModelsDep, SettingsDep
+from qguide.server.routes.games import MOST_REPLIES, Games
+
+docs = APIRouter(include_in_schema=False)
+playground = APIRouter(tags=["playground"])
+
+
+def _headers(policy: dict[str, str], **others: str) -> dict[str, str]:
+    """Headers of a page that loads nothing but what its policy says."""
+    policy = {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        **policy,
+    }
+    return {
+        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Referrer-Policy": "no-referrer",
+        **others,
+        "Cache-Control": "no-cache",  # a page changes with the server's version
+    }
+
+
+ASSETS: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
+"""Swagger UI 5 (Apache 2.0), which the package fastapi-offline (MIT) carries and keeps current."""
+START: Final = "start.js"
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>QGuide: endpoints</title>
+<link rel="icon" href="playground/icon.svg">
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+_START: Final = """SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  validatorUrl: null,
+});
+"""
+_DOCS_HEADERS: Final = _headers(
+    {
+        "style-src": "'self' 'unsafe-inline'",  # Swagger UI styles its parts in place
+        "img-src": "'self' data:",  # icons in its style sheet
+    }
+)
+
+
+@docs.get("/docs")
+async def docs_page() -> HTMLResponse:
+    """Serve the page; its URLs are relative, so that it works behind a proxy's path prefix."""
+    return HTMLResponse(_PAGE, headers=_DOCS_HEADERS)
+
+
+@docs.get("/redoc")
+async def redoc() -> RedirectResponse:
+    """Redirect to the page: there is one of the two."""
+    return RedirectResponse("docs")
+
+
+@docs.get(f"/docs/{START}")
+async def start_docs() -> Response:
+    """Serve the script that starts Swagger UI; the policy allows none in the page."""
+    return Response(_START, media_type="text/javascript", headers=_DOCS_HEADERS)
+
+
+@docs.get(f"/docs/{ASSETS[0]}")
+async def docs_script() -> FileResponse:
+    """Serve Swagger UI."""
+    return FileResponse(_assets() / ASSETS[0], media_type="text/javascript", headers=_DOCS_HEADERS)
+
+
+@docs.get(f"/docs/{ASSETS[1]}")
+async def docs_style() -> FileResponse:
+    """Serve its style sheet."""
+    return FileResponse(_assets() / ASSETS[1], media_type="text/css", headers=_DOCS_HEADERS)
+
+
+@cache
+def _assets() -> Path:
+    """Folder of the assets."""
+    return Path(str(resources.files("fastapi_offline") / "static"))
+
+
+_FOLDER: Final = Path(__file__).parents[1] / "playground"
+_INDEX: Final = "index.html"
+_MEDIA_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+HEADERS: Final = _headers(
+    {
+        "style-src": "'self'",
+        "img-src": "'self'",
+        # Model output must stay text: scripts cannot turn it into markup, even by mistake.
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    },
+    **{
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+    },
+)
+
+
+class OfferedGames(Body):
+    """Games that this server has for a race."""
+
+    name: str
+    count: int
+    most_replies: int
+
+
+class PageFeatures(Body):
+    """Features of this server that the page needs to know before a key is entered."""
+
+    needs_key: bool
+    perturb: bool = Field(description="true if a paraphraser is configured")
+    num_candidates: int = Field(description="default M of a chat completion")
+    max_candidates: int
+    recorded: bool = Field(description="true if an admin key may list recorded episodes")
+    learns: bool = Field(description="true if it learns while it serves")
+    games: OfferedGames | None = Field(description="null if this server has no games")
+
+
+@playground.get("/", include_in_schema=False)
+async def start() -> RedirectResponse:
+    """Redirect to the page by a relative URL, which also works behind a proxy's path prefix."""
+    return RedirectResponse("playground")
+
+
+@playground.get("/playground/", include_in_schema=False)
+async def slash() -> RedirectResponse:
+    """Redirect to the page; the framework's own redirect would be absolute."""
+    return RedirectResponse("../playground")
+
+
+@playground.get("/playground", include_in_schema=False)
+async def page() -> FileResponse:
+    """Serve the page."""
+    return _answer(_INDEX)
+
+
+@playground.get("/playground/abilities")
+async def abilities(settings: SettingsDep, models: ModelsDep, request: Request) -> PageFeatures:
+    """Describe the features of this server to the page."""
+    games: Games | None = request.app.state.games
+    return PageFeatures(
+        needs_key=settings.keys_file is not None,
+        perturb=models.paraphraser is not None,
+        num_candidates=settings.num_candidates,
+        max_candidates=settings.max_candidates,
+        recorded=settings.admin and settings.episodes_folder is not None,
+        learns=settings.learn and settings.episodes_folder is not None,
+        games=OfferedGames(name=games.name, count=games.count, most_replies=MOST_REPLIES)
+        if games
+        else None,
+    )
+
+
+@playground.get("/playground/{name}", include_in_schema=False)
+async def file(name: str) -> FileResponse:
+    """Serve a style sheet, a script or the icon."""
+    return _answer(name)
+
+
+def _answer(name: str) -> FileResponse:
+    """The file of that name; the name is looked up and never becomes a path."""
+    path = _files().get(name)
+    if path is None:
+        raise HTTPException(404, f"the playground has no file {name[:40]!r}")
+    return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers=HEADERS)
+
+
+@cache
+def _files() -> dict[str, Path]:
+    """Files of the page by name; they are part of the package and do not change."""
+    return {path.name: path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
