@@ -7,7 +7,7 @@ from time import perf_counter
 
 from qguide.qnet.decision.decide import Fallback, Guidance
 from qguide.qnet.decision.decision import Decision
-from qguide.qnet.decision.guide import Deadline, Perturbation, guide
+from qguide.qnet.decision.guide import Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.qnet.errors import (
     InvalidCandidatesError,
@@ -16,7 +16,6 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.types import Policy, Sampling
 from qguide.qnet.work_context import one_group
-from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies
@@ -24,6 +23,7 @@ from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
     GuidedStepResult,
+    RequestService,
     action_policies,
     action_rows,
     domain_of,
@@ -39,37 +39,19 @@ from qguide.server.guidance.step_types import (
 )
 from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
-from qguide.server.learning.service import Learning
-from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import upstream_session
 from qguide.server.observability.tracing import record_draw, record_q_values, record_usage
-from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import MeteredPolicy, ServedPolicy
 from qguide.server.q_models.served import QModelLease, ServedQModel
-from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
 
-@dataclass(frozen=True, slots=True)
-class GuidedStepService:
-    """Takes guided steps, records them in their episodes and counts them in the metrics.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuidedStepService(RequestService):
+    """Takes guided steps, records them in their episodes and counts them in the metrics."""
 
-    Attributes:
-        session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
-        outcome: ends the episode after the step; from `X-QGuide-Outcome`.
-        learning: chooses the Q model of steps that name none; None: the server does not learn.
-    """
-
-    settings: Settings
-    models: Models
-    episodes: Episodes
     paraphraser: Paraphraser | None
-    metrics: Metrics
-    deadline: Deadline
-    session_id: str | None = None
     agent_session: str = ""
-    outcome: float | None = None
-    learning: Learning | None = None
 
     def check_num_candidates(self, num_candidates: int) -> None:
         """Refuse an M that is out of range."""

@@ -6,24 +6,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from qguide.qnet.decision.guide import SCORING, Deadline
+from qguide.qnet.decision.guide import SCORING
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import Distinct, Prior, Reason, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
 from qguide.qnet.usage import UpstreamCalls
-from qguide.server.episodes.service import OUTCOME_HEADER, Episodes
+from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
 from qguide.server.guidance.step_types import (
+    RequestService,
     SelectionOptions,
     SelectionRule,
     domain_of,
     reason_outside,
     selection_rule,
 )
-from qguide.server.learning.service import Learning
-from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import record_q_values
 from qguide.server.own_bodies.history import (
     TriedCandidates,
@@ -32,7 +31,6 @@ from qguide.server.own_bodies.history import (
     to_history,
 )
 from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage, ScoreItem
-from qguide.server.q_models.build import Models
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
 
@@ -68,24 +66,9 @@ class Scored:
     out_of_domain: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ScoringService:
-    """Scores the caller's candidates within the server's limits and the request's deadline.
-
-    Attributes:
-        session_id: the episode of requests that name none; from the URL or `X-Session-ID`.
-        outcome: ends the episode after the step; from `X-QGuide-Outcome`.
-        learning: chooses the Q model of requests that name none; None: the server does not learn.
-    """
-
-    settings: Settings
-    models: Models
-    episodes: Episodes
-    metrics: Metrics
-    deadline: Deadline
-    session_id: str | None = None
-    outcome: float | None = None
-    learning: Learning | None = None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringService(RequestService):
+    """Scores the caller's candidates within the server's limits and the request's deadline."""
 
     def history(self, messages: Sequence[ChatMessage]) -> History:
         """Validate messages and convert them to a history."""

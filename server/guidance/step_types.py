@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.decided import UntilDecided
 from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.guide import Deadline
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, SelectionName
 from qguide.qnet.decision.threshold import Threshold
@@ -15,11 +16,15 @@ from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.records import ThresholdActionRow
 from qguide.qnet.types import History, Sampling
+from qguide.server.episodes.service import Episodes
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
+from qguide.server.learning.service import Learning
+from qguide.server.observability.metrics import Metrics
 from qguide.server.own_bodies.answers import PolicyUsage
 from qguide.server.own_bodies.schemas import StepOptions
+from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
@@ -27,6 +32,26 @@ from qguide.server.settings.thresholds import ThresholdSettings
 
 OutOfDomain = Literal["unguided", "guide"]
 """Answer to a state outside the Q model's domain: the likeliest candidate, or the Q model's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestService:
+    """Fields that the services of one request share.
+
+    Attributes:
+        session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
+        outcome: ends the episode after the step; from `X-QGuide-Outcome`.
+        learning: chooses the Q model of steps that name none; None: the server does not learn.
+    """
+
+    settings: Settings
+    models: Models
+    episodes: Episodes
+    metrics: Metrics
+    deadline: Deadline
+    session_id: str | None = None
+    outcome: float | None = None
+    learning: Learning | None = None
 
 
 @dataclass(frozen=True, slots=True)
