@@ -14,7 +14,6 @@ from ipaddress import IPv6Address, ip_address
 from time import perf_counter
 from typing import Final, Protocol
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from qguide.server.settings.settings import Settings
@@ -208,25 +207,3 @@ class ParsingTurns:
         finally:
             rest_s = min(_REST * (self._clock() - began_s), _LONGEST_REST_S)
             asyncio.get_running_loop().call_later(rest_s, self._take)
-
-
-class HeldFlow(FlowControl):
-    """Flow control that keeps a connection from being read while its data waits for a turn."""
-
-    _held = False
-
-    def hold(self) -> None:
-        """Stop reading."""
-        self._held = True
-        self.pause_reading()
-
-    def let_go(self, *, read_on: bool) -> None:
-        """Leave it to uvicorn again when to read; `read_on` does so now."""
-        self._held = False
-        if read_on:
-            self.resume_reading()
-
-    def resume_reading(self) -> None:
-        """Read on unless it is held."""
-        if not self._held:
-            super().resume_reading()

@@ -14,11 +14,11 @@ from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from typing import ClassVar, Final, Literal
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from qguide.server.http.connection_limits import (
     ConnectionTable,
-    HeldFlow,
     LastAnswer,
     ParsingTurns,
     network_of,
@@ -52,6 +52,28 @@ _TOO_MANY_PIPELINED: Final = (
 
 class RefusedError(Exception):
     """Raised by the parser's callbacks to stop it; the answer is in `_refusal`."""
+
+
+class HeldFlow(FlowControl):
+    """Flow control that keeps a connection from being read while its data waits for a turn."""
+
+    _held = False
+
+    def hold(self) -> None:
+        """Stop reading."""
+        self._held = True
+        self.pause_reading()
+
+    def let_go(self, *, read_on: bool) -> None:
+        """Leave it to uvicorn again when to read; `read_on` does so now."""
+        self._held = False
+        if read_on:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Read on unless it is held."""
+        if not self._held:
+            super().resume_reading()
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
