@@ -6,7 +6,7 @@ its skeleton, in which each word stands for where it was read before) with somet
 hasher's vocabulary are read, of the candidate all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,7 @@ from qguide.qnet.features.words import (
 )
 from qguide.qnet.types import History, Message
 
-FEATURES_VERSION: Final = 2
+FEATURES_VERSION: Final = 3
 """Rises whenever the same text gets other features, because weights belong to features."""
 
 _TASK_WORDS: Final = 60
@@ -84,6 +84,23 @@ class State:
     alone: Families
     beside_key: Families
     beside_form: Families
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The sentence that the words of an action were read in, without those.
+
+    Attributes:
+        words: its other words.
+        shared: number of those that the task has, too, bounded.
+        source: words of the first sentence of the same text, such as a title.
+        source_shared: number of those that the task has, too, bounded.
+    """
+
+    words: frozenset[str] = frozenset()
+    shared: int = 0
+    source: frozenset[str] = frozenset()
+    source_shared: int = 0
 
 
 def state_of(history: History, hasher: Hasher) -> State:
@@ -196,12 +213,16 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
     texts = (action.key, skeleton(action, relations), action.verb)
     key, form, verb = (hasher.hashes([text]) for text in texts)
     said = f"{min([one.key for one in read.actions].count(action.key), _MOST_REPETITIONS)}"
-    sentence, shared = _sentence_of(action, read)
+    found = _sentence_of(action, read)
+    sentence, task = hasher.words(found.words), hasher.words(read.task)[:_PAIRED_WORDS]
     of_verb = {
         "verb-step": hasher.hashes([f"{read.step}"]),
         "words": hasher.hashes(dict.fromkeys(action.words[:_BAG_WORDS])),
-        "sentence": hasher.words(sentence),
-        "shared": hasher.hashes([f"{shared}"]),
+        "sentence": sentence,
+        "shared": hasher.hashes([f"{found.shared}"]),
+        "task-sentence": crossed(task, sentence),
+        "source": hasher.hashes([f"{found.source_shared}"]),
+        "task-source": crossed(task, hasher.words(found.source)),
     }
     of_acts = {
         "said": hasher.hashes([said]),
@@ -231,18 +252,26 @@ def _last_turn(state: Words) -> str:
     return " ".join((state.actions[-1].verb, *state.answers[-1][:3]))
 
 
-def _sentence_of(action: ActionWords, state: Words) -> tuple[Iterable[str], int]:
-    """The sentence that the action's words were read in, and how much it shares with the task.
+def _sentence_of(action: ActionWords, state: Words) -> _Found:
+    """The sentence that the action's words were read in.
 
-    Of several that hold as many of them, the one that shares most with the task; without the words
-    of the action themselves.
+    Of several that hold as many of them, the one that shares most with the task.
     """
-    wanted, task = set(action.words), set(state.task)
-    best: tuple[int, int, set[str]] = (0, 0, set())
+    wanted, task = frozenset(action.words), frozenset(state.task)
+    best, rank = _Found(), (0, 0)
     for text in state.text:
-        for sentence in sentences_of(text):
-            own = set(sentence)
-            if found := len(own & wanted):
-                rest = own - wanted
-                best = max(best, (found, len(rest & task), rest), key=lambda one: one[:2])
-    return best[2] if len(best[2]) <= _LAST_WORDS else (), min(best[1], _MOST_REPETITIONS + 2)
+        sentences = sentences_of(text)
+        for sentence in sentences:
+            own = frozenset(sentence)
+            rest = own - wanted
+            if (found := (len(own & wanted), len(rest & task))) > rank and found[0]:
+                source = frozenset(sentences[0]) - own
+                most = _MOST_REPETITIONS + 2
+                best = _Found(
+                    rest if len(rest) <= _LAST_WORDS else frozenset(),
+                    min(found[1], most),
+                    source if len(source) <= _LAST_WORDS else frozenset(),
+                    min(len(source & task), most),
+                )
+                rank = found
+    return best
