@@ -146,6 +146,32 @@ def test_an_action_teaches_whether_or_not_its_draws_differed() -> None:
     assert gain(other) > 0.1
 
 
+def test_an_answer_is_judged_by_its_sentence_beside_the_question() -> None:
+    """The years are new in each episode, and the sentences say the questions' words otherwise."""
+
+    said = {"fire": "flames came in", "market": "stalls stood by", "bridge": "arches rose in"}
+
+    def asked(number: int) -> tuple[History, list[Message]]:
+        topics = [list(said)[(number + i) % 3] for i in range(2)]
+        years = [f"{1500 + 2 * number}", f"{1501 + 2 * number}"]
+        told = ". ".join(f"The {said[t]} {year}" for t, year in zip(topics, years, strict=True))
+        question = Message("user", f"When was the {topics[number % 2]}?")
+        read = (question, Message("assistant", "open chronicle"), Message("user", told))
+        return read, [Message("assistant", f"answer {year}") for year in years]
+
+    def episode(number: int) -> Episode:
+        read, answers = asked(number)
+        reply = number // 2 % 2
+        reward = float(reply == number % 2)
+        return Episode(f"{number}", (read,), (answers[reply],), reward)
+
+    learned = learn([episode(number) for number in range(120)], Options(), Hasher(b"salt"))
+    for number in range(120, 132):
+        read, answers = asked(number)
+        q_values = learned.model.q_values(read, tuple(answers))
+        assert q_values[number % 2] > q_values[1 - number % 2]
+
+
 def test_draws_weigh_by_the_propensity_of_a_random_choice() -> None:
     task = (Message("user", "Open it."),)
     told = (Drawn(opened("red"), count=3), Drawn(opened("blue")))
