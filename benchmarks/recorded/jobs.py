@@ -6,17 +6,13 @@ from qguide.jobs.table import Job
 
 GROUPS: Final = Job(
     "recorded-groups",
-    "benchmarks.recorded.groups",
-    "RecordedGroupsConfig",
-    "run_recorded_groups",
+    "benchmarks.recorded.groups:RecordedGroupsConfig",
     "Data",
     "Decision groups from recorded LLM episodes on InterCode-SQL.",
 )
 RERANK: Final = Job(
     "rerank-recorded",
-    "benchmarks.recorded.rerank",
-    "RerankConfig",
-    "run_rerank",
+    "benchmarks.recorded.rerank:RerankConfig",
     "Evaluation",
     "Choose among recorded candidates by Q and by its baselines; nothing is played.",
 )

@@ -74,7 +74,7 @@ class RerankedRow(BaseModel):
     methods: Mapping[str, FiniteFloat]
 
 
-def run_rerank(config: RerankConfig) -> dict[str, float]:
+def run_rerank_recorded(config: RerankConfig) -> dict[str, float]:
     """Write every task's choices; returns the mean reward of each method."""
     with open_run(config.output, config) as run:
         tasks = [task for n in range(len(config.folds)) for task in _ranked(config, n)]

@@ -24,9 +24,8 @@ class Job:
 
     Attributes:
         name: its command, such as "train-qnet".
-        module: dotted name of its module, which may import torch: only when asked for.
-        config: name of its configuration class there.
-        run: name of the function there that takes the configuration.
+        config: import path of its configuration class. The function `run_NAME` beside it takes the
+            configuration. The module may import torch, so it is imported when it is asked for.
         group: heading of the help that it stands under.
         options: fields that are options of their own.
         prints: import path of the function that prints the result; empty where the job prints it
@@ -35,32 +34,34 @@ class Job:
     """
 
     name: str
-    module: str
     config: str
-    run: str
     group: Group
     help: str
     options: tuple[Option, ...] = ()
     prints: str | None = None
     stage: bool = True
 
+    @property
+    def module(self) -> str:
+        """Dotted name of its module."""
+        return self.config.partition(":")[0]
+
     def config_type(self) -> type[BaseModel]:
         """The class that validates the configuration."""
-        found: type[BaseModel] = getattr(import_module(self.module), self.config)
+        found: type[BaseModel] = getattr(import_module(self.module), self.config.partition(":")[2])
         return found
 
     def function(self) -> Callable[[Any], Any]:
         """The function that runs the job."""
-        found: Callable[[Any], Any] = getattr(import_module(self.module), self.run)
+        run = f"run_{self.name.replace('-', '_')}"
+        found: Callable[[Any], Any] = getattr(import_module(self.module), run)
         return found
 
 
 _ALL: Final = (
     Job(
         "import",
-        "qguide.training.jobs.import_episodes",
-        "ImportConfig",
-        "run_import",
+        "qguide.training.jobs.import_episodes:ImportConfig",
         "Recordings",
         "Import recorded episodes of any agent, and report what can be learned from them.",
         options=IMPORT,
@@ -68,9 +69,7 @@ _ALL: Final = (
     ),
     Job(
         "learn",
-        "qguide.training.jobs.learn",
-        "LearnConfig",
-        "run_learn",
+        "qguide.training.jobs.learn:LearnConfig",
         "Recordings",
         "Learn a Q model from recorded episodes in seconds, without a network, and judge it.",
         options=LEARN,
@@ -78,9 +77,7 @@ _ALL: Final = (
     ),
     Job(
         "export-data",
-        "qguide.training.jobs.export_data",
-        "ExportConfig",
-        "run_export_data",
+        "qguide.training.jobs.export_data:ExportConfig",
         "Recordings",
         "Export records to TRL's dataset formats, to ATIF or to parquet.",
         options=EXPORT_DATA,
@@ -88,105 +85,79 @@ _ALL: Final = (
     ),
     Job(
         "collect",
-        "qguide.training.jobs.collect",
-        "CollectConfig",
-        "run_collect",
+        "qguide.training.jobs.collect:CollectConfig",
         "Data",
         "Collect trajectories of an expert, or a policy's own successes, for behaviour cloning.",
     ),
     Job(
         "explore",
-        "qguide.training.jobs.explore",
-        "ExploreConfig",
-        "run_explore",
+        "qguide.training.jobs.explore:ExploreConfig",
         "Data",
         "Grow exploration trees with a policy (QLASS algorithm 2).",
     ),
     Job(
         "label",
-        "qguide.training.jobs.label",
-        "LabelConfig",
-        "run_label",
+        "qguide.training.jobs.label:LabelConfig",
         "Data",
         "Label the nodes of exploration trees with Q-values (QLASS algorithm 3).",
     ),
     Job(
         "groups",
-        "qguide.training.jobs.groups",
-        "GroupsConfig",
-        "run_groups",
+        "qguide.training.jobs.groups:GroupsConfig",
         "Data",
         "Build decision groups: value each candidate of played episodes by playing on.",
     ),
     Job(
         "rro",
-        "qguide.training.jobs.rro",
-        "RroConfig",
-        "run_rro",
+        "qguide.training.jobs.rro:RroConfig",
         "Data",
         "Preference pairs by reward rising sampling (RRO algorithm 1).",
     ),
     Job(
         "ipr",
-        "qguide.training.jobs.ipr",
-        "IprConfig",
-        "run_ipr",
+        "qguide.training.jobs.ipr:IprConfig",
         "Data",
         "Preference pairs of an agent's mistakes along expert trajectories (IPR).",
     ),
     Job(
         "pairs",
-        "qguide.training.jobs.pairs",
-        "PairsConfig",
-        "run_pairs",
+        "qguide.training.jobs.pairs:PairsConfig",
         "Data",
         "Preference pairs from decision groups, exploration trees and episodes.",
     ),
     Job(
         "paraphrase",
-        "qguide.training.jobs.paraphrase",
-        "ParaphraseConfig",
-        "run_paraphrase",
+        "qguide.training.jobs.paraphrase:ParaphraseConfig",
         "Data",
         "Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug).",
     ),
     Job(
         "sft",
-        "qguide.training.jobs.sft",
-        "SftConfig",
-        "run_sft",
+        "qguide.training.jobs.sft:SftConfig",
         "Training",
         "Train a policy on trajectories (behaviour cloning).",
     ),
     Job(
         "train-qnet",
-        "qguide.training.jobs.train_qnet",
-        "TrainQNetConfig",
-        "run_train_qnet",
+        "qguide.training.jobs.train_qnet:TrainQNetConfig",
         "Training",
         "Train a Q model on labelled trees and decision groups.",
     ),
     Job(
         "train-dpo",
-        "qguide.training.jobs.train_dpo",
-        "TrainDpoConfig",
-        "run_train_dpo",
+        "qguide.training.jobs.train_dpo:TrainDpoConfig",
         "Training",
         "An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO.",
     ),
     Job(
         "train-policy",
-        "qguide.training.jobs.train_policy",
-        "TrainPolicyConfig",
-        "run_train_policy",
+        "qguide.training.jobs.train_policy:TrainPolicyConfig",
         "Training",
         "Improve a policy by the values of its own candidates: group-relative optimization (GRPO).",
     ),
     Job(
         "evaluate",
-        "qguide.training.jobs.evaluate",
-        "EvaluateConfig",
-        "run_evaluate",
+        "qguide.training.jobs.evaluate:EvaluateConfig",
         "Evaluation",
         "Evaluate guidance and baselines on the same tasks, seeds and candidates.",
         options=EVALUATE,
@@ -194,17 +165,13 @@ _ALL: Final = (
     ),
     Job(
         "choice-regret",
-        "qguide.training.jobs.choice_regret",
-        "ChoiceRegretConfig",
-        "run_choice_regret",
+        "qguide.training.jobs.choice_regret:ChoiceRegretConfig",
         "Evaluation",
         "Measure the regret of a Q model's choices on decision groups; no episodes are played.",
     ),
     Job(
         "choose-recorded",
-        "qguide.training.choosing.choose_recorded",
-        "ChooseRecordedConfig",
-        "run_choose_recorded",
+        "qguide.training.choosing.choose_recorded:ChooseRecordedConfig",
         "Evaluation",
         "Choose among what real LLMs did by rules, votes and a small Q model that it trains.",
     ),

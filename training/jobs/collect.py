@@ -24,9 +24,8 @@ from random import Random
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
-from rich.console import Console
 
-from qguide.qnet.types import BatchPolicy, Candidate, History, SampleRequest, Sampling, Scorer
+from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
 from qguide.training.data.records import EXPERT, TrajectoryRow, drawn_of_steps, rows_of
 from qguide.training.data.runs import JsonlWriter, finished_task_ids
 from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
@@ -40,7 +39,6 @@ from qguide.training.rollouts.episode import (
     seeded,
 )
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
 from qguide.training.rollouts.models import expert_builder
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
@@ -145,17 +143,6 @@ class CollectConfig(PlayConfig):
 SKIPPED = "skipped.jsonl"
 
 
-def run_collect(
-    config: CollectConfig,
-    *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    scorer: Scorer | None = None,
-    console: Console | None = None,
-) -> dict[str, float]:
-    """Play every task that has not been played yet."""
-    return play_job(Collect, config, given=Models(policy, q_model=scorer), console=console)
-
-
 class Collect(Method[CollectConfig]):
     """Plays each task until enough of its episodes are kept."""
 
@@ -230,6 +217,9 @@ class Collect(Method[CollectConfig]):
             return expert_agent(expert, mistakes=config.mistakes, seed=seed), None
         share = config.policy_share
         return corrected_agent(expert, policy_share=share, sampling=sampling, seed=seed), None
+
+
+run_collect = partial(play_job, Collect)
 
 
 def trajectory_row(

@@ -9,15 +9,14 @@ task, draw), so neither `parallel` nor a resume changes a tree.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import model_validator
-from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TaskRow, TreeRow
-from qguide.qnet.types import BatchPolicy
 from qguide.training.algorithms.labelling import sibling_groups
 from qguide.training.algorithms.tree import branching_fraction
 from qguide.training.data.expert_trajectories import best_trajectories
@@ -25,7 +24,6 @@ from qguide.training.data.records import tree_row
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.policies import guide_actions
@@ -85,16 +83,6 @@ class ExploreConfig(PlayConfig):
                 "set candidates to 2 or more"
             )
         return self
-
-
-def run_explore(
-    config: ExploreConfig,
-    *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    console: Console | None = None,
-) -> dict[str, float]:
-    """Explore the tasks that have no tree yet."""
-    return play_job(Explore, config, given=Models(policy), console=console)
 
 
 def whole_episodes(config: ExploreConfig) -> ExploreConfig:
@@ -165,6 +153,9 @@ class Explore(Method[ExploreConfig]):
             return (yield from search_task(game, config.mcts, source=source))
         expert = self._expert.get(playable.task.id, ())
         return (yield from explore_task(game, config.exploration, source=source, expert=expert))
+
+
+run_explore = partial(play_job, Explore)
 
 
 def tree_figures(explored: ExploredTree | SearchedTree, *, depth: int) -> dict[str, float]:

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from rich.console import Console
 
-from qguide.qnet.types import BatchPolicy, Sampling, Scorer
+from qguide.qnet.types import Sampling
 from qguide.training.data.decision_groups import ContinuationBy, DecisionGroupsRow
 from qguide.training.environment import EnvironmentBundle, Expert, Task
 from qguide.training.evaluation.methods import Play, q_guided
@@ -28,7 +27,6 @@ from qguide.training.exploration.decision_groups import (
 )
 from qguide.training.rollouts.episode import Agent, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
 from qguide.training.rollouts.models import EMBEDDED, expert_builder
 from qguide.training.rollouts.rollout import RolloutTask
@@ -99,17 +97,6 @@ class GroupsConfig(PlayConfig):
         return self
 
 
-def run_groups(
-    config: GroupsConfig,
-    *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    scorer: Scorer | None = None,
-    console: Console | None = None,
-) -> dict[str, float]:
-    """Play the tasks that have no row yet."""
-    return play_job(Groups, config, given=Models(policy, q_model=scorer), console=console)
-
-
 def _continuing(
     config: GroupsConfig, task: Task, build_expert: Callable[[], Expert] | None
 ) -> Continuing:
@@ -156,6 +143,9 @@ class Groups(Method[GroupsConfig]):
     def note(self, summary: Mapping[str, float]) -> str:
         """See `Method`."""
         return f"{summary['states']:,.0f} states  {summary['states_per_s']:.1f}/s"
+
+
+run_groups = partial(play_job, Groups)
 
 
 def groups_row(

@@ -92,15 +92,15 @@ def run_ipr(
     config: IprConfig,
     *,
     policy: BatchPolicy | HostedPolicy | None = None,
-    scorer: BatchPolicy | HostedPolicy | None = None,
-    reward_model: Scorer | None = None,
+    rollouts: BatchPolicy | HostedPolicy | None = None,
+    q_model: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
     """Explore the tasks that have no row yet, then write the pairs of all tasks."""
-    given = Models(policy, scorer, reward_model)
+    weights = hashes_of(config, Models(policy, rollouts, q_model))
     for folder in config.earlier:
-        _require_same_scorer(folder, config, hashes_of(config, given))
-    return play_job(Ipr, config, given=given, console=console)
+        _require_same_scorer(folder, config, weights)
+    return play_job(Ipr, config, policy=policy, rollouts=rollouts, q_model=q_model, console=console)
 
 
 def _require_same_scorer(folder: Path, config: IprConfig, weights: Mapping[str, str]) -> None:

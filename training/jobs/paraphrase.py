@@ -7,16 +7,16 @@ task, which `qguide evaluate` reads for `q-guided-aug` and `best-of-n-aug`. A sm
 trained to act cannot write paraphrases: name an instruction-tuned model.
 """
 
+from functools import partial
+
 from pydantic import Field
-from rich.console import Console
 
 from qguide.qnet.decision.perturbation import MAX_TASK_CHARACTERS, PROMPT, find_task
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.types import BatchPolicy, Candidate, Message, SampleRequest, Sampling
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.training.data.paraphrases import ParaphraseRow
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
 from qguide.training.rollouts.rollout import RolloutTask
 
@@ -38,16 +38,6 @@ class ParaphraseConfig(PlayConfig):
     texts: int = Field(default=4, ge=1)
     temperature: float = Field(default=1.0, gt=0)
     max_tokens: int = Field(default=256, ge=1)
-
-
-def run_paraphrase(
-    config: ParaphraseConfig,
-    *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    console: Console | None = None,
-) -> dict[str, float]:
-    """Paraphrase the tasks that have no row yet."""
-    return play_job(Paraphrase, config, given=Models(policy), console=console)
 
 
 class Paraphrase(Method[ParaphraseConfig]):
@@ -96,3 +86,6 @@ class Paraphrase(Method[ParaphraseConfig]):
             source=self.source,
         )
         return Played([row], {"paraphrases": len(texts)})
+
+
+run_paraphrase = partial(play_job, Paraphrase)

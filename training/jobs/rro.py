@@ -14,11 +14,9 @@ changes a row, and the draws of the two rules begin alike.
 """
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from statistics import fmean
 
-from rich.console import Console
-
-from qguide.qnet.types import BatchPolicy
 from qguide.training.algorithms.rising import THIRDS, extreme_pair, rising_shares
 from qguide.training.data.decision_groups import ContinuationRow, DecisionGroupsRow
 from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
@@ -26,7 +24,6 @@ from qguide.training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_on
 from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
-from qguide.training.rollouts.hosted import HostedPolicy
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
@@ -53,17 +50,6 @@ class RroConfig(PlayConfig):
     rewards: StepRewards = StepRewards()
 
 
-def run_rro(
-    config: RroConfig,
-    *,
-    policy: BatchPolicy | HostedPolicy | None = None,
-    scorer: BatchPolicy | HostedPolicy | None = None,
-    console: Console | None = None,
-) -> dict[str, float]:
-    """Explore the tasks that have no row yet, then write the pairs of all tasks."""
-    return play_job(Rro, config, given=Models(policy, scorer), console=console)
-
-
 class Rro(Method[RroConfig]):
     """Explores each task, then makes pairs of the draws of each step."""
 
@@ -85,6 +71,9 @@ class Rro(Method[RroConfig]):
     def derive(self) -> dict[str, float]:
         """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""
         return _write_pairs(self.config, self.run.folder)
+
+
+run_rro = partial(play_job, Rro)
 
 
 def explored_row(

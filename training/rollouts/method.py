@@ -4,7 +4,7 @@ explore, groups, rro, ipr, collect and paraphrase are one job: open the run, bui
 every task that has no row, sum the figures up, and derive further rows where the method has two
 stages. What differs is the `Method`:
 
-    figures = play_job(Groups, config, console=console)
+    run_groups = partial(play_job, Groups)
 """
 
 from abc import ABC, abstractmethod
@@ -141,18 +141,20 @@ def play_job(
     method: type[Method[Config]],
     config: Config,
     *,
-    given: Models = Models(),
+    policy: BatchPolicy | HostedPolicy | None = None,
+    rollouts: BatchPolicy | HostedPolicy | None = None,
+    q_model: Scorer | None = None,
     console: Console | None = None,
 ) -> dict[str, float]:
     """Play the tasks that have no row yet.
 
-    Args:
-        given: models in place of those that the configuration names.
+    Models that are given take the place of those that the configuration names; see `Models`.
 
     Returns:
         Time, cost and figures of what this start of the run played, and the figures of all rows
         that a method derives in the end.
     """
+    given = Models(policy, rollouts, q_model)
     weights = hashes_of(config, given)
     with open_rollouts(method.job, config, weights=weights, console=console) as run:
         models = _build(config, run, given, as_agent=method.as_agent)

@@ -101,7 +101,7 @@ def test_the_mean_is_over_the_states_that_were_valued(groups: Path, tmp_path: Pa
 
 def test_agents_are_compared_by_the_rewards_of_their_own_steps(tmp_path: Path) -> None:
     agent, scorer = Noting(), Noting()
-    figures = run_rro(rro_config(tmp_path), policy=agent, scorer=scorer, console=QUIET)
+    figures = run_rro(rro_config(tmp_path), policy=agent, rollouts=scorer, console=QUIET)
     assert (agent.roles, scorer.roles) == ({"act"}, {"rollout"})
     assert figures["draws_per_step"] == 1
     [found] = run_step_rewards(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recorded.groups import run_recorded_groups
-from benchmarks.recorded.rerank import RerankConfig, RerankedRow, RerankFold, run_rerank
+from benchmarks.recorded.rerank import RerankConfig, RerankedRow, RerankFold, run_rerank_recorded
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig
@@ -34,7 +34,7 @@ def test_a_q_model_and_its_policy_choose_beside_the_baselines(tmp_path: Path) ->
         for seed in (0, 1)
     )
     config = RerankConfig(folds=folds, output=tmp_path / "reranked")
-    means = run_rerank(config)
+    means = run_rerank_recorded(config)
     rows = list(read_rows(RunFolder(config.output).rows, RerankedRow))
     assert [row.task_id for row in rows] == ["library/0", "library/1"]
     assert [row.fold for row in rows] == [1, 2]
@@ -43,10 +43,10 @@ def test_a_q_model_and_its_policy_choose_beside_the_baselines(tmp_path: Path) ->
         assert row.methods["q"] == row.rewards[q_values.index(max(q_values))]
     assert means["oracle"] == 1
     assert set(means) >= {"likeliest", "majority-then-q", "best-run"}
-    assert run_rerank(config) == means
+    assert run_rerank_recorded(config) == means
 
 
 def test_a_task_in_two_folds_is_refused(tmp_path: Path) -> None:
     fold = RerankFold(groups=write_fold(tmp_path / "0", 0))
     with pytest.raises(ConfigError, match="library/0 is in two folds"):
-        run_rerank(RerankConfig(folds=(fold, fold), output=tmp_path / "reranked"))
+        run_rerank_recorded(RerankConfig(folds=(fold, fold), output=tmp_path / "reranked"))

@@ -58,7 +58,7 @@ def play(
     config: GroupsConfig, policy: Wanderer | Speechless | None = None
 ) -> list[DecisionGroupsRow]:
     quiet = Console(file=StringIO())
-    run_groups(config, policy=policy or Wanderer("AB"), scorer=LikesRight(), console=quiet)
+    run_groups(config, policy=policy or Wanderer("AB"), q_model=LikesRight(), console=quiet)
     rows = read_rows(config.output / "rows.jsonl", DecisionGroupsRow)
     return sorted(rows, key=lambda row: row.task_id)
 

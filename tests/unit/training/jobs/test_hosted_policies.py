@@ -278,7 +278,7 @@ def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(
             ),
             continuation=Continuation(by="policy"),
         )
-        figures = run_groups(config, scorer=ByLength(), console=QUIET)
+        figures = run_groups(config, q_model=ByLength(), console=QUIET)
     rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
     assert figures["episodes"] == len(rows) == 4
     assert any(len(decision.candidates) > 1 for row in rows for decision in row.decisions)

@@ -120,8 +120,8 @@ def explore(
     return run_ipr(
         config,
         policy=policy,
-        scorer=scorer,
-        reward_model=reward_model,
+        rollouts=scorer,
+        q_model=reward_model,
         console=Console(file=StringIO()),
     )
 

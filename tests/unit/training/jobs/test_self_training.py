@@ -34,7 +34,7 @@ def collect(output: Path, *, guided: bool = False, **changes: object) -> dict[st
     return run_collect(
         CollectConfig.model_validate(values),
         policy=Wanderer(),
-        scorer=Patient() if guided else None,
+        q_model=Patient() if guided else None,
         console=QUIET,
     )
 
