@@ -205,6 +205,11 @@ class TauEstimate(Part):
     difference: float | None
     ci95: Interval | None
 
+    @property
+    def choice(self) -> str:
+        """The rule of choice."""
+        return "votes alone" if self.tau is None else f"tau {self.tau:g}"
+
 
 class RareValue(Part):
     """An argument value that few episodes tried.
@@ -222,6 +227,18 @@ class RareValue(Part):
     episodes: int
     successes: int
     offered: int
+
+    @property
+    def place(self) -> str:
+        """The tool and the argument."""
+        return f"{self.tool} ({self.argument})" if self.argument else self.tool
+
+    @property
+    def tried(self) -> str:
+        """The outcomes of the episodes that tried it."""
+        if not self.episodes:
+            return "never tried"
+        return f"{self.successes:,} successes of {self.episodes:,}"
 
 
 class StepRange(Part):
@@ -276,6 +293,11 @@ class TrialFigures(Part):
     low: float
     difference: float
     high: float
+
+    @property
+    def extra_tokens(self) -> float:
+        """What guidance costs, per episode."""
+        return self.guided.tokens - self.unguided.tokens
 
 
 class GuidanceReport(Part):
