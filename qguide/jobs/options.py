@@ -52,11 +52,7 @@ class Option:
 
 
 def fields_of(options: Sequence[Option], given: Mapping[str, Any]) -> dict[str, object]:
-    """The values of fields that the options of a command line fill.
-
-    Args:
-        given: value of each option by its name; None where it was not given.
-    """
+    """The values of fields that the options of a command line fill."""
     values: dict[str, object] = {}
     for option in options:
         if given[option.name] is None:

@@ -167,12 +167,7 @@ def load_pipeline(
     slots: int | None = None,
     output: Path | None = None,
 ) -> PipelineConfig:
-    """Read a pipeline file, its matrices written out.
-
-    Args:
-        overrides: "stage.field=value" changes a field of that stage's job.
-        slots, output: replace those of the file.
-    """
+    """Read a pipeline file, its matrices written out."""
     path = shipped_path(path)
     options = {"slots": slots, "output": None if output is None else str(output)}
     config = load_config(PipelineConfig, path, options=options)

@@ -162,11 +162,7 @@ class Plan:
 
 
 def build_plan(pipeline: PipelineConfig, *, only: Sequence[str] = ()) -> Plan:
-    """Read every stage's job file and find out which stage needs which.
-
-    Args:
-        only: run these stages and what they need; without any, all stages.
-    """
+    """Read every stage's job file and find out which stage needs which."""
     configs = {name: _load(stage) for name, stage in pipeline.stages.items()}
     outputs = {name: output_of(config) for name, config in configs.items()}
     _require_apart(pipeline, outputs)

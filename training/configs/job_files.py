@@ -79,11 +79,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
 def read_environment(
     given: Mapping[str, object], overrides: Sequence[str] = ()
 ) -> EnvironmentConfig:
-    """The validated `[environment]` table of a command that has no job file.
-
-    Args:
-        overrides: "field=value"; they replace the fields.
-    """
+    """The validated `[environment]` table of a command that has no job file."""
     values = dict(given)
     _override(values, overrides)
     with _explained(EnvironmentConfig, values, place="the command line"):
@@ -101,11 +97,7 @@ def _explained(kind: type[BaseModel], values: Mapping[str, Any], *, place: str) 
 
 
 def read_tables(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Read a TOML file's tables, merged over those of the file that it extends.
-
-    Args:
-        above: the files that extend it, directly or not.
-    """
+    """Read a TOML file's tables, merged over those of the file that it extends."""
     path = shipped_path(path).resolve()
     if path in above:
         circle = " -> ".join(str(file) for file in (*above, path))

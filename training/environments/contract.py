@@ -72,11 +72,7 @@ class Subject:
         return tuple(self.suite.tasks[:2])
 
     def require_harmless(self) -> Action:
-        """The harmless action.
-
-        Raises:
-            NotCheckedError: none is known.
-        """
+        """The harmless action."""
         if self.harmless is None:
             raise NotCheckedError("no action is known that is valid at the start; name one")
         return self.harmless

@@ -37,11 +37,7 @@ DEFAULT_ENVIRONMENT = "alfworld"
 
 
 def find_environment(name: str) -> EnvironmentBundle[Any]:
-    """The bundle with that name, import path or address.
-
-    Raises:
-        ConfigError: there is none, or it cannot be imported.
-    """
+    """The bundle with that name, import path or address."""
     if is_address(name):
         return bundle_of_address(name)
     path = ENVIRONMENTS.get(name, name)
@@ -75,12 +71,7 @@ def task_markers_of(name: str) -> tuple[TaskMarker, ...]:
 
 
 def environment_config(values: Mapping[str, object]) -> EnvironmentConfig:
-    """The validated `[environment]` table of the environment that `values` name.
-
-    Raises:
-        ConfigError: there is no such environment.
-        ValidationError: a field is unknown or wrong.
-    """
+    """The validated `[environment]` table of the environment that `values` name."""
     bundle = find_environment(str(values.get("name", DEFAULT_ENVIRONMENT)))
     config: EnvironmentConfig = bundle.config.model_validate({"name": bundle.name, **values})
     return config
@@ -92,12 +83,7 @@ def default_environment() -> EnvironmentConfig:
 
 
 def build_suite(config: EnvironmentConfig) -> Suite:
-    """Build the suite of all tasks that `config` describes, before any are selected.
-
-    Raises:
-        ConfigError: there is no such environment, or no task to play.
-        InvalidGameError: a game file is malformed.
-    """
+    """Build the suite of all tasks that `config` describes, before any are selected."""
     suite: Suite = find_environment(config.name).build_suite(config)
     return suite
 

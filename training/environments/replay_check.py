@@ -51,11 +51,7 @@ def choose_branching(suite: SelectedSuite) -> BranchingChoice:
 
 
 def difference_of_replays(make: Callable[[], Environment], actions: Sequence[Action]) -> str:
-    """The first difference between two fresh episodes with the same actions; "" if they are equal.
-
-    Args:
-        actions: played until the episode ends.
-    """
+    """The first difference between two fresh episodes with the same actions; "" without any."""
     first, second = _played(make, actions), _played(make, actions)
     if first[0] != second[0]:
         return f"the same task starts by {first[0]!r} and by {second[0]!r}"

@@ -40,12 +40,7 @@ _BOTH: Final = (
 def build_report(
     paths: Sequence[Path], *, baseline: str | None = None, skip_bad: bool = False
 ) -> GuidanceReport:
-    """Read recorded episodes and report on them.
-
-    Args:
-        baseline: the arm that the others are compared with; None chooses one.
-        skip_bad: leave out rows that cannot be read, instead of ending with the first of them.
-    """
+    """Read recorded episodes and report on them."""
     bad: list[str] = []
 
     def on_bad_row(error: RecordError) -> None:

@@ -64,12 +64,7 @@ class ArgumentValues:
         self._episodes += 1
 
     def rare(self, outcomes: Column, success_above: float) -> tuple[RareValue, ...]:
-        """The rarest values, of arguments that have a few dozen.
-
-        Args:
-            outcomes: of each episode, in order.
-            success_above: outcome above which an episode counts as successful.
-        """
+        """The rarest values, of arguments that have a few dozen."""
         values: dict[tuple[str, str], int] = {}
         for tool, argument, _ in self._tried:
             values[tool, argument] = values.get((tool, argument), 0) + 1

@@ -67,11 +67,7 @@ from qguide.training.trajectory import ChatFormat
 
 
 def chat_of_rows(path: Path, environment: str) -> ChatFormat:
-    """The chat format of the run that wrote some rows.
-
-    Args:
-        path: the run folder, or its file of rows.
-    """
+    """The chat format of the run that wrote some rows."""
     if environment not in ENVIRONMENTS and ":" not in environment:
         return ChatFormat()
     bundle = find_environment(environment)
@@ -230,11 +226,7 @@ def _score_by_draws(
     rows: Sequence[DecisionGroupsRow],
     prompts: Sequence[ChatFormat],
 ) -> list[ScoredEpisodeRow]:
-    """Every episode with the shares of a hosted policy's draws.
-
-    Args:
-        prompts: what each row's candidates were drawn with: tools and few-shot turns.
-    """
+    """Every episode with the shares of a hosted policy's draws."""
     path = run.path / DRAWN
     with JsonlWriter(path) as drawn, JsonlWriter(run.metrics) as metrics:
         shares = {row.number: row.shares for row in read_rows(path, _DrawnRow)}

@@ -163,11 +163,7 @@ class EvaluateConfig(RolloutConfig):
         return self
 
     def needs_qnet(self, *, verified: bool) -> bool:
-        """True if a method uses `qnet`.
-
-        Args:
-            verified: another Q model values what was tried.
-        """
+        """True if a method uses `qnet`."""
         tries = not VALUING.isdisjoint(self.methods)
         return not GUIDED.isdisjoint(self.methods) or (tries and not verified)
 

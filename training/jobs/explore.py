@@ -159,12 +159,7 @@ run_explore = partial(play_job, Explore)
 
 
 def tree_figures(explored: ExploredTree | SearchedTree, *, depth: int) -> dict[str, float]:
-    """Figures of one tree in `metrics.jsonl`.
-
-    Args:
-        explored: the tree and its cost.
-        depth: depth of the deepest node that may be expanded.
-    """
+    """Figures of one tree in `metrics.jsonl`."""
     tree = explored.tree
     rewards = [leaf.step.reward for leaf in tree.leaves()]
     return {

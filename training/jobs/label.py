@@ -149,11 +149,7 @@ def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[
 
 
 def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
-    """The labels that a function of the user's gives.
-
-    Raises:
-        ConfigError: it cannot be imported, fails, or gives what is no label of a node.
-    """
+    """The labels that a function of the user's gives."""
     module, _, name = target.partition(":")
     try:
         labels = dict(getattr(import_operator_module(module), name)(task.tree))

@@ -55,11 +55,7 @@ def read_spans(
     *,
     on_bytes: OnBytes = lambda count: None,
 ) -> Iterator[RecordedEpisode | BadRecord]:
-    """The episodes of these exports, in the order of their first spans.
-
-    Args:
-        fragments: the requests to models of one record.
-    """
+    """The episodes of these exports, in the order of their first spans."""
     if not fields.reward and fields.default_reward is None and not fields.outcomes:
         raise ConfigError(
             "spans have no reward of their own; name the attribute that holds it, such as "

@@ -95,11 +95,7 @@ class Turns:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def add(self, value: object, place: str) -> None:
-        """Add what one value says: no message, one, or several.
-
-        Args:
-            place: names the value in errors.
-        """
+        """Add what one value says: no message, one, or several."""
         if not isinstance(value, Mapping):
             raise RecordError(f"{place} is not an object")
         for row in _chat_rows(value, place):

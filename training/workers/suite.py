@@ -29,11 +29,7 @@ class RemoteEpisode:
     """See `qguide.training.environment.Environment`."""
 
     def __init__(self, pool: WorkerPool, task_id: str, *, replays: bool) -> None:
-        """Prepare the episode; `reset` takes a worker.
-
-        Args:
-            replays: the same actions lead to the same state.
-        """
+        """Prepare the episode; `reset` takes a worker."""
         self._pool, self._task_id, self._replays = pool, task_id, replays
         self._seat: Seat | None = None
         self._origin: tuple[Any, ...] = ()
@@ -152,12 +148,7 @@ class RemoteSuite:
     """See `qguide.training.environment.Suite`."""
 
     def __init__(self, suite: Suite, pool: WorkerPool, *, replays: bool) -> None:
-        """Start the first worker.
-
-        Args:
-            pool: workers that build it, too.
-            replays: the same actions lead to the same state.
-        """
+        """Start the first worker."""
         self.name = suite.name
         self.tasks: Sequence[Task] = suite.tasks
         self._suite, self._pool, self._replays = suite, pool, replays

@@ -45,11 +45,7 @@ class _BusyError(EnvironmentFailureError):
 
 
 def address_of(name: str) -> str:
-    """The base address in a name such as "agentgym:http://127.0.0.1:36001".
-
-    Raises:
-        ConfigError: it is no address of a server.
-    """
+    """The base address in a name such as "agentgym:http://127.0.0.1:36001"."""
     url = name.removeprefix(AGENTGYM)
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"environment {name!r} is no address; write agentgym:http://HOST:PORT")

@@ -41,11 +41,7 @@ class BoundedHttp:
         self._runner = asyncio.Runner()
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """The whole answer.
-
-        Raises:
-            EnvironmentFailureError: nobody answers, not in time, or by too much.
-        """
+        """The whole answer."""
         try:
             return self._runner.run(self._request(method, path, **options))
         except TimeoutError as error:

@@ -63,11 +63,7 @@ def is_address(name: str) -> bool:
 
 
 def bundle_of_address(name: str) -> EnvironmentBundle[AdaptedConfig]:
-    """The bundle of a server or a registered environment; nothing is connected yet.
-
-    Raises:
-        ConfigError: the address is malformed, or Gymnasium is not installed.
-    """
+    """The bundle of a server or a registered environment; nothing is connected yet."""
     if name.startswith(OPENENV):
         openenv.address_of(name)
         return _bundle(name, openenv.OpenEnvSide)
@@ -81,9 +77,6 @@ def bundle_of_factory(name: str, factory: Callable[[], Any]) -> EnvironmentBundl
     """The bundle of a factory, by the methods of what it makes.
 
     `step` means Gymnasium's interface; `reset` without `step` means TRL's.
-
-    Raises:
-        ConfigError: it makes neither, or a tool is not described.
     """
     made = factory if isinstance(factory, type) else factory()
     kind = made if isinstance(made, type) else type(made)

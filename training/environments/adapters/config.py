@@ -94,22 +94,13 @@ class AdaptedConfig(EnvironmentConfig):
         return (self.outcome or default) == "sum"
 
     def chat(self, *, system: str | None, tools: Sequence[Tool] = ()) -> ChatFormat:
-        """The chat format.
-
-        Args:
-            system: the factory's own system message, if the table has none.
-            tools: what replies may call; their text is never parsed.
-        """
+        """The chat format."""
         parse = parse_action if self.reply == "react" and not tools else str.strip
         return ChatFormat(self.system or system, parse, tuple(tools), messages_of(self.examples))
 
 
 def read_tasks(config: AdaptedConfig) -> list[tuple[Task, Mapping[str, Any]]]:
-    """Every task with the arguments of its reset.
-
-    Raises:
-        ConfigError: the file is missing, or a line is no JSON object.
-    """
+    """Every task with the arguments of its reset."""
     if config.tasks is None:
         seeds = range(config.first_seed, config.first_seed + config.count)
         return [(Task(f"task:{n}", "task", str(n)), {SEED: n}) for n in seeds]

@@ -68,11 +68,7 @@ class AdaptedEpisode:
         return answer.observation
 
     def step(self, action: str) -> StepResult:
-        """Take one bare action.
-
-        Raises:
-            EnvironmentFailureError: the other side failed, or no episode is running.
-        """
+        """Take one bare action."""
         self._require_running(action)
         return self._result(_guarded(lambda: self._other.step(action.strip())))
 
@@ -111,11 +107,7 @@ class AdaptedToolEpisode(AdaptedEpisode):
     """See `qguide.training.environment.ToolEnvironment`."""
 
     def call(self, call: ToolCall) -> StepResult:
-        """Call one tool.
-
-        Raises:
-            EnvironmentFailureError: the other side failed, or no episode is running.
-        """
+        """Call one tool."""
         self._require_running(call.name)
         other: Any = self._other
         return self._result(_guarded(lambda: other.call(call)))

@@ -20,11 +20,7 @@ _TEXT_FIELDS = ("text", "observation", "obs")
 
 
 def registered(environment_id: str) -> Callable[[], Any]:
-    """A factory of an environment that is registered with Gymnasium.
-
-    Raises:
-        ConfigError: Gymnasium is not installed, or knows no such environment.
-    """
+    """A factory of an environment that is registered with Gymnasium."""
     try:
         import gymnasium
     except ImportError as error:
@@ -112,11 +108,7 @@ class GymnasiumSide:
 
 
 def text_of(observation: object) -> str:
-    """An observation as text.
-
-    Raises:
-        EnvironmentFailureError: it is neither a text nor a mapping that holds one.
-    """
+    """An observation as text."""
     if isinstance(observation, Mapping):
         observation = next((observation[n] for n in _TEXT_FIELDS if n in observation), observation)
     if not isinstance(observation, str):

@@ -28,11 +28,7 @@ _NOT_UNDERSTOOD: Final = "VALIDATION_ERROR"
 
 
 def address_of(name: str) -> str:
-    """The WebSocket's address in a name such as "openenv:ws://127.0.0.1:8000".
-
-    Raises:
-        ConfigError: it is no address of a server.
-    """
+    """The WebSocket's address in a name such as "openenv:ws://127.0.0.1:8000"."""
     url = name.removeprefix(OPENENV)
     scheme, separator, rest = url.partition("://")
     schemes = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
@@ -131,11 +127,7 @@ class OpenEnvSide:
 
 
 def observation_text(observation: Mapping[str, Any], field: str) -> str:
-    """The text of an observation: the named field, the only text, or all of it as JSON.
-
-    Raises:
-        EnvironmentFailureError: there is no such field.
-    """
+    """The text of an observation: the named field, the only text, or all of it as JSON."""
     if field and field not in observation:
         raise EnvironmentFailureError(
             f"an observation has the fields {', '.join(observation)} and no {field!r}; set "

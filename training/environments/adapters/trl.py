@@ -23,11 +23,7 @@ ENDED = "The episode is over."
 
 
 def tools_of(kind: type) -> list[Tool]:
-    """The public methods of a class as tools.
-
-    Raises:
-        ConfigError: there is none, one is async, or its docstring does not describe it.
-    """
+    """The public methods of a class as tools."""
     try:
         from transformers.utils.chat_template_utils import get_json_schema
     except ImportError as error:

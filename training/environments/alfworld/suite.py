@@ -28,13 +28,7 @@ class AlfWorldSuite:
     def __init__(
         self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2
     ) -> None:
-        """Prepare the suite; engines are started when they are needed.
-
-        Args:
-            tasks: tasks whose sources are paths of game files, or "generated:SEED".
-            engine: the Python engine, or the real one.
-            processes: number of worker processes of the real engine.
-        """
+        """Prepare the suite; engines are started when they are needed."""
         self.name = name
         self.tasks = tasks
         self._engine = engine
@@ -77,10 +71,6 @@ def build_alfworld_suite(
 
     Ids start with the goal type, so tasks that are spread evenly over them are spread over the goal
     types too.
-
-    Args:
-        engine: "python" or "textworld".
-        processes: number of worker processes of the real engine.
     """
     tasks = sorted(_scan(games_dir), key=lambda task: task.id)
     if not tasks:

@@ -28,10 +28,6 @@ def execution_reward(answer: Sequence[object] | None, gold: Sequence[object] | N
 
     Where tau is not defined (one common record, or all of them equal) the IoU alone counts; where
     it is, the product is rounded to hundredths. All as the benchmark's published code has it.
-
-    Args:
-        answer: the agent's records; None for an error.
-        gold: those of the right query; None if it fails.
     """
     if answer is None or gold is None:
         return 0.0
@@ -138,13 +134,7 @@ class SqlEpisode:
         open_database: OpenDatabase,
         options: EpisodeOptions,
     ) -> None:
-        """Prepare the episode; `reset` opens the database.
-
-        Args:
-            gold: records of the right answer, None if its query fails.
-            open_database: gives the episode a connection of its own.
-            options: length and form.
-        """
+        """Prepare the episode; `reset` opens the database."""
         self._task, self._gold, self._open = task, gold, open_database
         self._options = options
         self._database: ReadOnlyDatabase | None = None

@@ -39,11 +39,7 @@ class SqlSuite:
         opener: Callable[[SqlTask], OpenDatabase],
         options: EpisodeOptions,
     ) -> None:
-        """Open nothing yet.
-
-        Args:
-            opener: to each task, what opens its database.
-        """
+        """Open nothing yet."""
         self.name = name
         self.tasks: Sequence[Task] = [task.task for task in tasks]
         self._by_id = {task.id: task for task in tasks}

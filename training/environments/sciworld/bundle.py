@@ -33,13 +33,7 @@ class SciWorldSuite:
         kinds: Collection[str] = (),
         turns: int | None,
     ) -> None:
-        """List the tasks; simulators are started when they are needed.
-
-        Args:
-            split: name of a file of tasks.
-            kinds: the tasks' kinds; () for all.
-            turns: actions after which every episode ends; None for the papers' limit of each task.
-        """
+        """List the tasks; simulators are started when they are needed."""
         self.name = f"sciworld-{split}"
         self.tasks: Sequence[Task] = [
             task for task in split_tasks(split) if not kinds or task.kind in kinds

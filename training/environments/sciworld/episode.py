@@ -17,13 +17,7 @@ class SciWorldEpisode:
     """
 
     def __init__(self, pool: SimulatorPool, task: str, variation: int, turns: int) -> None:
-        """Prepare the episode; `reset` loads the world.
-
-        Args:
-            pool: simulators that may play it.
-            task: the simulator's name of the task.
-            turns: actions after which the episode ends.
-        """
+        """Prepare the episode; `reset` loads the world."""
         self._pool = pool
         self._task, self._variation, self._turns = task, variation, turns
         self._simulator: Simulator | None = None

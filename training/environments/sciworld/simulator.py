@@ -198,16 +198,7 @@ class SimulatorPool:
         episodes_per_process: int = 500,
         timeout_s: float = 120.0,
     ) -> None:
-        """Prepare the pool; each simulator starts with its first episode.
-
-        Args:
-            processes: number of simulators, and so of steps taken at the same time. If the memory
-                of all is full of open episodes, more are started.
-            heap_mb: memory of each one's heap.
-            episodes_per_process: number of episodes after which a simulator is replaced, once its
-                last episode has ended.
-            timeout_s: longest wait for one answer.
-        """
+        """Prepare the pool; each simulator starts with its first episode."""
         self._processes = processes
         self._heap_mb, self._timeout_s = heap_mb, timeout_s
         self._episodes_per_process = episodes_per_process

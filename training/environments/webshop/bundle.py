@@ -44,11 +44,7 @@ class ShoppingSuite:
     def __init__(
         self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int
     ) -> None:
-        """Prepare the tasks.
-
-        Args:
-            turns: actions after which an episode ends.
-        """
+        """Prepare the tasks."""
         self.name = name
         self.tasks: Sequence[Task] = [catalogue.task_of(goal) for goal in goals]
         self._catalogue = catalogue

@@ -25,11 +25,7 @@ _COMMON_WORDS: Final = frozenset(
 
 
 def purchase_reward(product: Product, goal: Goal, wanted: Product, chosen: Sequence[str]) -> float:
-    """Reward of buying a product, in [0, 1].
-
-    Args:
-        chosen: values of the options that were chosen.
-    """
+    """Reward of buying a product, in [0, 1]."""
     attributes = sum(_has_attribute(product, wish) for wish in goal.attributes)
     options = sum(_is_chosen(wish, chosen) for wish in goal.options)
     price = product.price <= goal.price_limit
@@ -136,11 +132,7 @@ class ShoppingEpisode:
     """
 
     def __init__(self, catalogue: Catalogue, goal: Goal, turns: int) -> None:
-        """Prepare the episode; `reset` opens the shop.
-
-        Args:
-            turns: actions after which the episode ends.
-        """
+        """Prepare the episode; `reset` opens the shop."""
         self._catalogue, self._goal, self._turns = catalogue, goal, turns
         self._running = False
         self._taken = 0

@@ -106,11 +106,7 @@ def _id_of(answer: object) -> str:
 
 
 def _failed(score: Path, answers: Sequence[str]) -> frozenset[str]:
-    """Ids of the answers that a score lists as failures.
-
-    Args:
-        answers: ids of all of them, in their order.
-    """
+    """Ids of the answers that a score lists as failures."""
     rows = []
     for value in read_values(score):
         if value.flaw or not isinstance(value.value, Mapping):

@@ -18,9 +18,6 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     """The files of a source: itself, or those below a folder in the order of their names.
 
     In a folder of the server's recordings these are the trees; its offers hold no episodes.
-
-    Args:
-        patterns: of the names of a format's files; where none has one, all files are taken.
     """
     if source.is_dir():
         below = [

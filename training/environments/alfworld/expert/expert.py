@@ -82,9 +82,6 @@ class Expert:
         """A plausible mistake instead of the last reply; the next reply recovers from it.
 
         A cloned policy that has never seen a mistake cannot recover from one.
-
-        Args:
-            misreadings: share of the mistakes that are misreadings.
         """
         assert self._memory is not None, "call reply first: there is nothing to deviate from"
         misread = misreadings > 0 and rng.random() < misreadings

@@ -38,11 +38,7 @@ def generate_game(seed: int) -> Game:
 
 
 def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, Game]:
-    """The kind of room and the game of a seed.
-
-    Args:
-        statistics: counts to draw from; None uses those of QGuide.
-    """
+    """The kind of room and the game of a seed."""
     known = statistics or load_statistics()
     rng = Random(f"alfworld {seed}")
     for _ in range(_TRIES):
