@@ -85,7 +85,7 @@ def actions_of(columns: Columns) -> tuple[ActionFigures, ...]:
     """The figures of each Q model's actions; none where no threshold was set."""
     actions = columns.actions
     found = []
-    for number, q_model in enumerate(columns.q_models):
+    for number, q_model in enumerate(columns.q_models if actions else ()):
         for code, action in enumerate(ACTIONS):
             chosen = (actions["q_model"] == number) & (actions["action"] == code)
             if not chosen.any():

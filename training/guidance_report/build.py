@@ -52,7 +52,7 @@ def build_report(
     notes = _Notes(OtherTaus(), ArgumentValues(), Trials())
     episodes = _noting(read_episodes(files, on_bad_row), notes)
     columns = read_columns(episodes, environment_labels(paths))
-    if not len(columns.episodes["outcome"]):
+    if not columns.episodes:
         raise RecordError(
             f"{', '.join(map(str, files))} has no episode; send outcomes to "
             "/v1/episodes/ID/outcome, which record them"

@@ -1,6 +1,7 @@
 """Columns of numbers from recorded episodes; their texts are not kept."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
@@ -22,45 +23,6 @@ SERVED: Final = "served"
 """Environment of tasks of which no tree was found."""
 
 Column = NDArray[np.float64]
-_EPISODE: Final = (
-    "task",
-    "arm",
-    "environment",
-    "outcome",
-    "steps",
-    "tokens",
-    "ms",
-    "changed",
-    "shadow",
-)
-_STEP: Final = (
-    "episode",
-    "depth",
-    "draws",
-    "distinct",
-    "q_model",
-    "q_taken",
-    "q_gain",
-    "is_first",
-    "is_most_frequent",
-    "is_vote",
-    "fallback",
-    "outside",
-    "followed",
-    "tokens",
-    "ms",
-    "left_out",
-)
-_ACTION: Final = (
-    "episode",
-    "q_model",
-    "action",
-    "outcome",
-    "q_before",
-    "q_after",
-    "tokens",
-    "chosen",
-)
 ACTIONS: Final[tuple[ThresholdAction, ...]] = get_args(ThresholdAction)
 OUTCOMES: Final[tuple[ActionOutcome, ...]] = get_args(ActionOutcome)
 
@@ -110,23 +72,34 @@ class Columns:
     actions: Mapping[str, Column]
 
 
+class _Growing:
+    """Columns that rows are added to, all with the same names; without a row there is no column."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, array[float]] = defaultdict(lambda: array("d"))
+
+    def add(self, row: Mapping[str, float]) -> None:
+        for name, value in row.items():
+            self._columns[name].append(value)
+
+    def frozen(self) -> dict[str, Column]:
+        return {name: np.frombuffer(one, dtype=np.float64) for name, one in self._columns.items()}
+
+
 def read_columns(
     episodes: Iterable[Sequence[OfferRow]], environments: Mapping[str, str]
 ) -> Columns:
     """Columns of all episodes."""
     tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
-    of_episodes = {name: array("d") for name in _EPISODE}
-    of_steps = {name: array("d") for name in _STEP}
-    of_actions = {name: array("d") for name in _ACTION}
+    of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
     for number, rows in enumerate(episodes):
         steps = [_step(row) for row in rows]
         for row, step in zip(rows, steps, strict=True):
             place = {"episode": number, "q_model": q_models.number(row.q_model)}
-            _append(of_steps, step | place)
+            of_steps.add(step | place)
             for taken in row.actions:
-                _append(of_actions, _action(taken, row) | place)
-        _append(
-            of_episodes,
+                of_actions.add(_action(taken, row) | place)
+        of_episodes.add(
             {
                 "task": tasks.number(rows[0].task_id),
                 "arm": arms.number(_arm(rows)),
@@ -144,9 +117,9 @@ def read_columns(
         places.names,
         q_models.names,
         shadows.names,
-        _frozen(of_episodes),
-        _frozen(of_steps),
-        _frozen(of_actions),
+        of_episodes.frozen(),
+        of_steps.frozen(),
+        of_actions.frozen(),
     )
 
 
@@ -206,12 +179,3 @@ def _action(taken: ThresholdActionRow, row: OfferRow) -> dict[str, float]:
 
 def _number(value: float | None) -> float:
     return nan if value is None else value
-
-
-def _append(columns: Mapping[str, "array[float]"], values: Mapping[str, float]) -> None:
-    for name, column in columns.items():
-        column.append(values[name])
-
-
-def _frozen(columns: Mapping[str, "array[float]"]) -> dict[str, Column]:
-    return {name: np.frombuffer(column, dtype=np.float64) for name, column in columns.items()}
