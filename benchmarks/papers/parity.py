@@ -17,10 +17,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from qguide.training.environment import Task
+from qguide.training.environments.alfworld.bundle import build_alfworld_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 from qguide.training.environments.alfworld.game.game import load_game
-from qguide.training.environments.alfworld.suite import build_alfworld_suite
 from qguide.training.trajectory import parse_action
 
 REQUIRED_OBSERVATIONS = 0.995

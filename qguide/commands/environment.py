@@ -15,9 +15,9 @@ from qguide.jobs.options import ENVIRONMENT_HELP
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import read_environment
 from qguide.training.environment import Branching
+from qguide.training.environments.branches import BranchingChoice, choose_branching
 from qguide.training.environments.contract import Finding, Outcome, Subject, check_environment
 from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
-from qguide.training.environments.replay_check import BranchingChoice, choose_branching
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 from qguide.training.tool_calls import read_call
 from qguide.training.trajectory import Action

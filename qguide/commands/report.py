@@ -29,7 +29,7 @@ def report(
     with shown_errors():
         from qguide.training.guidance_report.build import build_report
         from qguide.training.guidance_report.html_page import html_of
-        from qguide.training.guidance_report.terminal import print_report
+        from qguide.training.guidance_report.tables import print_report
 
         found = build_report(episodes, baseline=baseline, skip_bad=skip_bad)
         print_report(found, Console())

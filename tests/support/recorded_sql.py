@@ -4,7 +4,7 @@ import json
 import lzma
 from pathlib import Path
 
-from qguide.training.environments.intercode_sql.suite import SqlSuite
+from qguide.training.environments.intercode_sql.bundle import SqlSuite
 
 
 def share_of_equal_rewards(suite: SqlSuite, episodes: Path) -> float:

@@ -8,7 +8,7 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.environments.intercode_sql.generated import generated_task
+from qguide.training.environments.intercode_sql.tasks import generated_task
 
 MODEL = "analyst-1"
 TASKS = 5

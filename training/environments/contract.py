@@ -21,12 +21,12 @@ from qguide.training.environment import (
     Task,
     take,
 )
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.replay_check import (
+from qguide.training.environments.branches import (
     MEANINGLESS,
     MEANINGLESS_CALL,
     difference_of_replays,
 )
+from qguide.training.environments.registry import environment_config
 from qguide.training.environments.task_selection import SelectedSuite
 from qguide.training.trajectory import Action, text_reply
 

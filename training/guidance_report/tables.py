@@ -1,9 +1,13 @@
-"""Tables of the report, for the terminal and for HTML: each is data, a template for each column."""
+"""The report as tables, each a template for every column, and as text in a terminal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from qguide.training.guidance_report.schema import Arm, GuidanceReport, Reliability
 
@@ -175,3 +179,38 @@ def _table(title: str, found: Sequence[object], columns: Columns) -> ReportTable
     """One row for each thing that was found."""
     rows = tuple(tuple(_text(template, one) for _, template in columns) for one in found)
     return ReportTable(title, tuple(name for name, _ in columns), rows)
+
+
+def print_report(report: GuidanceReport, console: Console) -> None:
+    """Print the findings, then the tables."""
+    _line(
+        console, f"{report.episodes:,} episodes of {report.tasks:,} tasks, {report.steps:,} steps"
+    )
+    if report.bad_rows:
+        _line(console, f"rows left out: {report.bad_rows:,}")
+        for message in report.bad_row_messages:
+            _line(console, f"  {message}")
+    _line(console, f"verdict: {report.verdict}")
+    for sentence in report.sentences:
+        _line(console, f"• {sentence}")
+    tables = [
+        arms_table("arms", report.arms),
+        *(arms_table(environment.name, environment.arms) for environment in report.environments),
+        *map(reliability_table, report.reliability),
+        *detail_tables(report),
+    ]
+    for table in tables:
+        console.print(_rich(table))
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _rich(table: ReportTable) -> Table:
+    shown = Table(title=escape(table.title), title_justify="left")
+    for number, name in enumerate(table.names):
+        shown.add_column(name, justify="right" if number else "left")
+    for row in table.rows:
+        shown.add_row(*map(escape, row))
+    return shown

@@ -28,12 +28,10 @@ from qguide.qnet.records import MAX_REWARD
 from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.recordings.episode import BadRecord, RecordedEpisode
-from qguide.training.recordings.fields import Fields, first_at
+from qguide.training.recordings.fields import Fields, first_at, to_reward
 from qguide.training.recordings.formats.read import read_episodes, recording_of
-from qguide.training.recordings.json_stream import read_values
-from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.report import ImportReport, Tally
-from qguide.training.recordings.stated import to_reward
 from qguide.training.recordings.task_tree import build_task_trees
 
 TRAJECTORIES = "trajectories"

@@ -14,14 +14,131 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from json import JSONDecoder
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
-from qguide.training.recordings import json_window
 from qguide.training.recordings.fields import FIRST
-from qguide.training.recordings.json_window import JsonWindow, OnBytes, refuse_constant
+
+MOST_BYTES: Final = 64 * 1024**2
+"""Most bytes of one value."""
+CHUNK: Final = 256 * 1024
+_CLOSING: Final = {"[": "]", "{": "}"}
+_EXPECTED: Final = {"[": "a list", "{": "an object"}
+_NAMES: Final = {"[": "the list", "]": "the list", "{": "the object", "}": "the object"}
+
+OnBytes = Callable[[int], None]
+"""Told how many bytes were read."""
+
+
+class JsonWindow:
+    """The part of a text that is in memory, and the place in it."""
+
+    def __init__(self, file: BinaryIO, on_bytes: OnBytes) -> None:
+        self._file = file
+        self._on_bytes = on_bytes
+        # Bytes that are not UTF-8 become lone surrogates, which are refused with their element.
+        self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._decoder = JSONDecoder(parse_constant=refuse_constant)
+        self._text = ""
+        self._at = 0
+        self._ended = False
+        self.line = 1
+        self.before = 1
+
+    def open(self, bracket: str) -> bool:
+        """Skip the opening bracket; returns True if an element follows."""
+        if self._next() != bracket:
+            raise RecordError(f"{_EXPECTED[bracket]} was expected")
+        self._at += 1
+        return self._next() != _CLOSING[bracket]
+
+    def key(self) -> str:
+        """Skip a key of an object and the colon after it; returns the key."""
+        key = self.take()
+        if not isinstance(key, str) or self._next() != ":":
+            raise RecordError("the object has a value without a key")
+        self._at += 1
+        return key
+
+    def separate(self, bracket: str) -> bool:
+        """Skip the comma after an element; returns False if the closing bracket is in its place."""
+        found = self._next()
+        if found == bracket:
+            return False
+        name = _NAMES[bracket]
+        if not found:
+            raise RecordError(f"{name} has no closing bracket; its file may have been cut off")
+        if found != ",":
+            raise RecordError(f"{name} has no comma between two elements")
+        self._at += 1
+        self._next()
+        return True
+
+    def skip(self) -> None:
+        """Skip a closing bracket."""
+        self._at += 1
+
+    def end(self) -> None:
+        """Skip the last closing bracket."""
+        closed = self._text[self._at]
+        self.skip()
+        if self._next():
+            raise RecordError(f"{_NAMES[closed]} goes on after its end")
+
+    def _next(self) -> str:
+        """Skip space; returns the character after it, or "" at the end of the file."""
+        while True:
+            while self._at < len(self._text):
+                character = self._text[self._at]
+                if not character.isspace():
+                    return character
+                self.line += character == "\n"
+                self._at += 1
+            if not self._more(CHUNK):
+                return ""
+
+    def take(self) -> object:
+        """The next element."""
+        if not self._next():
+            raise RecordError("the list has no closing bracket; its file may have been cut off")
+        size = CHUNK
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._at)
+                # A number may go on in the next chunk: "1", "1.", "1e" and "1e-" begin with one.
+                if len(self._text) - end > len("e-") or self._ended:
+                    break
+                self._more(size)
+            except json.JSONDecodeError:
+                if len(self._text) - self._at > MOST_BYTES:
+                    raise ValueError(f"it has more than {MOST_BYTES:,} bytes") from None
+                if not self._more(size):
+                    raise
+                size *= 2
+        self.before = self.line
+        self.line += self._text.count("\n", self._at, end)
+        self._at = end
+        return value
+
+    def _more(self, size: int) -> bool:
+        """Read on; returns False at the end of the file."""
+        if self._ended:
+            return False
+        data = self._file.read(size)
+        self._on_bytes(len(data))
+        self._ended = not data
+        self._text = self._text[self._at :] + self._bytes.decode(data, final=self._ended)
+        self._at = 0
+        return not self._ended
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities, which Python's JSON reads."""
+    raise ValueError(f"{name} is no JSON number")
+
 
 _SPACE: Final = b" \t\r\n"
 _OPENERS: Final[Mapping[str, Callable[[Path], Any]]] = {
@@ -116,15 +233,15 @@ def _layout(file: BinaryIO, within: str) -> str:
     """The layout of a file: "lines", "list", "object" or "whole"; its position stays."""
     start = file.tell()
     try:
-        head = file.read(json_window.CHUNK).lstrip(_SPACE)
+        head = file.read(CHUNK).lstrip(_SPACE)
         if head.startswith(b"["):
             return "list"
         if within:
             return "object"
         file.seek(start)
-        first = file.readline(json_window.MOST_BYTES)
+        first = file.readline(MOST_BYTES)
         while first and not first.strip():
-            first = file.readline(json_window.MOST_BYTES)
+            first = file.readline(MOST_BYTES)
         # A first line that is only the beginning of a value, such as "{", in a file of one value.
         opens = first.strip().endswith((b"{", b"[", b","))
         return "whole" if opens and parse_bytes(first).flaw else "lines"
@@ -134,22 +251,22 @@ def _layout(file: BinaryIO, within: str) -> str:
 
 def _of_lines(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
     number = 0
-    while line := file.readline(json_window.MOST_BYTES + 1):
+    while line := file.readline(MOST_BYTES + 1):
         number += 1
         on_bytes(len(line))
-        if len(line) > json_window.MOST_BYTES:
-            while not line.endswith(b"\n") and (line := file.readline(json_window.CHUNK)):
+        if len(line) > MOST_BYTES:
+            while not line.endswith(b"\n") and (line := file.readline(CHUNK)):
                 on_bytes(len(line))
-            yield Value(number, flaw=f"it has more than {json_window.MOST_BYTES:,} bytes")
+            yield Value(number, flaw=f"it has more than {MOST_BYTES:,} bytes")
         elif line.strip():
             yield parse_bytes(line, number)
 
 
 def _of_document(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
-    text = file.read(json_window.MOST_BYTES + 1)
+    text = file.read(MOST_BYTES + 1)
     on_bytes(len(text))
-    if len(text) > json_window.MOST_BYTES:
-        yield Value(1, flaw=f"it has more than {json_window.MOST_BYTES:,} bytes; name its format")
+    if len(text) > MOST_BYTES:
+        yield Value(1, flaw=f"it has more than {MOST_BYTES:,} bytes; name its format")
     else:
         yield parse_bytes(text)
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qguide.training.recordings.episode import RecordedEpisode, build_episode
-from qguide.training.recordings.fields import Fields, first_at, value_at
-from qguide.training.recordings.stated import stated_reward, stated_task
+from qguide.training.recordings.fields import Fields, first_at, stated_reward, stated_task, value_at
 from qguide.training.recordings.turns import Turns, read_turns
 
 _INSTRUCTIONS = ("system", "instructions")

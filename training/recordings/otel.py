@@ -19,11 +19,16 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import MessageRow, messages_of, rows_of
 from qguide.qnet.types import History, Message
 from qguide.training.recordings.episode import BadRecord, RecordedEpisode, build_episode
-from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape, value_at
-from qguide.training.recordings.json_stream import read_values
-from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.fields import (
+    OTHER_SHAPE,
+    Fields,
+    other_shape,
+    to_reward,
+    to_task_id,
+    value_at,
+)
+from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
-from qguide.training.recordings.stated import to_reward, to_task_id
 
 
 @dataclass(slots=True)

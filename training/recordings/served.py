@@ -10,8 +10,7 @@ from qguide.qnet.types import Message
 from qguide.training.algorithms.tree import Node, Tree, without_untried
 from qguide.training.data.records import drawn_of_steps, tree_from_row
 from qguide.training.recordings.episode import RecordedEpisode
-from qguide.training.recordings.fields import Fields, flaw_of
-from qguide.training.recordings.stated import stated_task
+from qguide.training.recordings.fields import Fields, flaw_of, stated_task
 
 
 def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[RecordedEpisode]:

@@ -13,9 +13,8 @@ from typing import Final
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import Message, Role, ToolCall
 from qguide.training.recordings.episode import RecordedEpisode, build_episode
-from qguide.training.recordings.fields import Fields, value_at
+from qguide.training.recordings.fields import Fields, stated_reward, stated_task, value_at
 from qguide.training.recordings.json_stream import parse_text
-from qguide.training.recordings.stated import stated_reward, stated_task
 
 _TASK_FIELDS: Final = ("item_id", "task_id", "id")
 _CALL: Final = "function_call"

@@ -25,9 +25,12 @@ from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from qguide.training.environment import Branching, Environment, EnvironmentBundle, Task
-from qguide.training.environments.branches import SnapshotBranches
+from qguide.training.environments.branches import (
+    BranchingChoice,
+    SnapshotBranches,
+    choose_branching,
+)
 from qguide.training.environments.registry import AnyEnvironment, default_environment
-from qguide.training.environments.replay_check import BranchingChoice, choose_branching
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 from qguide.training.progress import ProgressBar
 from qguide.training.rollouts.driver import HostedRun, run_rollouts

@@ -21,8 +21,12 @@ from qguide.training.environments.hotpotqa.episode import (
     Measure,
     QuestionEpisode,
 )
-from qguide.training.environments.hotpotqa.generated import NAME_SETS, generated_question
-from qguide.training.environments.hotpotqa.questions import Question, read_questions
+from qguide.training.environments.hotpotqa.questions import (
+    NAME_SETS,
+    Question,
+    generated_question,
+    read_questions,
+)
 from qguide.training.trajectory import ChatFormat, react_reply
 
 SYSTEM: Final = (

@@ -17,8 +17,7 @@ from typing import Any, Final
 from qguide.qnet.errors import RecordError
 from qguide.training.recordings.fields import first_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.json_stream import Value, read_values
-from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.json_stream import OnBytes, Value, read_values
 
 SEVERAL_TURNS: Final = "it has several turns, whose states BFCL's results do not tell"
 _QUESTION: Final = ("prompt.question", "question")

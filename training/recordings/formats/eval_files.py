@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
-from qguide.training.recordings import json_window
-from qguide.training.recordings.json_stream import Value, parse_bytes, read_values
-from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings import json_stream
+from qguide.training.recordings.json_stream import OnBytes, Value, parse_bytes, read_values
 
 _HEADERS: Final = ("header.json", "_journal/start.json")
 _KEPT: Final = ("eval",)
@@ -50,9 +49,9 @@ def _sample(log: zipfile.ZipFile, name: str, around: dict[str, Any]) -> Value:
 def _member(log: zipfile.ZipFile, name: str) -> Value:
     """One file of the log; one that unpacks to more than a value may hold is not unpacked."""
     with log.open(name) as file:
-        text = file.read(json_window.MOST_BYTES + 1)
-    if len(text) > json_window.MOST_BYTES:
-        return Value(1, flaw=f"it has more than {json_window.MOST_BYTES:,} bytes")
+        text = file.read(json_stream.MOST_BYTES + 1)
+    if len(text) > json_stream.MOST_BYTES:
+        return Value(1, flaw=f"it has more than {json_stream.MOST_BYTES:,} bytes")
     return parse_bytes(text)
 
 

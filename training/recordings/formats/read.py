@@ -9,11 +9,9 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.support.operator_code import import_operator_module, raised_text
 from qguide.training.recordings.episode import BadRecord, RecordedEpisode
 from qguide.training.recordings.fields import Fields, value_at
-from qguide.training.recordings.formats.files import files_of, told_of_file, values_of
-from qguide.training.recordings.formats.layout import Layout
+from qguide.training.recordings.formats.layout import Layout, files_of, told_of_file, values_of
 from qguide.training.recordings.formats.table import FORMATS
-from qguide.training.recordings.json_stream import read_values
-from qguide.training.recordings.json_window import OnBytes
+from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.otel import read_spans
 from qguide.training.recordings.served import read_tree_record
 

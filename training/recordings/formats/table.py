@@ -9,7 +9,9 @@ from typing import Final
 from qguide.training.recordings.formats.benchmarks import (
     inspect_records,
     intercode_records,
+    read_trials,
     tau2_records,
+    trial_records,
 )
 from qguide.training.recordings.formats.bfcl import bfcl_records, read_answers
 from qguide.training.recordings.formats.coding_agents import (
@@ -21,7 +23,6 @@ from qguide.training.recordings.formats.eval_files import read_samples
 from qguide.training.recordings.formats.layout import Layout
 from qguide.training.recordings.formats.openhands import openhands_records
 from qguide.training.recordings.formats.pairs import preference_records, prompt_records
-from qguide.training.recordings.formats.terminal_bench import read_trials, trial_records
 from qguide.training.recordings.formats.trace_records import langfuse, langsmith, mlflow, phoenix
 from qguide.training.recordings.message_records import Places
 from qguide.training.recordings.otel_spans import fragments_of

@@ -13,9 +13,8 @@ from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
-from qguide.training.environments.branches import SnapshotBranches
+from qguide.training.environments.branches import SnapshotBranches, choose_branching
 from qguide.training.environments.registry import environment_config
-from qguide.training.environments.replay_check import choose_branching
 from qguide.training.environments.task_selection import build_selected_suite
 from qguide.training.exploration.decision_groups import Decisions
 from qguide.training.exploration.tree_expansion import Exploration

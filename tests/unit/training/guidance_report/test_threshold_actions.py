@@ -10,7 +10,7 @@ from rich.console import Console
 from qguide.training.guidance_report.build import build_report
 from qguide.training.guidance_report.html_page import html_of
 from qguide.training.guidance_report.schema import GuidanceReport
-from qguide.training.guidance_report.terminal import print_report
+from qguide.training.guidance_report.tables import print_report
 from tests.support.offers import GUIDED, offer, write_offers
 
 

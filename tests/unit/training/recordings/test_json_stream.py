@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qguide.training.recordings import json_window
+from qguide.training.recordings import json_stream
 from qguide.training.recordings.json_stream import Value, read_values
 
 
@@ -41,7 +41,7 @@ def test_an_empty_list_has_no_values(tmp_path: Path, text: str) -> None:
 def test_elements_that_exceed_a_chunk_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_window, "CHUNK", 7)
+    monkeypatch.setattr(json_stream, "CHUNK", 7)
     assert [v.value for v in values(tmp_path, '[{"text": "' + "é" * 50 + '"}, [1, 2]]')] == [
         {"text": "é" * 50},
         [1, 2],
@@ -93,7 +93,7 @@ def test_a_list_that_is_not_whole_is_named_by_line(
 def test_numbers_that_exceed_a_chunk_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(json_window, "CHUNK", chunk)
+    monkeypatch.setattr(json_stream, "CHUNK", chunk)
     found = values(tmp_path, "[123456, 1.25, 5e-3, -7]\n")
     assert found == [Value(1, number) for number in (123456, 1.25, 5e-3, -7)]
 
@@ -117,7 +117,7 @@ def test_hostile_values_are_named(tmp_path: Path, line: bytes, flaw: str) -> Non
 def test_a_value_that_is_too_long_is_named_and_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_window, "MOST_BYTES", 20)
+    monkeypatch.setattr(json_stream, "MOST_BYTES", 20)
     long, fine = values(tmp_path, '{"a": "' + "x" * 50 + '"}\n{"a": 2}\n')
     assert long.flaw == "it has more than 20 bytes"
     assert fine == Value(2, {"a": 2})

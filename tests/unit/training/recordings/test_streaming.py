@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import RecordError
-from qguide.training.recordings import json_window
+from qguide.training.recordings import json_stream
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
 from qguide.training.recordings.json_stream import read_values
@@ -46,7 +46,7 @@ def as_object() -> str:
 def test_no_more_than_two_pieces_lie_between_the_file_and_the_reader(
     written: Callable[[], str], within: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_window, "CHUNK", 2 * WIDTH)
+    monkeypatch.setattr(json_stream, "CHUNK", 2 * WIDTH)
     path = tmp_path / "rows.json"
     path.write_text(written())
     read = 0

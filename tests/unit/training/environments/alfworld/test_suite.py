@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.environments.alfworld.suite import build_alfworld_suite, build_generated_suite
+from qguide.training.environments.alfworld.bundle import build_alfworld_suite, build_generated_suite
 from qguide.training.environments.task_selection import select_tasks
 
 

@@ -13,8 +13,11 @@ from qguide.training.data.runs import read_rows
 from qguide.training.environment import Task
 from qguide.training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
 from qguide.training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
-from qguide.training.environments.hotpotqa.generated import NAME_SETS, generated_question
-from qguide.training.environments.hotpotqa.questions import read_questions
+from qguide.training.environments.hotpotqa.questions import (
+    NAME_SETS,
+    generated_question,
+    read_questions,
+)
 from qguide.training.environments.task_selection import read_task_ids
 from qguide.training.jobs.collect import CollectConfig, run_collect
 

@@ -13,7 +13,7 @@ from qguide.training.environments.intercode_sql.bundle import (
     build_suite,
     parse_sql,
 )
-from qguide.training.environments.intercode_sql.generated import generated_task
+from qguide.training.environments.intercode_sql.tasks import generated_task
 from qguide.training.environments.task_selection import read_task_ids
 from tests.support.recorded_sql import share_of_equal_rewards
 

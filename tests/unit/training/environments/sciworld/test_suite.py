@@ -12,15 +12,16 @@ from pydantic import ValidationError
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.training.environment import Task
 from qguide.training.environments.sciworld.bundle import (
+    NOT_UNDERSTOOD,
     SCIWORLD,
     SciWorldConfig,
+    SciWorldEpisode,
     SciWorldSuite,
     Split,
     build_suite,
     split_tasks,
     step_limits,
 )
-from qguide.training.environments.sciworld.episode import NOT_UNDERSTOOD, SciWorldEpisode
 from qguide.training.environments.sciworld.simulator import (
     EPISODE_MB,
     SimulatorPool,

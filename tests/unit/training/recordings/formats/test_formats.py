@@ -10,7 +10,7 @@ import pytest
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.types import Message
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
-from qguide.training.recordings import json_window
+from qguide.training.recordings import json_stream
 from qguide.training.recordings.episode import BadRecord, RecordedEpisode
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
@@ -237,7 +237,7 @@ def test_a_sample_of_inspect_that_is_damaged_is_named(
         log.writestr("samples/a_epoch_1.json", "{")
         log.writestr("samples/b_epoch_1.json", json.dumps({"id": "b", "messages": []}))
         log.writestr("samples/c_epoch_1.json", " " * 5000)
-    monkeypatch.setattr(json_window, "MOST_BYTES", 1000)
+    monkeypatch.setattr(json_stream, "MOST_BYTES", 1000)
     reasons = [found.reason for found in read(tmp_path, "inspect")]
     assert "samples/a_epoch_1.json: it is not JSON" in reasons[0]
     assert "no 'reward'" in reasons[1] or "no messages" in reasons[1]

@@ -6,13 +6,13 @@ from random import Random
 import pytest
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.training.environments.alfworld.engines.python import PythonEnvironment
-from qguide.training.environments.alfworld.expert.expert import Expert
-from qguide.training.environments.alfworld.suite import (
+from qguide.training.environments.alfworld.bundle import (
     AlfWorldSuite,
     build_alfworld_suite,
     build_generated_suite,
 )
+from qguide.training.environments.alfworld.engines.python import PythonEnvironment
+from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 40

@@ -9,6 +9,7 @@ import pytest
 
 from qguide.qnet.errors import InvalidGameError
 from qguide.training.environment import Task
+from qguide.training.environments.alfworld.bundle import AlfWorldSuite, build_generated_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.environments.alfworld.game.game import (
@@ -21,7 +22,6 @@ from qguide.training.environments.alfworld.game.game import (
 )
 from qguide.training.environments.alfworld.game.game_files import game_data, write_game
 from qguide.training.environments.alfworld.game.generator import generate_game
-from qguide.training.environments.alfworld.suite import AlfWorldSuite, build_generated_suite
 from qguide.training.trajectory import parse_action
 
 MAX_STEPS = 40
