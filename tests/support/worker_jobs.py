@@ -54,7 +54,7 @@ def worker_processes(actor: str = "HostActor") -> list[psutil.Process]:
             line = " ".join(child.cmdline())
         except psutil.Error:
             continue
-        if "qguide.training.workers.process_main" in line or actor in line:
+        if "qguide.training.processes.worker" in line or actor in line:
             found.append(child)
     return found
 

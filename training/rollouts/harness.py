@@ -32,6 +32,7 @@ from qguide.training.environments.branches import (
 )
 from qguide.training.environments.registry import AnyEnvironment, default_environment
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.processes.messages import DeadlyRequestError, WorkerLostError
 from qguide.training.progress import ProgressBar
 from qguide.training.rollouts.driver import HostedRun, run_rollouts
 from qguide.training.rollouts.game import Game
@@ -50,7 +51,6 @@ from qguide.training.rollouts.remote_policy import RemotePolicy
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
-from qguide.training.workers.base import DeadlyRequestError, WorkerLostError
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 

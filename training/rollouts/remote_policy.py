@@ -12,8 +12,8 @@ from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.registry import environment_config
+from qguide.training.processes.messages import START_S, WorkerLostError
 from qguide.training.rollouts.models import Inference, build_policy
-from qguide.training.workers.base import START_S, WorkerLostError
 from qguide.training.workers.config import Workers
 from qguide.training.workers.host import EnvironmentSpec, enter, spec_of
 from qguide.training.workers.pool import MAX_WORKER_LOSSES

@@ -29,6 +29,10 @@ class EnvironmentSpec:
     folder: str
     paths: tuple[str, ...]
 
+    def host(self) -> "EnvironmentHost":
+        """The environments; see `qguide.training.processes.messages.HostSpec`."""
+        return EnvironmentHost(self)
+
 
 def spec_of(environment: EnvironmentConfig) -> EnvironmentSpec:
     """The spec of an environment, to be built elsewhere as this process would."""

@@ -4,7 +4,7 @@ import itertools
 import threading
 from typing import Any
 
-from qguide.training.workers.base import (
+from qguide.training.processes.messages import (
     DeadlyRequestError,
     Executor,
     Request,

@@ -13,7 +13,7 @@ from typing import Any
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.support.extras import install
-from qguide.training.workers.base import (
+from qguide.training.processes.messages import (
     READY,
     START_S,
     Reply,

@@ -11,17 +11,17 @@ from typing import Any
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
-from qguide.training.trajectory import Action
-from qguide.training.workers.base import (
+from qguide.training.processes.messages import (
     DeadlyRequestError,
     Executor,
     WorkerClosedError,
     WorkerLostError,
 )
+from qguide.training.processes.worker import ProcessExecutor
+from qguide.training.trajectory import Action
 from qguide.training.workers.config import Workers
 from qguide.training.workers.host import Abilities, spec_of
 from qguide.training.workers.pool import MAX_WORKER_LOSSES, Seat, WorkerPool
-from qguide.training.workers.processes import ProcessExecutor
 from qguide.training.workers.ray_actors import RayExecutor
 
 

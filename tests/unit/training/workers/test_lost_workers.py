@@ -15,10 +15,10 @@ import pytest
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.environments.registry import build_suite as build_any_suite
 from qguide.training.environments.registry import environment_config
-from qguide.training.workers.base import Request, WorkerClosedError, WorkerLostError
+from qguide.training.processes.messages import Request, WorkerClosedError, WorkerLostError
+from qguide.training.processes.worker import ProcessExecutor, ProcessWorker
 from qguide.training.workers.config import Workers
 from qguide.training.workers.host import spec_of
-from qguide.training.workers.processes import ProcessExecutor, ProcessWorker
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_environments import GATE
 from tests.support.worker_jobs import (

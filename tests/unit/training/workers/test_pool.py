@@ -2,7 +2,7 @@
 
 import pytest
 
-from qguide.training.workers.base import Reply, Request, WorkerLostError
+from qguide.training.processes.messages import Reply, Request, WorkerLostError
 from qguide.training.workers.pool import WorkerPool
 
 

@@ -33,9 +33,9 @@ from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import run_explore
 from qguide.training.jobs.groups import GroupsConfig, run_groups
+from qguide.training.processes.messages import WorkerLostError
 from qguide.training.rollouts.models import EMBEDDED, Inference
 from qguide.training.rollouts.remote_policy import RemotePolicy
-from qguide.training.workers.base import WorkerLostError
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_jobs import (

@@ -8,93 +8,48 @@ takes 0.03 s if the engine still has the game loaded, 0.15 s if only its transla
 
 import contextlib
 import itertools
-import json
-import select
-import subprocess
-import sys
 import threading
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
+from qguide.training.processes.messages import Request
+from qguide.training.processes.worker import ProcessWorker
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
-_WORKER = Path(__file__).with_name("textworld_worker.py")
-_EXIT_TIMEOUT_S = 5.0
 
 
-class WorkerProcess:
-    """One worker process, which answers the requests of all threads one by one."""
+@dataclass(frozen=True, slots=True)
+class _EngineSpec:
+    """See `qguide.training.processes.messages.HostSpec`."""
+
+    def host(self) -> Any:
+        """The sessions of a worker, whose libraries are imported there."""
+        from qguide.training.environments.alfworld.engines.textworld_worker import open_sessions
+
+        return open_sessions()
+
+
+class EngineProcess(ProcessWorker):
+    """One worker process.
+
+    Attributes:
+        games: those that it has played, each of which takes memory.
+        open_sessions: number of episodes that run in it.
+    """
 
     def __init__(self, *, timeout_s: float) -> None:
         """Start the process; the first answer waits for its imports."""
-        # Not a `ManagedProcess`: that is the server's, which training must not import.
-        # Without -P, `import textworld` in the worker would find this module.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            encoding="utf-8",
-        )
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
+        super().__init__(_EngineSpec(), timeout_s=timeout_s)
         self.games: set[str] = set()
         self.open_sessions = 0
 
-    @property
-    def alive(self) -> bool:
-        """True while the process runs."""
-        return self._process.poll() is None
-
-    def ask(self, **request: object) -> dict[str, Any]:
-        """Send a request and wait for the worker's reply."""
-        with self._lock:
-            reply = self._exchange(json.dumps(request) + "\n")
-        if "error" in reply:
-            raise EnvironmentFailureError(f"{request['op']} failed in TextWorld: {reply['error']}")
-        return reply
-
-    def _exchange(self, line: str) -> dict[str, Any]:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None or stdin.closed:
-            raise EnvironmentFailureError("the TextWorld worker was closed; make a new episode")
-        try:
-            stdin.write(line)
-            stdin.flush()
-            answer = stdout.readline() if self._readable(stdout) else ""
-        except BrokenPipeError:
-            answer = ""
-        if not answer:
-            self._process.kill()
-            self.stop()
-            raise EnvironmentFailureError(
-                f"the TextWorld worker did not answer within {self._timeout_s:g} s (exit status"
-                f" {self._process.returncode}); check that it is installed: pip install alfworld"
-                " textworld[pddl]"
-            )
-        reply: dict[str, Any] = json.loads(answer)
-        return reply
-
-    def _readable(self, stdout: Any) -> bool:
-        ready, _, _ = select.select([stdout], [], [], self._timeout_s)
-        return bool(ready)
-
-    def stop(self) -> None:
-        """End the process by closing its input, or kill it; safe to call twice."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is not None and not stdin.closed:
-            with contextlib.suppress(BrokenPipeError):
-                stdin.close()
-        try:
-            self._process.wait(_EXIT_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if stdout is not None:
-            stdout.close()
+    def call(self, method: str, *arguments: object) -> Any:
+        """Call a method of the sessions."""
+        return self.ask(Request(method, arguments)).result()
 
 
 class TextWorldEnvironment:
@@ -104,7 +59,7 @@ class TextWorldEnvironment:
         """Prepare the episode; `reset` loads the game."""
         self._pool = pool
         self._game = str(game)
-        self._worker: WorkerProcess | None = None
+        self._worker: EngineProcess | None = None
         self._session = pool.next_session()
         self.won = False
 
@@ -112,24 +67,22 @@ class TextWorldEnvironment:
         """Start the episode and describe the room and the task, without TextWorld's banner."""
         if self._worker is None:
             self._worker = self._pool.acquire(self._game)
-        reply = self._worker.ask(op="reset", session=self._session, game=self._game)
-        self.won = reply["won"]
-        return str(reply["observation"]).removeprefix(BANNER)
+        observation, self.won = self._worker.call("reset", self._session, self._game)
+        return str(observation).removeprefix(BANNER)
 
     def step(self, action: str) -> StepResult:
         """Take one action; an inadmissible action changes nothing."""
         if self._worker is None or self.won:
             state = "is over" if self.won else "was not reset"
             raise EnvironmentFailureError(f"step({action!r}): the episode {state}; make a new one")
-        reply = self._worker.ask(op="step", session=self._session, action=action)
-        self.won = reply["won"]
-        return StepResult(reply["observation"], float(self.won), self.won, valid=reply["valid"])
+        observation, self.won, valid = self._worker.call("step", self._session, action)
+        return StepResult(observation, float(self.won), self.won, valid=valid)
 
     def admissible_actions(self) -> list[str]:
         """Every action that has an effect now, sorted; the agent never sees this list."""
         if self._worker is None:
             raise EnvironmentFailureError("the episode was not reset; call reset first")
-        return list(self._worker.ask(op="admissible", session=self._session)["actions"])
+        return list(self._worker.call("admissible", self._session))
 
     def close(self) -> None:
         """Leave the loaded engine to the next episode of the game."""
@@ -155,8 +108,8 @@ class EnginePool:
                 replaced, once its last episode has ended.
             timeout_s: longest wait for one answer, after which the worker is killed.
         """
-        self._slots: list[WorkerProcess | None] = [None] * processes
-        self._retired: list[WorkerProcess] = []
+        self._slots: list[EngineProcess | None] = [None] * processes
+        self._retired: list[EngineProcess] = []
         self._games_per_process = games_per_process
         self._timeout_s = timeout_s
         self._sessions = itertools.count(1)
@@ -166,7 +119,7 @@ class EnginePool:
         """A session number that is new in this pool."""
         return next(self._sessions)
 
-    def acquire(self, game: str) -> WorkerProcess:
+    def acquire(self, game: str) -> EngineProcess:
         """The worker for one episode of `game`, which must be released afterwards."""
         slot = zlib.crc32(game.encode()) % len(self._slots)
         with self._lock:
@@ -174,20 +127,20 @@ class EnginePool:
             if worker is None or not worker.alive or self._is_full(worker, game):
                 if worker is not None:
                     self._retire(worker)
-                worker = self._slots[slot] = WorkerProcess(timeout_s=self._timeout_s)
+                worker = self._slots[slot] = EngineProcess(timeout_s=self._timeout_s)
             worker.games.add(game)
             worker.open_sessions += 1
         return worker
 
-    def release(self, worker: WorkerProcess, session: int) -> None:
+    def release(self, worker: EngineProcess, session: int) -> None:
         """End an episode; the last one of a retired worker ends its process."""
         with contextlib.suppress(EnvironmentFailureError):  # a dead worker has no sessions
-            worker.ask(op="close", session=session)
+            worker.call("close", session)
         with self._lock:
             worker.open_sessions -= 1
             if worker in self._retired and worker.open_sessions == 0:
                 self._retired.remove(worker)
-                worker.stop()
+                worker.close()
 
     def close(self) -> None:
         """Stop every worker; safe to call twice."""
@@ -196,13 +149,13 @@ class EnginePool:
             self._slots = [None] * len(self._slots)
             self._retired = []
         for worker in workers:
-            worker.stop()
+            worker.close()
 
-    def _is_full(self, worker: WorkerProcess, game: str) -> bool:
+    def _is_full(self, worker: EngineProcess, game: str) -> bool:
         return len(worker.games) >= self._games_per_process and game not in worker.games
 
-    def _retire(self, worker: WorkerProcess) -> None:
+    def _retire(self, worker: EngineProcess) -> None:
         if worker.open_sessions and worker.alive:
             self._retired.append(worker)
         else:
-            worker.stop()
+            worker.close()

@@ -1,14 +1,7 @@
 """Worker process of the TextWorld engine.
 
-`textworld.EnginePool` runs it; it is never imported. The planner library rewrites `sys.argv`, may
-call `sys.exit` on a bad game, and leaks memory, so the pool replaces the process from time to time.
-Requests and replies are JSON lines on stdin and stdout. The process ends when its input ends, and
-so also when its parent dies.
-
-    {"op": "reset", "session": 1, "game": "…/game.tw-pddl"}  -> {"observation", "won"}
-    {"op": "step", "session": 1, "action": "look"}    -> {"observation", "won", "valid"}
-    {"op": "admissible", "session": 1}                       -> {"actions"}
-    {"op": "close", "session": 1}                            -> {}
+Only a worker imports it. The planner library rewrites `sys.argv`, may call `sys.exit` on a bad
+game, and leaks memory, so `textworld.EnginePool` replaces the process from time to time.
 
 The engine is TextWorld's own `PddlEnv` with alfworld's own names, but without repeated work: each
 game's translation (of which TextWorld makes four before the first step), parsed grammar texts and
@@ -17,11 +10,10 @@ planner library is never unloaded, because that sometimes crashes the process; t
 again.
 """
 
-import json
 import os
-import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -29,6 +21,8 @@ import fast_downward
 from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
 from textworld import EnvInfos, logic
 from textworld.envs.pddl import PddlEnv, textgen
+
+from qguide.qnet.errors import EnvironmentFailureError
 
 REMEMBERED_TRANSLATIONS = 256
 IDLE_ENGINES = 8
@@ -98,23 +92,21 @@ class Engine:
 
         grammar.derive = remembered
 
-    def reset(self) -> dict[str, Any]:
-        """Start an episode."""
+    def reset(self) -> tuple[str, bool]:
+        """Start an episode: what is seen, and whether it is won."""
         self._state = self._env.reset()
-        return {"observation": self._state.feedback, "won": bool(self._state["won"])}
+        return self._state.feedback, bool(self._state["won"])
 
-    def step(self, action: str) -> dict[str, Any]:
-        """Take one action."""
+    def step(self, action: str) -> tuple[str, bool, bool]:
+        """Take one action: what is seen, whether the game is won, and whether it was understood."""
         self._state, _, _ = self._env.step(action)
-        return {
-            "observation": self._state.feedback,
-            "won": bool(self._state["won"]),
-            "valid": self._pddl._last_action is not None,
-        }
+        valid = self._pddl._last_action is not None
+        return self._state.feedback, bool(self._state["won"]), valid
 
-    def admissible(self) -> dict[str, Any]:
+    def admissible(self) -> list[str]:
         """Every action that has an effect now."""
-        return {"actions": self._state["admissible_commands"]}
+        actions: list[str] = self._state["admissible_commands"]
+        return actions
 
     def close(self) -> None:
         """Give the planner library back for another game."""
@@ -130,23 +122,25 @@ class Sessions:
         # Not an `LRUCache`: an engine that is dropped must be closed.
         self._idle: OrderedDict[int, Engine] = OrderedDict()
 
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply to one request; see the module's docstring."""
-        session = request["session"]
-        match request["op"]:
-            case "reset":
-                self.close(session)
-                engine = self._idle_with(request["game"]) or Engine(request["game"])
-                self._running[session] = engine
-                return engine.reset()
-            case "step":
-                return self._running[session].step(request["action"])
-            case "admissible":
-                return self._running[session].admissible()
-            case "close":
-                self.close(session)
-                return {}
-        raise ValueError(f"unknown op {request['op']!r}")
+    def ready(self) -> None:
+        """The libraries are imported."""
+
+    def reset(self, session: int, game: str) -> tuple[str, bool]:
+        """Start an episode of a game."""
+        self.close(session)
+        with _told("reset"):
+            engine = self._running[session] = self._idle_with(game) or Engine(game)
+            return engine.reset()
+
+    def step(self, session: int, action: str) -> tuple[str, bool, bool]:
+        """Take one action."""
+        with _told("step"):
+            return self._running[session].step(action)
+
+    def admissible(self, session: int) -> list[str]:
+        """Every action that has an effect now."""
+        with _told("admissible"):
+            return self._running[session].admissible()
 
     def close(self, session: int) -> None:
         """End an episode, and keep its engine for the next episode of the game."""
@@ -157,6 +151,9 @@ class Sessions:
         if len(self._idle) > IDLE_ENGINES:
             self._idle.popitem(last=False)[1].close()
 
+    def close_all(self) -> None:
+        """Do nothing: the engines end with the process."""
+
     def _idle_with(self, game: str) -> Engine | None:
         for key, engine in self._idle.items():
             if engine.game == game:
@@ -164,24 +161,19 @@ class Sessions:
         return None
 
 
-def serve(read: Callable[[], str], write: Callable[[str], object]) -> None:
-    """Answer requests until the input ends; a failure of an engine is answered as an error."""
-    sessions = Sessions()
-    while line := read():
-        try:
-            reply = sessions.answer(json.loads(line))
-        except (Exception, SystemExit) as error:  # the planner exits on a bad game
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        write(json.dumps(reply) + "\n")
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Tell a failure of the engine as one of the episode."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # the planner exits on a bad game
+        raise EnvironmentFailureError(
+            f"{what} failed in TextWorld: {type(error).__name__}: {error}"
+        ) from error
 
 
-def main() -> None:
-    """Serve on stdin and stdout; whatever the planner prints is discarded."""
-    replies = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def open_sessions() -> Sessions:
+    """The sessions of this process; whatever the planner prints is discarded."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     remember_repeated_work()
-    serve(sys.stdin.readline, replies.write)
-
-
-if __name__ == "__main__":
-    main()
+    return Sessions()

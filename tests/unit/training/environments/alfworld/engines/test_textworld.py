@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.training.environments.alfworld.engines import textworld
 from qguide.training.environments.alfworld.engines.textworld import (
     BANNER,
     EnginePool,
     TextWorldEnvironment,
 )
+from qguide.training.processes import worker as worker_module
 
 pytestmark = pytest.mark.usefixtures("textworld_installed")
 
@@ -82,7 +82,7 @@ def test_a_killed_worker_fails_its_episode_and_the_next_one_gets_another(
 ) -> None:
     environment = TextWorldEnvironment(pool, games[0])
     environment.reset()
-    pool.acquire(str(games[0])).stop()
+    pool.acquire(str(games[0])).close()
     with pytest.raises(EnvironmentFailureError, match="closed"):
         environment.step("look")
     environment.close()
@@ -113,7 +113,7 @@ def test_an_answer_that_does_not_come_in_time_kills_the_worker(games: list[Path]
 def test_games_that_follow_each_other_in_one_library_are_as_new_and_end_well(
     games: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(textworld, "_EXIT_TIMEOUT_S", 120.0)  # the machine may be busy
+    monkeypatch.setattr(worker_module, "_END_S", 120.0)  # the machine may be busy
     pool = EnginePool(processes=1)
     worker = pool.acquire(str(games[0]))
     said: list[list[str]] = []

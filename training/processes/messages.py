@@ -1,4 +1,4 @@
-"""Workers as the job sees them: requests and replies, and what is raised when a worker is gone."""
+"""Workers as a job sees them: requests and replies, and what is raised when a worker is gone."""
 
 import pickle
 import traceback
@@ -102,6 +102,14 @@ def load_reply(pickled: bytes, method: str) -> Reply:
         )
         return Reply(error=(EnvironmentFailureError.__name__, told))
     return reply
+
+
+class HostSpec(Protocol):
+    """Part of a job that a worker needs to make what it holds; it is pickled."""
+
+    def host(self) -> Any:
+        """The thing itself; requests name its methods, and it has `close` and `close_all`."""
+        ...
 
 
 class Worker(Protocol):

@@ -1,7 +1,8 @@
-"""Workers as processes of this machine."""
+"""Workers as processes of this machine (`python -m qguide.training.processes.worker FD`)."""
 
 import contextlib
 import os
+import pickle
 import socket
 import struct
 import subprocess
@@ -10,16 +11,18 @@ import threading
 from multiprocessing.connection import Connection, Pipe
 from typing import Final
 
-from qguide.training.workers.base import (
+from qguide.qnet.errors import QGuideError
+from qguide.training.processes.messages import (
     READY,
     START_S,
+    HostSpec,
     Reply,
     Request,
     WorkerClosedError,
     WorkerLostError,
     load_reply,
+    pickled_reply_to,
 )
-from qguide.training.workers.host import EnvironmentSpec
 
 _END_S: Final = 10.0
 
@@ -27,7 +30,7 @@ _END_S: Final = 10.0
 class ProcessWorker:
     """A process and the pipe to it. It ends when the pipe does, so it cannot outlive the job."""
 
-    def __init__(self, spec: EnvironmentSpec, *, timeout_s: float) -> None:
+    def __init__(self, spec: HostSpec, *, timeout_s: float) -> None:
         """Start the process.
 
         Only what this job sends is unpickled on either side: the pipe has no name and no address.
@@ -43,7 +46,7 @@ class ProcessWorker:
                 [
                     sys.executable,
                     "-m",
-                    "qguide.training.workers.process_main",
+                    __name__,
                     str(theirs.fileno()),
                 ],
                 pass_fds=(theirs.fileno(),),
@@ -58,6 +61,11 @@ class ProcessWorker:
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """True while the process runs, and may be asked."""
+        return self._connection is not None and self._process.poll() is None
 
     def ask(self, request: Request) -> Reply:
         """See `Worker`."""
@@ -115,7 +123,7 @@ def _limit_waits(pipe: Connection, timeout_s: float) -> None:
 class ProcessExecutor:
     """Processes of this machine."""
 
-    def __init__(self, spec: EnvironmentSpec, *, timeout_s: float) -> None:
+    def __init__(self, spec: HostSpec, *, timeout_s: float) -> None:
         self._spec = spec
         self._timeout_s = timeout_s
 
@@ -125,3 +133,26 @@ class ProcessExecutor:
 
     def close(self) -> None:
         """Nothing is shared."""
+
+
+def serve(connection: Connection) -> None:
+    """Answer requests until the job closes the pipe or is gone."""
+    spec: HostSpec = connection.recv()
+    try:
+        host = spec.host()
+    except QGuideError as error:
+        refused = Reply(error=(type(error).__name__, str(error)))
+        while True:
+            connection.recv()
+            connection.send_bytes(pickle.dumps(refused))
+    try:
+        while True:
+            request: Request = connection.recv()
+            connection.send_bytes(pickled_reply_to(host, request))
+    finally:
+        host.close_all()
+
+
+if __name__ == "__main__":
+    with Connection(int(sys.argv[1])) as pipe, contextlib.suppress(EOFError, OSError):
+        serve(pipe)
