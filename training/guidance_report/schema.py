@@ -296,7 +296,7 @@ class TrialFigures(Part):
 
     @property
     def extra_tokens(self) -> float:
-        """What guidance costs, per episode."""
+        """Cost of guidance, per episode."""
         return self.guided.tokens - self.unguided.tokens
 
 
