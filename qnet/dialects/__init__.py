@@ -7,4 +7,7 @@ Where else a dialect is spoken:
     a body as a guided step, and back server/{chat,anthropic,responses,gemini}/
     its errors                        server/http/error_bodies.py
     our own bodies, no dialect        server/own_bodies/
+
+Upstreams are asked in three of them. Gemini's is spoken by callers alone, so that its codec is
+`server/gemini/contents.py` and `translation.py`.
 """
