@@ -21,24 +21,24 @@ def task_means(found: Earned) -> tuple[list[int], dict[str, Column], dict[str, l
     """The tasks, and each chooser's mean reward on each: of all trainings, and of single ones."""
     tasks = np.concatenate(found.tasks)
     counts = np.bincount(tasks)
-    judged = np.flatnonzero(counts)
+    assessed = np.flatnonzero(counts)
 
     def means(parts: Sequence[Any]) -> Column:
         sums = np.bincount(tasks, np.concatenate(parts))
-        mean: Column = sums[judged] / counts[judged]
+        mean: Column = sums[assessed] / counts[assessed]
         return mean
 
     single = {name: [means(p) for p in own.values()] for name, own in found.trained.items()}
     every = {name: means(parts) for name, parts in found.rules.items()}
     every |= {name: np.mean(own, axis=0) for name, own in single.items()}
-    return judged.tolist(), {name: every[name] for name in _ORDER}, single
+    return assessed.tolist(), {name: every[name] for name in _ORDER}, single
 
 
 def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, Any]:
     """The figures of a page, over the tasks that are kept.
 
     Args:
-        kept: for each task that was judged.
+        kept: for each task that was assessed.
 
     Returns:
         `choosers`: by name the reward with its interval, and of trained ones `trainings`.

@@ -34,7 +34,7 @@ class Design:
     """Design of a measurement.
 
     Attributes:
-        draws: groups of each state that are judged, for each fold of families.
+        draws: groups of each state that are assessed, for each fold of families.
         task_folds: folds of tasks, or of sections.
         family_folds: 1 lets Q models learn from all families.
         by_section: folds are of whole sections, such as databases.
@@ -52,7 +52,7 @@ class Design:
 
 @dataclass(slots=True)
 class Earned:
-    """Rewards of the judged groups.
+    """Rewards of the assessed groups.
 
     Attributes:
         tasks: (g,) of each group.
@@ -86,19 +86,19 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
     """Rewards of all choosers, fold by fold."""
     found = Earned()
     units = table.sections if design.by_section else table.tasks
-    for task_fold, judged in enumerate(_folds(units, design.task_folds)):
+    for task_fold, assessed in enumerate(_folds(units, design.task_folds)):
         for family_fold, unseen in enumerate(_folds(table.families, design.family_folds)):
             rng = np.random.default_rng([task_fold, family_fold])
             groups = draw_groups(
-                table, judged & unseen, size=design.size, draws=design.draws, rng=rng
+                table, assessed & unseen, size=design.size, draws=design.draws, rng=rng
             )
             if not len(groups):
                 continue
             found.tasks.append(table.tasks[groups[:, 0]])
             for name, scores in rule_scores(table, groups).items():
                 found.add(table, groups, name, scores)
-            found.add(table, groups, KNOWING, model_scores(table, groups, ~judged))
-            learned = ~judged & (~unseen if design.family_folds > 1 else True)
+            found.add(table, groups, KNOWING, model_scores(table, groups, ~assessed))
+            learned = ~assessed & (~unseen if design.family_folds > 1 else True)
             for seed in design.trainings:
                 _add_training(found, table, groups, learned, design, options, seed)
     return found
@@ -113,7 +113,7 @@ def _add_training(
     options: Training,
     seed: int,
 ) -> None:
-    """Train Q models on candidates and judge them on groups.
+    """Train Q models on candidates and assess them on groups.
 
     A Q model is the mean of several, each with other tasks held back.
     """

@@ -35,7 +35,7 @@ from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.records import TrajectoryRow, messages_of
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.environments.registry import task_markers_of
-from qguide.training.licence.judgement import Judgement
+from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.padded_batches import (
     Sequence1D,
@@ -187,7 +187,7 @@ class SftObjective(Objective[PreTrainedModel]):
         return self.loss([number])
 
     def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], judged: Judgement
+        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
     ) -> Manifest:
         """See `Objective`."""
         config = self._config

@@ -22,8 +22,8 @@ from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.environments.registry import task_markers_of
+from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
-from qguide.training.licence.judgement import Judgement, judge
 from qguide.training.optimization.adapters import hold_frozen
 from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.objective import (
@@ -150,13 +150,13 @@ class DpoObjective(Objective[PreTrainedModel]):
         """See `Objective`."""
         return validate(self.model, *self._held_back, beta=self._config.beta)
 
-    def judge(self) -> Judgement:
+    def assess(self) -> Assessment:
         """See `Objective`."""
         groups = self._held_back[-1]
-        return judge(scored_choices(self.model, groups, beta=self._config.beta))
+        return assess(scored_choices(self.model, groups, beta=self._config.beta))
 
     def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], judged: Judgement
+        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
     ) -> Manifest:
         """Write the implicit Q, and the policy by itself where that is wanted."""
         config, tokenizer = self._config, self._renderer.tokenizer
@@ -171,8 +171,8 @@ class DpoObjective(Objective[PreTrainedModel]):
             read_at="action_tokens",
             target="dpo",
             trunk_sha256=sha256_of_trunk(config.policy),
-            prior=judged.prior,
-            licence=judged.licence,
+            prior=assessed.prior,
+            licence=assessed.licence,
         )
         if config.write_policy:
             own = {"kind": "policy", "read_at": "", "target": "", "prior": None, "licence": None}

@@ -23,7 +23,7 @@ from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.data.runs import RunFolder
 from qguide.training.environments.registry import task_markers_of
-from qguide.training.licence.judgement import Judgement
+from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import hold_frozen
 from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
@@ -141,7 +141,7 @@ class PolicyObjective(Objective[PreTrainedModel]):
         return validate_choices(self.model, self._held_back)
 
     def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], judged: Judgement
+        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
     ) -> Manifest:
         """See `Objective`."""
         config = self._config

@@ -31,8 +31,8 @@ from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, Head
 from qguide.qnet.records import TreeRow
 from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
-from qguide.training.licence.judgement import Judgement, judge
 from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.objective import (
     Loss,
@@ -199,11 +199,11 @@ class QNetObjective(Objective[QNet]):
         """See `Objective`."""
         return validate(self.model, *self._held_back)
 
-    def judge(self) -> Judgement:
+    def assess(self) -> Assessment:
         """See `Objective`."""
-        return judge(scored_choices(self.model, self._held_back[1]))
+        return assess(scored_choices(self.model, self._held_back[1]))
 
-    def save(self, model: QNet, figures: Mapping[str, float], judged: Judgement) -> Manifest:
+    def save(self, model: QNet, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         config = self._config
         labels = [
@@ -218,8 +218,8 @@ class QNetObjective(Objective[QNet]):
             target=_target(config),
             label_range=(min(labels), max(labels)),
             trunk_sha256=sha256_of_trunk(config.trunk),
-            prior=judged.prior,
-            licence=judged.licence,
+            prior=assessed.prior,
+            licence=assessed.licence,
         )
         return save_checkpoint(
             config.output / "checkpoint",

@@ -1,6 +1,6 @@
-"""Learns a Q model without a network from recorded episodes, and judges it on held-back tasks.
+"""Learns a Q model without a network from recorded episodes, and assesses it on held-back tasks.
 
-It is judged by cross-fitting: each fifth of the tasks by a model of the other four. So every
+It is assessed by cross-fitting: each fifth of the tasks by a model of the other four. So every
 recorded episode counts as evidence, and the model that is kept has learned from all of them.
 """
 
@@ -50,14 +50,14 @@ class Learned:
 
 
 def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Learned:
-    """The Q model of these episodes, judged.
+    """The Q model of these episodes, assessed.
 
     Raises:
         ConfigError: there is no episode with an action.
     """
     hasher = hasher.reading(vocabulary_of(episodes, hasher))
     steps = steps_of(episodes, hasher)
-    held_back = _Judge(episodes, steps, options, hasher)
+    held_back = _Assessor(episodes, steps, options, hasher)
     weights = held_back.weights()
     return Learned(
         _model(fit(steps, options), steps, hasher),
@@ -67,7 +67,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     )
 
 
-class _Judge:
+class _Assessor:
     """Predictions for each fold of tasks by a model of the others."""
 
     def __init__(

@@ -5,7 +5,7 @@
 The agent's own choices are one draw, the candidate that was drawn most often, and, where recordings
 tell which it is, the greedy reply, and both of these together as the posterior weighs them. A
 licence is granted if the 95 % interval, by task, of posterior − own choice lies above 0 for each of
-them. The posterior's weights are fitted on other tasks, so that the fit is not judged by the
+them. The posterior's weights are fitted on other tasks, so that the fit is not assessed by the
 decisions that it was chosen on.
 """
 
@@ -49,7 +49,7 @@ class HeldBackDecision:
         q_values, log_prior: one per distinct candidate.
         outcomes: of each candidate, at least one.
         greedy: index of the agent's greedy reply; None if unknown.
-        tau: of the posterior that is judged here, fitted without this task; None: not fitted yet.
+        tau: of the posterior that is assessed here, fitted without this task; None: not fitted yet.
         greedy_weight: of the greedy reply in its prior, likewise.
     """
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from qguide.qnet.models.hub import hub_name
 from qguide.qnet.models.manifest import Manifest, sha256_of
 from qguide.training.data.runs import sha256_of_rows
-from qguide.training.licence.judgement import Judgement
+from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import merged_lora
 from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.options import Optimization
@@ -133,10 +133,10 @@ class Objective(ABC, Generic[Model]):
         """Figures of held-back examples, for `metrics.jsonl`, `keep` and the manifest."""
         return {}
 
-    def judge(self) -> Judgement:
+    def assess(self) -> Assessment:
         """The manifest's sections that follow from held-back decisions, by the weights to keep."""
-        return Judgement()
+        return Assessment()
 
     @abstractmethod
-    def save(self, model: Model, figures: Mapping[str, float], judged: Judgement) -> Manifest:
+    def save(self, model: Model, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """Write the trained model, which is whole and in float32; the main process only."""

@@ -115,8 +115,8 @@ def train(
         def fit() -> Manifest:
             loop = Loop(objective, config.optimization, output=config.output)
             figures = loop.run()
-            judged = loop.evaluate(objective.judge)
-            return loop.write(lambda model: objective.save(model, figures, judged))
+            assessed = loop.evaluate(objective.assess)
+            return loop.write(lambda model: objective.save(model, figures, assessed))
 
         return in_processes(config.optimization, fit)
 

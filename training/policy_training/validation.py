@@ -58,8 +58,8 @@ def validate(
                 f"preference_margin{suffix}": sum(margins) / len(margins),
                 f"preference_pairs{suffix}": len(margins),
             }
-    if judged := scored_choices(policy, groups, beta=beta):
-        figures |= choice_quality(judged)
+    if assessed := scored_choices(policy, groups, beta=beta):
+        figures |= choice_quality(assessed)
     return figures
 
 

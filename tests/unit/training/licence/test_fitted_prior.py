@@ -4,7 +4,7 @@ import pytest
 
 from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.algorithms.posterior_temperature import TAUS
-from qguide.training.licence.judgement import fitted_prior
+from qguide.training.licence.assessment import fitted_prior
 
 
 def choices(

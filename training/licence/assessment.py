@@ -1,7 +1,7 @@
-"""Judgement of a trained Q model on held-back decision groups: its prior, and its licence.
+"""Assessment of a trained Q model on held-back decision groups: its prior, and its licence.
 
-It is judged as it will be served, by the prior that is fitted on those decisions. The licence's
-temperatures are cross-fitted over halves of the tasks, so that none is judged by its own decisions.
+It is assessed as it will be served, by the prior that is fitted on those decisions. The licence's
+temperatures are cross-fitted over halves of the tasks, so none is assessed by its own decisions.
 """
 
 from collections.abc import Sequence
@@ -74,22 +74,22 @@ def _section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Assessment:
     """Sections of the manifest that held-back decisions give.
 
     Attributes:
         prior: None where too few decisions inform, and Q alone chooses.
-        licence: None where there is no held-back decision, so that nothing judged the Q model.
+        licence: None where there is no held-back decision, so that nothing assessed the Q model.
     """
 
     prior: PriorSection | None = None
     licence: Licence | None = None
 
 
-def judge(choices: Sequence[ScoredChoice]) -> Judgement:
-    """Judge a Q model by its values of the candidates of held-back decisions."""
+def assess(choices: Sequence[ScoredChoice]) -> Assessment:
+    """Assess a Q model by its values of the candidates of held-back decisions."""
     prior = fitted_prior(choices)
-    return Judgement(prior, _licence(choices, prior) if choices else None)
+    return Assessment(prior, _licence(choices, prior) if choices else None)
 
 
 def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None) -> Licence:

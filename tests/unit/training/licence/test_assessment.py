@@ -1,11 +1,11 @@
-"""A trained Q model is judged by held-back decisions, as it will be served."""
+"""A trained Q model is assessed by held-back decisions, as it will be served."""
 
 from dataclasses import replace
 
 import pytest
 
 from qguide.training.algorithms.choice_quality import ScoredChoice
-from qguide.training.licence.judgement import judge
+from qguide.training.licence.assessment import assess
 
 
 def choices(*, right: int, n: int = 40) -> list[ScoredChoice]:
@@ -24,7 +24,7 @@ def choices(*, right: int, n: int = 40) -> list[ScoredChoice]:
 
 
 def test_q_that_beats_the_draws_is_licensed_with_its_figures() -> None:
-    licence = judge(choices(right=38)).licence
+    licence = assess(choices(right=38)).licence
 
     assert licence is not None
     assert licence.granted
@@ -34,7 +34,7 @@ def test_q_that_beats_the_draws_is_licensed_with_its_figures() -> None:
 
 
 def test_q_at_chance_has_no_licence() -> None:
-    licence = judge(choices(right=20)).licence
+    licence = assess(choices(right=20)).licence
 
     assert licence is not None
     assert not licence.granted
@@ -43,7 +43,7 @@ def test_q_at_chance_has_no_licence() -> None:
 
 def test_q_that_only_repeats_the_votes_has_no_licence() -> None:
     told = [replace(choice, draws=(4, 1)) for choice in choices(right=40)]
-    licence = judge(told).licence
+    licence = assess(told).licence
 
     assert licence is not None
     assert licence.gain == 0.0
@@ -51,21 +51,21 @@ def test_q_that_only_repeats_the_votes_has_no_licence() -> None:
 
 
 def test_too_few_decisions_say_how_many_are_missing() -> None:
-    judged = judge(choices(right=4, n=4))
+    assessed = assess(choices(right=4, n=4))
 
-    assert judged.prior is None
-    assert judged.licence is not None
-    assert not judged.licence.granted
-    assert judged.licence.missing_decisions == 6
+    assert assessed.prior is None
+    assert assessed.licence is not None
+    assert not assessed.licence.granted
+    assert assessed.licence.missing_decisions == 6
 
 
 def test_without_held_back_decisions_nothing_is_judged() -> None:
-    assert judge([]).licence is None
+    assert assess([]).licence is None
 
 
 def test_q_that_only_repeats_the_greedy_reply_has_no_licence() -> None:
     told = [replace(choice, greedy=0) for choice in choices(right=40)]
-    licence = judge(told).licence
+    licence = assess(told).licence
 
     assert licence is not None
     assert (licence.own, licence.gain) == ("greedy", 0.0)
