@@ -22,16 +22,22 @@ from qguide.commands.report import compare, report
 from qguide.commands.run import run
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
-from qguide.qnet.support.extras import MODELS, TRAIN, install, left_out
+from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, REPORT, TRAIN, install, left_out
 from qguide.server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
 
 _EXTRAS: Final = {
+    "compare": REPORT,
     "demo": MODELS,
+    "domain": LEARN,
     "ensemble": MODELS,
     "export-model": MODELS,
     "export-trunk": MODELS,
+    "inspect": LEARN,
+    "learn": LEARN,
+    "plan": REMOTE,
+    "report": REPORT,
     "serve": MODELS,
 }
 """Extra of each command; `train`, which has all of them, where none is named."""

@@ -138,15 +138,6 @@ def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:
     return FeatureQ(config, tensors["values"], tensors["advantages"], hasher), manifest
 
 
-def is_feature_q(directory: Path) -> bool:
-    """True for the folder of a Q model without a network, by its manifest's kind."""
-    path = directory / MANIFEST
-    try:
-        return bool(json.loads(path.read_bytes())["kind"] == "features")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def _tensors(model: FeatureQ) -> dict[str, NDArray[Any]]:
     """The weights, and the hashes of the vocabulary where there is one."""
     tensors: dict[str, NDArray[Any]] = {"values": model.values, "advantages": model.advantages}

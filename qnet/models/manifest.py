@@ -5,6 +5,7 @@ reason.
 """
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -250,6 +251,14 @@ def require_read_at(directory: Path, manifest: Manifest) -> None:
             f"{directory}: read_at is {manifest.read_at!r}; Q of a {manifest.kind} is read at "
             f"{' or '.join(map(repr, known))}; train it again"
         )
+
+
+def is_feature_q(directory: Path) -> bool:
+    """True for the folder of a Q model without a network, by its manifest's kind."""
+    try:
+        return bool(json.loads((directory / MANIFEST).read_bytes())["kind"] == "features")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def loadable_files(directory: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.engine.token_trie import TokenTrie
-from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError
+from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.models.match_features import (
     HeadFeatures,
     match_features,
@@ -18,6 +18,7 @@ from qguide.qnet.models.match_features import (
     turns_of,
 )
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
+from qguide.qnet.sliced_scorer import require_candidates, require_observations
 from qguide.qnet.types import History, ScoreRequest
 
 
@@ -191,28 +192,6 @@ def _features(request: RenderedRequest) -> NDArray[np.float32]:
             for action, tail in zip(actions, tails, strict=True)
         ]
     )
-
-
-def require_observations(request: ScoreRequest, *, name: str, reads_observation: bool) -> None:
-    """Refuse observations that a Q model does not read, and their absence where it does."""
-    if request.observations and not reads_observation:
-        raise InvalidCandidatesError(
-            f"candidates bring an observation, but {name} reads Q at the action, before anything "
-            "is observed; leave out candidates[].observation, or name a Q model whose read_at is "
-            "'observation'"
-        )
-    if reads_observation and len(request.observations) != len(request.candidates):
-        raise InvalidCandidatesError(
-            f"{name} reads Q after the observation (read_at is 'observation'), but the candidates "
-            "bring none; give what trying each one answered as candidates[].observation of "
-            "/v1/score, or name a Q model that reads at the action"
-        )
-
-
-def require_candidates(request: ScoreRequest) -> None:
-    """Refuse a request that asks for nothing."""
-    if not request.candidates:
-        raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from qguide.qnet.scoring.rendered_requests import require_candidates, require_observations
-from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.sliced_scorer import CachingScorer, require_candidates, require_observations
 from qguide.qnet.types import ScoreRequest, ScoreResult
 
 

@@ -2,20 +2,27 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Final
 
 from qguide.qnet.errors import ConfigError
 
+LEARN: Final = "learn"
+REMOTE: Final = "remote"
 MODELS: Final = "models"
 REPORT: Final = "report"
 TRAIN: Final = "train"
 
 PACKAGES: Final = {
+    LEARN: frozenset({"numpy", "safetensors", "scipy"}),
+    REMOTE: frozenset(
+        {"huggingface_hub", "jinja2", "numpy", "safetensors", "tokenizers", "transformers"}
+    ),
     MODELS: frozenset({"torch"}),
-    REPORT: frozenset({"matplotlib"}),
+    REPORT: frozenset({"jinja2", "matplotlib"}),
     TRAIN: frozenset({"accelerate", "bm25s", "peft", "rapidfuzz"}),
 }
-"""Packages of each extra; `train` brings the other two."""
+"""Packages of each extra itself: `models` and `report` bring those of `learn`, `train` all."""
 
 
 def install(extra: str) -> str:
@@ -46,6 +53,19 @@ def extra_named(need: str, extra: str, *, otherwise: str = "") -> Iterator[None]
         package = left_out(error)
         if package is None:
             raise
-        raise ConfigError(
-            f"{need} needs {package}, which is not installed; {install(extra)}{otherwise}"
-        ) from error
+        raise ConfigError(_missing(need, package, extra) + otherwise) from error
+
+
+def require_extra(need: str, extra: str) -> None:
+    """Refuse what would find a package of an extra missing only later.
+
+    Raises:
+        ConfigError: a package of the extra is missing.
+    """
+    for package in sorted(PACKAGES[extra]):
+        if find_spec(package) is None:
+            raise ConfigError(_missing(need, package, extra))
+
+
+def _missing(need: str, package: str, extra: str) -> str:
+    return f"{need} needs {package}, which is not installed; {install(extra)}"

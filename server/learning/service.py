@@ -17,6 +17,7 @@ from typing import Final, get_args
 import structlog
 
 from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.support.extras import LEARN, require_extra
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.cost import Spent
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
@@ -365,8 +366,9 @@ def check_learning(settings: Settings) -> None:
     """Refuse to start where nothing could be learned.
 
     Raises:
-        ConfigError: the folder of episodes cannot be written.
+        ConfigError: the folder of episodes cannot be written, or a package is missing.
     """
+    require_extra("QGUIDE_LEARN", LEARN)  # else only the first fit would miss it
     folder = settings.episodes_folder
     try:
         if folder is not None:

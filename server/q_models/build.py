@@ -20,15 +20,13 @@ from qguide.qnet.errors import (
     UnknownModelError,
 )
 from qguide.qnet.features.domain import Domain
-from qguide.qnet.models.feature_q import is_feature_q, load_feature_q
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import embedded_path
-from qguide.qnet.models.manifest import content_sha256
+from qguide.qnet.models.manifest import content_sha256, is_feature_q
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.scoring.feature_q import FeatureScorer
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
-from qguide.qnet.support.extras import MODELS, extra_named
+from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, extra_named
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
 from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
@@ -366,11 +364,15 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
 
 
 def _source_of_folder(settings: Settings, folder: Path, source: str, name: str) -> ScorerSource:
-    if trunk := server_of(settings.vllm_trunks, name):
-        return build_vllm_scorer_source(settings, folder, trunk)
-    if classifier := server_of(settings.classifiers, name):
-        return build_classify_source(settings, folder, classifier)
+    with extra_named(f"{name}, a Q model on another server whose tokenizer is here,", REMOTE):
+        if trunk := server_of(settings.vllm_trunks, name):
+            return build_vllm_scorer_source(settings, folder, trunk)
+        if classifier := server_of(settings.classifiers, name):
+            return build_classify_source(settings, folder, classifier)
     if is_feature_q(folder):
+        with extra_named(f"{name}, a learned Q model,", LEARN):
+            from qguide.qnet.models.feature_q import load_feature_q
+            from qguide.qnet.scoring.feature_q import FeatureScorer
         model, manifest = load_feature_q(folder)
         scorer = FeatureScorer(manifest.name, model)
         return ScorerSource(lambda: scorer, source_of(source), manifest)

@@ -8,15 +8,21 @@ import httpx
 import pytest
 
 from qguide.qnet.models.trunk_export import export_trunk
-from qguide.qnet.support.extras import MODELS, PACKAGES, TRAIN
+from qguide.qnet.support.extras import LEARN, MODELS, PACKAGES, REMOTE, REPORT, TRAIN
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.absent import command_without, run_without
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.serving import START_S, free_port, running, serving_app
 from tests.support.tiny_models import save_classifier, save_policy, save_qnet
 
-EXTRAS = sorted(set().union(*PACKAGES.values()) - {"safetensors"})
-"""Packages of the extras; transformers itself brings safetensors."""
+EXTRAS = sorted(set().union(*PACKAGES.values()))
+
+
+def without(*extras: str) -> list[str]:
+    """Packages that are missing where these extras are installed."""
+    return sorted(set(EXTRAS).difference(*(PACKAGES[extra] for extra in extras)))
+
+
 QGUIDE = "from qguide.cli import app; app()"
 ASKED = {"messages": [{"role": "user", "content": "Your task is to: look around."}]}
 
@@ -24,14 +30,12 @@ pytestmark = pytest.mark.server
 
 
 def test_the_server_is_imported_without_any_model_library() -> None:
-    done = run_without(
-        [*EXTRAS, "transformers", "tokenizers"], "import qguide.server.app, qguide.cli"
-    )
+    done = run_without(EXTRAS, "import qguide.server.app, qguide.cli")
     assert done.returncode == 0, done.stderr
 
 
 def test_help_needs_no_extra() -> None:
-    done = run_without([*EXTRAS, "transformers", "tokenizers"], QGUIDE, "--help")
+    done = run_without(EXTRAS, QGUIDE, "--help")
     assert done.returncode == 0, done.stderr
     assert "train-qnet" in done.stdout
 
@@ -46,11 +50,25 @@ def serving_without(absent: list[str], folder: Path, **settings: str) -> Iterato
         yield started.url
 
 
+def test_a_judge_guides_an_upstream_without_any_extra(tmp_path: Path) -> None:
+    port = free_port()
+    variables = {"OPENAI_API_KEY": "none"}
+    with serving_app(FakeUpstream().app()) as upstream:
+        models = ["--upstream", f"{upstream}/v1#fake", "--scorer", "judge:fake"]
+        serve = ["serve", "--port", str(port), *models]
+        command = command_without(EXTRAS, QGUIDE, *serve)
+        with running(command, port, variables, tmp_path / "stderr.log", START_S) as started:
+            url = f"{started.url}/v1/chat/completions"
+            answer = httpx.post(url, json=ASKED, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["qguide"]["guided"] is True, answer.text
+
+
 def test_an_upstream_is_guided_without_any_model_library(tmp_path: Path) -> None:
     with (
         serving_app(FakeUpstream().app()) as upstream,
         serving_without(
-            [*EXTRAS, "transformers", "tokenizers"],
+            EXTRAS,
             tmp_path,
             upstreams=f'{{"far": {{"url": "{upstream}/v1", "model": "fake"}}}}',
             policy="far",
@@ -77,7 +95,7 @@ def test_a_trunk_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
     with (
         scripted_vllm(tmp_path / "trunk", model=name, context=256) as vllm,
         serving_without(
-            EXTRAS,
+            without(REMOTE),
             tmp_path,
             policy="scripted",
             q_models=f'{{"far": "{checkpoint}"}}',
@@ -92,7 +110,7 @@ def test_a_classifier_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
     with (
         scripted_vllm(folder, model="judge", context=256, classifies=True) as vllm,
         serving_without(
-            EXTRAS,
+            without(REMOTE),
             tmp_path,
             policy="scripted",
             q_models=f'{{"far": "{folder}"}}',
@@ -130,21 +148,34 @@ def test_a_job_names_the_extra_that_has_all_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "extra"),
     [
-        (["learn", "--config", "nowhere.toml"], "nowhere.toml"),
-        (["report", "nowhere"], "nowhere has no offers-*.jsonl"),
+        (["learn", "--config", "nowhere.toml"], LEARN),
+        (["report", "nowhere"], REPORT),
+        (["compare", "nowhere"], REPORT),
     ],
 )
-def test_learning_and_reports_need_no_extra(arguments: list[str], reason: str) -> None:
+def test_a_command_names_the_least_extra_that_it_needs(arguments: list[str], extra: str) -> None:
     done = run_without(EXTRAS, QGUIDE, *arguments)
-    assert done.returncode != 0
-    assert reason in done.stderr
-    assert "pip install" not in done.stderr
+    assert done.returncode == 1
+    assert f"pip install '.[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    there = run_without(without(extra, LEARN), QGUIDE, *arguments)
+    assert "pip install" not in there.stderr
+    assert "nowhere" in there.stderr
 
 
-def test_what_fits_a_q_model_is_imported_without_any_extra() -> None:
-    done = run_without(EXTRAS, "import qguide.training.learning.learner")
+def test_a_server_refuses_to_learn_without_the_extra() -> None:
+    serve = ["serve", "--policy", "scripted", "--scorer", "scripted", "--learn"]
+    done = run_without(EXTRAS, QGUIDE, *serve)
+    assert done.returncode == 1
+    assert (
+        f"QGUIDE_LEARN needs numpy, which is not installed; pip install '.[{LEARN}]'" in done.stderr
+    )
+
+
+def test_what_fits_a_q_model_is_imported_with_the_extra_for_learning_alone() -> None:
+    done = run_without(without(LEARN), "import qguide.training.learning.learner")
     assert done.returncode == 0, done.stderr
 
 

@@ -7,8 +7,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.feature_q import is_feature_q, load_feature_q
-from qguide.qnet.models.manifest import Manifest, PriorSection, read_manifest
+from qguide.qnet.models.feature_q import load_feature_q
+from qguide.qnet.models.manifest import Manifest, PriorSection, is_feature_q, read_manifest
 from qguide.qnet.scoring.feature_q import FeatureScorer
 from qguide.qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
 from qguide.qnet.types import BatchPolicy, Scorer

@@ -32,10 +32,13 @@ def installed(folder: Path, extras: str) -> str:
 
 @pytest.mark.parametrize(
     ("extras", "torch"),
-    [("models,report,train,otel", True), ("train", True), ("otel", False), ("", False)],
+    [("train,otel", True), ("models", True), ("learn,remote", False), ("otel", False), ("", False)],
 )
 def test_torch_comes_with_models_and_train_alone(tmp_path: Path, extras: str, torch: bool) -> None:
     lines = installed(tmp_path, extras)
     assert "fastapi" in lines
     assert ("torch" in lines) == torch
+    assert ("scipy" in lines) == (torch or "learn" in extras)
+    assert ("transformers" in lines) == (torch or "remote" in extras)
+    assert "qguide[" not in lines
     assert ("opentelemetry-sdk" in lines) == ("otel" in extras)

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import CheckpointError, ConfigError, RecordError
-from qguide.qnet.models.feature_q import WEIGHTS, is_feature_q, load_feature_q
-from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
+from qguide.qnet.models.feature_q import WEIGHTS, load_feature_q
+from qguide.qnet.models.manifest import MANIFEST, Manifest, is_feature_q, read_manifest, sha256_of
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
