@@ -4,6 +4,7 @@ import { pointOf } from "./act.js";
 import { showError } from "./alert.js";
 import { barsOf, gapOf } from "./bars.js";
 import { chartIn } from "./chart.js";
+import { Choices } from "./choices.js";
 import { byId, counted, el, offer, show } from "./dom.js";
 import { Forest } from "./forest.js";
 import { readRecords } from "./records.js";
@@ -17,6 +18,7 @@ export class Recorded {
     this.episodes = [];
     this.draw = chartIn(byId("episode-chart"));
     this.forest = new Forest();
+    this.choices = new Choices();
     this.slider = byId("step");
     /** @type {File[]} what was opened last; a slower read of others is not wanted any more */
     this.opened = [];
@@ -64,11 +66,13 @@ export class Recorded {
   }
 
   /** @param {import("./records.js").Records} records */
-  showRecords({ episodes, trees, bad }) {
+  showRecords({ episodes, trees, choices, bad }) {
     this.episodes = episodes;
     const more = trees.length ? `, ${counted(trees.length, "tree")}` : "";
-    byId("records-status").textContent = `${counted(episodes.length, "episode")}${more}.`;
+    const chosen = choices.length ? `, ${counted(choices.length, "choice")} of real LLMs` : "";
+    byId("records-status").textContent = `${counted(episodes.length, "episode")}${more}${chosen}.`;
     this.forest.show(trees);
+    this.choices.show(choices);
     const lines = bad.slice(0, BAD_LINES_SHOWN).map(({ file, line, why }) => `${file}, line ${line}: ${why}`);
     if (bad.length > lines.length) lines.push(`and ${bad.length - lines.length} more`);
     byId("bad").hidden = bad.length === 0;

@@ -4,6 +4,7 @@
  *     offers-….jsonl   of the server: the candidates of each step, their Q, what was chosen, taken
  *     trees-….jsonl    of the server: what was seen; joined to the offers of the same episode
  *     rows.jsonl       of `qguide choice-regret`: candidates, Q, and the steps that an expert needs after each
+ *     choices.jsonl    of `qguide choose-recorded`: candidates of real LLMs, Q, and what was right
  *
  * Rows that are drawn as trees are told apart here, too: trees with their values, decision groups
  * (see trees.js).
@@ -15,7 +16,10 @@
  *   by: string, seen: string | null, after: string | null }} RecordedStep
  * @typedef {{ task: string, reward: number, steps: RecordedStep[] }} Episode
  * @typedef {{ file: string, line: number, why: string }} BadLine
- * @typedef {{ episodes: Episode[], trees: import("./trees.js").Tree[], bad: BadLine[] }} Records
+ * @typedef {{ model: string, said: string, answer: string | null, q_value: number, valid: boolean,
+ *   reward: number }} Offered
+ * @typedef {{ task_id: string, asked: string, candidates: Offered[], by_q: number[], by_rule: number[] }} Choice
+ * @typedef {{ episodes: Episode[], trees: import("./trees.js").Tree[], choices: Choice[], bad: BadLine[] }} Records
  *   `trees` are those that are no recorded episode's
  */
 
@@ -36,7 +40,7 @@ export function readRecords(files) {
   const unused = new Set(ofKind("tree"));
   served.forEach((episode) => joinTree(episode, unused));
   const trees = treesOf({ trees: [...unused], groups: ofKind("group") });
-  return { episodes: [...served, ...ofKind("judged").map(judgedEpisode)], trees, bad };
+  return { episodes: [...served, ...ofKind("judged").map(judgedEpisode)], trees, choices: ofKind("choice"), bad };
 }
 
 function rowsOf(file, text) {
@@ -61,9 +65,10 @@ function kindOf(value) {
       ? { kind: "group", value: checkedGroup(value) }
       : { kind: "judged", value: checkedJudged(value) };
   }
+  if ("by_q" in value) return { kind: "choice", value: checkedChoice(value) };
   if ("nodes" in value) return { kind: "tree", value: checkedTree(value) };
   if ("candidates" in value) return { kind: "offer", value: checkedOffer(value) };
-  throw new BadRecord("is no offer, tree, decision group or row of choice-regret");
+  throw new BadRecord("is no offer, tree, decision group, choice or row of choice-regret");
 }
 
 function checkedOffer(value) {
@@ -101,6 +106,16 @@ function checkedJudged(value) {
   return value;
 }
 
+function checkedChoice(value) {
+  const { task_id, asked, candidates, by_q, by_rule } = value;
+  want("task_id", isText(task_id));
+  want("asked", isText(asked));
+  want("candidates", isList(candidates) && candidates.every(isOffered));
+  const arePlaces = (list) => isList(list) && list.length > 0 && list.every((place) => place in candidates);
+  want("by_q or by_rule", [by_q, by_rule].every(arePlaces));
+  return value;
+}
+
 function want(field, isThere) {
   if (!isThere) throw new BadRecord(`${field} is missing or not what it should be`);
 }
@@ -109,6 +124,10 @@ const isText = (value) => typeof value === "string";
 const isList = (value) => Array.isArray(value);
 const isQ = (value) => value === null || Number.isFinite(value);
 const isCandidate = (value) => isText(value?.content) && isQ(value.q_value);
+const isOffered = (value) =>
+  [value?.model, value?.said].every(isText) &&
+  (value.answer === null || isText(value.answer)) &&
+  [value.q_value, value.reward].every(Number.isFinite);
 const isCall = (value) => isText(value?.name) && isText(value.arguments);
 const isMessage = (value) =>
   ["system", "developer", "user", "assistant", "tool"].includes(value?.role) &&

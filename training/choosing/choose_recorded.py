@@ -7,17 +7,22 @@ drawn at random among the attempts of a state; no chooser but "best model" knows
 recipe of the Q model is fixed, so that what was found on one recording can be tried on another.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty
 from qguide.training.choosing.attempts import Attempt, family_of, read_attempts
 from qguide.training.choosing.candidates import candidates_of
+from qguide.training.choosing.choosers import rule_scores
+from qguide.training.choosing.features import Candidate
 from qguide.training.choosing.figures import figures, task_means
 from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
@@ -26,6 +31,10 @@ from qguide.training.data.runs import JsonlWriter, open_run
 
 RECIPE: Final = "recorded-1"
 """Name of the features, the model and its training; changed whenever one of them is."""
+
+
+CHOICES: Final = "choices.jsonl"
+_SHOWN_RULE: Final = "valid then majority"
 
 
 class ChooseRecordedConfig(BaseModel):
@@ -51,6 +60,7 @@ class ChooseRecordedConfig(BaseModel):
         trainings: a seed for each training.
         training_draws: groups drawn of each state to learn from.
         steps: of a training, at most.
+        shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
             odd CRC-32.
     """
@@ -73,6 +83,7 @@ class ChooseRecordedConfig(BaseModel):
     trainings: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     training_draws: int = Field(default=20, ge=1)
     steps: int = Field(default=Training().steps, ge=1)
+    shown: int = Field(default=200, ge=0)
     halves: bool = False
 
     @model_validator(mode="after")
@@ -111,11 +122,48 @@ class ChosenRow(BaseModel):
     trainings: Mapping[str, tuple[FiniteFloat, ...]]
 
 
+class OfferedAttempt(BaseModel):
+    """A candidate of a choice.
+
+    Attributes:
+        said: its last action.
+        answer: what followed, where it may be read.
+        q_value: probability of success.
+        reward: of the whole attempt.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    said: str
+    answer: str | None = None
+    q_value: FiniteFloat
+    valid: bool
+    reward: FiniteFloat
+
+
+class ChoiceRow(BaseModel):
+    """One choice among attempts, as `choices.jsonl` holds it.
+
+    Attributes:
+        asked: the last message before the first action.
+        by_q, by_rule: places of the candidates that Q, and the rule "valid then majority", prefer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task_id: str
+    asked: str
+    candidates: tuple[OfferedAttempt, ...]
+    by_q: tuple[int, ...]
+    by_rule: tuple[int, ...]
+
+
 def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     """Write a row for each task, and the figures; returns the mean reward of each chooser."""
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, models=config.models, format_=config.format)
-        table = _table(config, attempts)
+        flat, table = _table(config, attempts)
         found = measure(table, config.design, Training(steps=config.steps))
         if not found.tasks:
             raise ConfigError(
@@ -131,10 +179,18 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
                 writer.write(row)
         with JsonlWriter(run.metrics) as metrics:
             metrics.write(told)
+        choices = config.output / CHOICES
+        choices.unlink(missing_ok=True)
+        with JsonlWriter(choices) as writer:
+            for choice in islice(_choices(flat, table, found), config.shown):
+                writer.write(choice)
     return {name: each["reward"] for name, each in told["all"]["choosers"].items()}
 
 
-def _table(config: ChooseRecordedConfig, attempts: Sequence[Attempt]) -> Table:
+def _table(
+    config: ChooseRecordedConfig, attempts: Sequence[Attempt]
+) -> tuple[list[Candidate], Table]:
+    """The candidates, and their table in the same order."""
     states = candidates_of(
         attempts, after=config.after, turns=config.turns, observed=config.observed
     )
@@ -144,7 +200,34 @@ def _table(config: ChooseRecordedConfig, attempts: Sequence[Attempt]) -> Table:
             f"have {config.turns} turns behind it; lower after or turns"
         )
     models = {attempt.model for attempt in attempts}
-    return table_of(states, {model: family_of(model, config.families) for model in models})
+    families = {model: family_of(model, config.families) for model in models}
+    return [one for found in states.values() for one in found], table_of(states, families)
+
+
+def _choices(flat: Sequence[Candidate], table: Table, found: Earned) -> Iterator[ChoiceRow]:
+    """One choice of each task."""
+    for groups, logits in found.shown:
+        ruled = rule_scores(table, groups)[_SHOWN_RULE]
+        for group, own, rule in zip(groups, logits, ruled, strict=True):
+            offered = [flat[i] for i in group]
+            yield ChoiceRow(
+                task_id=offered[0].attempt.task,
+                asked=offered[0].attempt.opening[-1].text,
+                candidates=tuple(map(_offered, offered, own.tolist())),
+                by_q=tuple(np.flatnonzero(own == own.max()).tolist()),
+                by_rule=tuple(np.flatnonzero(rule == rule.max()).tolist()),
+            )
+
+
+def _offered(candidate: Candidate, logit: float) -> OfferedAttempt:
+    return OfferedAttempt(
+        model=candidate.attempt.model,
+        said=candidate.action.text,
+        answer=candidate.answers[-1] if candidate.observed else None,
+        q_value=round(1 / (1 + math.exp(-logit)), 4),
+        valid=candidate.valid,
+        reward=candidate.attempt.reward,
+    )
 
 
 def _rows(table: Table, found: Earned) -> list[ChosenRow]:

@@ -60,6 +60,7 @@ class Earned:
         trained: by chooser, by training, (g,).
         taus: the fitted weights of the votes.
         kept: by chooser, by training, what is lost and saved by stopping the others.
+        shown: the first group of each task, and the logits of Q in its group by the first training.
     """
 
     tasks: list[Ints] = field(default_factory=list)
@@ -71,6 +72,8 @@ class Earned:
     kept: dict[str, dict[int, list[Floats]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
+
+    shown: list[tuple[Ints, Floats]] = field(default_factory=list)
 
     def add(
         self, table: Table, groups: Ints, name: str, scores: Floats, seed: int | None = None
@@ -137,6 +140,9 @@ def _add_training(
                 held_logits.append(score(held))
     tau = fitted_tau(table, np.concatenate(held_back), np.concatenate(held_logits))
     found.taus.append(tau)
+    if seed == design.trainings[0]:
+        firsts = np.unique(table.tasks[groups[:, 0]], return_index=True)[1]
+        found.shown.append((groups[firsts], logits["q in group"][firsts]))
     both = posterior_scores(table, groups, logits["q"], tau)
     for name, scores in (logits | {"posterior": both}).items():
         found.add(table, groups, name, scores, seed)
