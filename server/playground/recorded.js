@@ -68,9 +68,12 @@ export class Recorded {
   /** @param {import("./records.js").Records} records */
   showRecords({ episodes, trees, choices, bad }) {
     this.episodes = episodes;
-    const more = trees.length ? `, ${counted(trees.length, "tree")}` : "";
-    const chosen = choices.length ? `, ${counted(choices.length, "choice")} of real LLMs` : "";
-    byId("records-status").textContent = `${counted(episodes.length, "episode")}${more}${chosen}.`;
+    const read = [
+      ...(episodes.length || !(trees.length + choices.length) ? [counted(episodes.length, "episode")] : []),
+      ...(trees.length ? [counted(trees.length, "tree")] : []),
+      ...(choices.length ? [`${counted(choices.length, "choice")} of real LLMs`] : []),
+    ];
+    byId("records-status").textContent = `${read.join(", ")}.`;
     this.forest.show(trees);
     this.choices.show(choices);
     const lines = bad.slice(0, BAD_LINES_SHOWN).map(({ file, line, why }) => `${file}, line ${line}: ${why}`);

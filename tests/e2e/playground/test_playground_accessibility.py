@@ -16,6 +16,8 @@ import pytest
 from qguide.commands.playground_games import build_games
 from qguide.server.app import create_app
 from tests.e2e.playground.conftest import Page
+from tests.e2e.playground.test_playground_learning import learned
+from tests.e2e.playground.test_playground_records import choice, written
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES
 
@@ -132,6 +134,26 @@ def test_axe_finds_nothing_wrong_with_records(
     page.until(lambda: page["recorded"].is_displayed())
     page["bad-count"].click()
     assert violations(page, axe) == []
+
+
+def test_axe_finds_nothing_wrong_with_candidates_of_real_llms(
+    page: Page, axe: str, scheme: str, tmp_path: Path
+) -> None:
+    page["tab-records"].click()
+    page["files"].send_keys(written(tmp_path / "choices.jsonl", [choice(1, by_q=0, by_rule=1)]))
+    page.until(lambda: page["choices"].is_displayed())
+    assert violations(page, axe) == []
+
+
+def test_axe_finds_nothing_wrong_with_what_is_learned(
+    driver: Any, axe: str, scheme: str, tmp_path: Path
+) -> None:
+    learned(tmp_path / "learning" / "_")
+    settings = FAKES.model_copy(update={"learn": True, "episodes_dir": tmp_path, "admin": True})
+    with serving_app(create_app(settings)) as url:
+        page = Page(driver, url).open("#learning")
+        page.until(lambda: "guiding since" in page.text("learning-sentence"))
+        assert violations(page, axe) == []
 
 
 def test_axe_finds_nothing_wrong_with_a_game_and_a_race(driver: Any, axe: str, scheme: str) -> None:

@@ -88,7 +88,7 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
     page["bad-count"].click()
     assert page.texts("#bad-lines li") == [
         "offers.jsonl, line 2: no JSON",
-        "offers.jsonl, line 4: is no offer, tree, label, decision group or row of choice-regret",
+        "offers.jsonl, line 4: is no offer, tree, decision group, choice or row of choice-regret",
         "offers.jsonl, line 5: candidates is missing or not what it should be",
         "offers.jsonl, line 8: decisions is missing or not what it should be",
     ]
@@ -166,3 +166,45 @@ def test_what_the_recorder_writes_can_be_read(driver: Any, tmp_path: Path) -> No
         assert page.text("step-number") == "3", "the third action: the example has two already"
         assert page.texts("#step-bars .candidate.chosen code") == ["go to desk 1"]
         assert page.text("step-after") == "You are at desk 1."
+
+
+def choice(number: int, *, by_q: int, by_rule: int) -> dict[str, Any]:
+    """A choice whose first candidate is the right one."""
+    offered = [("gpt-a", "f(1)", 0.7, 1.0), ("llama-b", EVIL, 0.2, 0.0)]
+    return {
+        "task_id": f"simple_{number}",
+        "asked": f"Question {number}",
+        "candidates": [
+            {"model": m, "said": s, "answer": None, "q_value": q, "valid": True, "reward": r}
+            for m, s, q, r in offered
+        ],
+        "by_q": [by_q],
+        "by_rule": [by_rule],
+    }
+
+
+def test_candidates_of_real_llms_are_shown_with_what_q_took_and_what_was_right(
+    page: Page, tmp_path: Path
+) -> None:
+    page.open("#records")
+    rows = [
+        choice(1, by_q=0, by_rule=0),
+        choice(2, by_q=0, by_rule=1),
+        choice(3, by_q=1, by_rule=0) | {"by_q": [2]},
+    ]
+    page["files"].send_keys(written(tmp_path / "choices.jsonl", rows))
+    page.until(lambda: page["choices"].is_displayed())
+    assert page.text("records-status") == "2 choices of real LLMs."
+    assert page.text("bad-count") == "1 line left out"
+    figures = "Q 100.0 %, rule 50.0 %, random 50.0 %, the best 100.0 %"
+    assert page.text("choices-facts") == f"reward over 2 choices: {figures}"
+    assert page.text("choice-asked") == "Question 1"
+    assert page.texts("#choice-candidates .outcome") == ["right", "wrong"]
+    assert page.texts("#choice-candidates .model") == ["gpt-a", "llama-b"]
+    assert page.texts("#choice-candidates .said")[1] == EVIL
+    Select(page["choice-filter"]).select_by_value("gained")
+    assert page.text("choice-asked") == "Question 2"
+    marks = page.texts("#choice-candidates .mark")
+    assert marks == ["Q takes this", "the rule takes this"]
+    Select(page["choice-filter"]).select_by_value("lost")
+    assert page["choice-none"].is_displayed()

@@ -8,6 +8,8 @@ import pytest
 from benchmarks.recorded.groups import run_recorded_groups
 from qguide.qnet.errors import ConfigError
 from qguide.training.choosing.choose_recorded import (
+    CHOICES,
+    ChoiceRow,
     ChooseRecordedConfig,
     ChosenRow,
     run_choose_recorded,
@@ -53,6 +55,19 @@ def test_q_learns_what_attempts_that_succeed_have_observed(tmp_path: Path) -> No
     rows = list(read_rows(RunFolder(config.output).rows, ChosenRow))
     assert {row.section for row in rows} == {"reasoning/times"}
     assert len(rows) == 24
+
+
+def test_one_choice_of_each_task_is_written_for_the_page(tmp_path: Path) -> None:
+    config = mint(tmp_path, shown=7)
+    run_choose_recorded(config)
+    choices = list(read_rows(config.output / CHOICES, ChoiceRow))
+    assert len({choice.task_id for choice in choices}) == len(choices) == 7
+    for choice in choices:
+        q_values = [candidate.q_value for candidate in choice.candidates]
+        assert max(q_values) == q_values[choice.by_q[0]]
+        assert len(q_values) == 4
+        assert all(candidate.answer for candidate in choice.candidates)
+        assert choice.asked
 
 
 def test_who_made_a_candidate_does_not_reach_q(tmp_path: Path) -> None:
