@@ -68,6 +68,7 @@ class Prices(BaseModel):
         prompt: of tokens read.
         completion: of tokens generated.
         cached_prompt: of tokens read from the upstream's cache; None is the price of `prompt`.
+        written_prompt: of tokens written to it, likewise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,16 +76,23 @@ class Prices(BaseModel):
     prompt: float = Field(ge=0)
     completion: float = Field(ge=0)
     cached_prompt: float | None = Field(default=None, ge=0)
+    written_prompt: float | None = Field(default=None, ge=0)
+
+    def cached_cost_of(self, spent: TokenUsage) -> float:
+        """Cost of what was read from the cache."""
+        price = self.prompt if self.cached_prompt is None else self.cached_prompt
+        return spent.cached_tokens * price / _MILLION
+
+    def written_cost_of(self, spent: TokenUsage) -> float:
+        """Cost of what was written to the cache."""
+        price = self.prompt if self.written_prompt is None else self.written_prompt
+        return spent.written_tokens * price / _MILLION
 
     def cost_of(self, spent: TokenUsage) -> float:
         """Cost of some tokens."""
-        cached_price = self.prompt if self.cached_prompt is None else self.cached_prompt
-        fresh_tokens = spent.prompt_tokens - spent.cached_tokens
-        return (
-            fresh_tokens * self.prompt
-            + spent.cached_tokens * cached_price
-            + spent.completion_tokens * self.completion
-        ) / _MILLION
+        fresh_tokens = spent.prompt_tokens - spent.cached_tokens - spent.written_tokens
+        fresh = fresh_tokens * self.prompt + spent.completion_tokens * self.completion
+        return fresh / _MILLION + self.cached_cost_of(spent) + self.written_cost_of(spent)
 
 
 @dataclass(frozen=True, slots=True)

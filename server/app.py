@@ -47,6 +47,7 @@ from qguide.server.routes import (
     gemini,
     health,
     pages,
+    pass_through,
     recorded,
     rerank,
     responses,
@@ -113,6 +114,7 @@ def create_app(
     routers += [admin.router, recorded.router] if settings.admin else []
     routers += [learning_route.router] if settings.learn else []
     routers += [pages.playground] if settings.playground else []
+    routers += [pass_through.router] if settings.pass_through else []
     routers += [games_route.router] if games is not None else []
     routers += [learning_route.orders] if settings.learn and settings.admin else []
     for router in routers:

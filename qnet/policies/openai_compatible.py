@@ -8,7 +8,7 @@ whose dialect (`qguide.qnet.policies.upstream_dialects`) has no `n` always gets 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from qguide.qnet.errors import (
 from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
-from qguide.qnet.policies.failures import failure_of, refuses_streams, stream_failure
+from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.n_support import NSupport
 from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp
@@ -145,13 +145,39 @@ class OpenAICompatiblePolicy:
         path, fields = route
         body = self._dialect.request_body(self.model, history, n=1, sampling=sampling)
         headers = self._dialect.request_headers(history, sampling)
-        asked = {name: value for name, value in body.items() if name in fields}
-        response = await self._http.post(path, asked, headers)
+        return await self.ask(path, {n: v for n, v in body.items() if n in fields}, headers)
+
+    async def ask(self, path: str, body: Json, headers: dict[str, str]) -> Json | None:
+        """The answer of any route that takes and gives JSON; None if the upstream has it not.
+
+        Raises:
+            QGuideError: see `sample`.
+        """
+        response = await self._http.post(path, body, headers)
         if response.status_code in _NO_ROUTE:
             return None
         if response.status_code != 200:
             raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
         return object_in(response.content)[0] or {}
+
+    async def forward(
+        self, method: str, path: str, content: bytes, kind: str, query: Mapping[str, str]
+    ) -> httpx.Response:
+        """The answer to a caller's own request, whatever it is.
+
+        Args:
+            path: one that the operator allows.
+            kind: media type of the content; "" for none.
+
+        Raises:
+            UpstreamError: it failed, refused this server's key, was silent or is unreachable.
+        """
+        headers = {"Content-Type": kind} if kind else {}
+        sent = self._http.send(method, path, content, headers, query=query, is_parsed=False)
+        response = await sent
+        if response.status_code in FORBIDDEN:
+            raise await failure_of(response, self.name, is_patient=False)
+        return response
 
     async def _sample(self, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if sampling.first_greedy and n > 1 and sampling.temperature != 0:

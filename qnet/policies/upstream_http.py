@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -96,28 +97,43 @@ class UpstreamHttp:
         *,
         begun: asyncio.Event | None = None,
     ) -> httpx.Response:
-        """Send a request; its answer has any status.
-
-        Args:
-            begun: set as soon as an answer begins.
-        """
-        limits = self._limits
+        """Send a JSON body; see `send`."""
         try:
             content = await self._written(body)
         except ValueError as error:
             raise InvalidRequestError(
                 "the request holds NaN or Infinity, which is no JSON; send finite numbers"
             ) from error
-        headers = {**headers, **session_headers(), **trace_headers()}
+        return await self.send("POST", path, content, headers | session_headers(), begun=begun)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        content: str | bytes,
+        headers: dict[str, str],
+        *,
+        query: Mapping[str, str] | None = None,
+        begun: asyncio.Event | None = None,
+        is_parsed: bool = True,
+    ) -> httpx.Response:
+        """Send any request; its answer has any status.
+
+        Args:
+            begun: set as soon as an answer begins.
+            is_parsed: the answer is JSON that is read here; False: it may be any bytes.
+        """
+        limits = self._limits
         try:
             async with self._http.stream(
-                "POST", path, content=content, headers=headers
+                method, path, content=content, headers={**headers, **trace_headers()}, params=query
             ) as response:
                 if begun and response.status_code == 200:
                     begun.set()
                 most = limits.max_answer_bytes * (_STREAMED if is_stream(response) else 1)
                 answer = await read_bounded(response, max_bytes=most, events=is_stream(response))
-            check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
+            if is_parsed:
+                check_number_of_values(answer.content, most // _BYTES_PER_VALUE)
             return answer
         except AnswerTooLargeError as error:
             raise UpstreamError(

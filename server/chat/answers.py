@@ -17,6 +17,7 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
 from qguide.server.http.event_stream import DONE, HEARTBEAT, event
 from qguide.server.own_bodies.answers import (
+    COST_TEXT,
     POSTERIOR_TEXT,
     PRIOR_BY_TEXT,
     PRIOR_TEXT,
@@ -25,6 +26,7 @@ from qguide.server.own_bodies.answers import (
     WINDOW_TEXT,
     PolicyUsage,
     ScoreUsage,
+    StepCost,
     ThresholdResult,
     Timings,
     Window,
@@ -145,6 +147,7 @@ class ChatGuidance(BaseModel):
     window: Window | Absent = Field(default=None, description=WINDOW_TEXT)
     threshold: ThresholdResult | Absent = Field(default=None, description=THRESHOLD_TEXT)
     usage: StageUsage
+    cost: StepCost | Absent = Field(default=None, description=COST_TEXT)
     timings_ms: Timings
     episode_id: str | Absent = Field(
         default=None, description="present if the request belongs to one"

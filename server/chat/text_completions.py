@@ -4,8 +4,9 @@ Pure but for ids.
 """
 
 import uuid
-from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -27,21 +28,22 @@ from qguide.server.own_bodies.schemas import (
     Positive,
     Temperature,
 )
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.settings.allowed_parameters import chat_parameters
 
-_REFUSED: Final = {
-    "echo": "put the prompt before the text yourself",
-    "suffix": "say in the prompt what has to follow",
-    "logprobs": "send a chat completion with logprobs",
-}
-"""Parameters that a chat has nothing for, and the remedy."""
+_OF_TEXTS: Final = ("echo", "logprobs", "suffix")
+"""Parameters that a chat has nothing for."""
+_UNGUIDED: Final = "where it is set, the upstream's own completions answer, unguided"
+_Count = Annotated[int, Field(ge=0), WHOLE]
 _PASSED_ON: Final = ("created", "model", "usage", "qguide", "system_fingerprint")
 
 
 class CompletionRequest(WholeRequest):
     """OpenAI's request body; an upstream gets the parameters that callers may set."""
 
-    prompt: str | ListOf[str] = Field(
-        description="one text, which the policy reads as a user message",
+    prompt: str | ListOf[str] | ListOf[_Count] | ListOf[ListOf[_Count]] = Field(
+        description="a text, which the policy reads as a user message, or several; or the tokens "
+        "of one or several",
         json_schema_extra=NOT_EMPTY,
     )
     model: str | None = Field(default=None, description="the policy; null takes the default")
@@ -54,12 +56,25 @@ class CompletionRequest(WholeRequest):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
-    max_tokens: Positive | None = None
+    max_tokens: _Count | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE] | None = None
-    echo: bool | None = Field(default=None, description="true is refused")
-    suffix: str | None = Field(default=None, description="refused unless it is empty")
-    logprobs: Integer | None = Field(default=None, description="refused unless it is 0")
+    echo: bool | None = Field(default=None, description=_UNGUIDED)
+    suffix: str | None = Field(default=None, description=_UNGUIDED)
+    logprobs: Integer | None = Field(default=None, description=_UNGUIDED)
     qguide: GuidanceOptions = GuidanceOptions()
+
+    @property
+    def texts(self) -> list[str]:
+        """The prompts; none if they are tokens."""
+        given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        return [prompt for prompt in given if isinstance(prompt, str)]
+
+    @property
+    def needs_texts(self) -> str:
+        """The field that only an upstream's own completions have; "" for none."""
+        if self.prompt and not self.texts:
+            return "prompt"
+        return next((name for name in _OF_TEXTS if getattr(self, name)), "")
 
     @property
     def include_usage(self) -> bool:
@@ -70,11 +85,14 @@ class CompletionRequest(WholeRequest):
 class TextChoice(BaseModel):
     """One of the best candidates, or a part of it."""
 
-    index: int = Field(description="its rank; 0 is the best")
+    index: int = Field(description="its rank, 0 is the best; n further ones for each prompt")
     text: str
-    logprobs: None
+    logprobs: dict[str, Any] | None = Field(description="as an upstream gave them, if asked for")
     finish_reason: str | None = Field(
         description="`stop`, `length` or the upstream's own; null in a part before the last"
+    )
+    qguide: ChatGuidance | Absent = Field(
+        default=None, description="of several prompts: that of the choice's, in its first choice"
     )
 
 
@@ -94,26 +112,72 @@ class TextCompletion(BaseModel):
     qguide: ChatGuidance | Absent = None
 
 
-def to_chat_request(body: CompletionRequest) -> ChatCompletionRequest:
-    """The chat completion request that asks for the same answer; the prompt is its user message."""
-    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    if len(prompts) != 1:
-        raise InvalidRequestError(f"prompt has {len(prompts)} texts; send one in each request")
-    for name, remedy in _REFUSED.items():
-        if getattr(body, name):
-            raise UnsupportedParameterError(
-                f"{name} is not supported, because policies answer chats; {remedy}", parameter=name
-            )
-    return chat_request_of(
-        body.parameters
-        | {
-            "messages": [{"role": "user", "content": prompts[0]}],
-            "n": body.n,
-            "temperature": body.temperature,
-            "max_tokens": body.max_tokens,
-            "seed": body.seed,
-        }
+def to_chat_requests(body: CompletionRequest) -> list[ChatCompletionRequest]:
+    """The chat completion requests for the same answers; each prompt is a user message."""
+    if not body.texts:
+        raise InvalidRequestError("prompt is empty; send at least one text")
+    given = {
+        "n": body.n,
+        "temperature": body.temperature,
+        "max_tokens": body.max_tokens,
+        "seed": body.seed,
+    }
+    return [
+        chat_request_of(
+            body.parameters | given | {"messages": [{"role": "user", "content": prompt}]}
+        )
+        for prompt in body.texts
+    ]
+
+
+def text_request(body: CompletionRequest, policy: ServedPolicy, named: Collection[str]) -> Json:
+    """The request to an upstream's own completions.
+
+    Args:
+        named: parameters that the operator allows in addition.
+
+    Raises:
+        UnsupportedParameterError: the policy is no upstream that completes texts.
+    """
+    field = body.needs_texts
+    if policy.upstream_model is None or policy.dialect != "chat" or body.stream:
+        raise UnsupportedParameterError(
+            f"{field} needs an upstream's own completions, whole: the policy {policy.name!r} "
+            f"answers {'in a stream' if body.stream else 'chats'}; send texts without "
+            f"{', '.join(_OF_TEXTS)}, or name an upstream of the dialect 'chat' and do not stream",
+            parameter=field,
+        )
+    passed, _ = chat_parameters(body.parameters, named, {})
+    own = body.model_dump(
+        include={"prompt", "n", "best_of", "temperature", "max_tokens", "seed", *_OF_TEXTS},
+        exclude_none=True,
     )
+    return {**passed, **own, "model": policy.upstream_model}
+
+
+def joined(completions: Sequence[Json]) -> Json:
+    """One completion of all prompts' completions."""
+    if len(completions) == 1:
+        return completions[0]
+    choices: list[Json] = []
+    for completion in completions:
+        first, *others = completion["choices"]
+        for choice in (first | {"qguide": completion["qguide"]}, *others):
+            choices.append(choice | {"index": len(choices)})
+    usage = reduce(_sum, [completion["usage"] for completion in completions])
+    whole = completions[0] | {"choices": choices, "usage": usage}
+    del whole["qguide"]
+    return whole
+
+
+def _sum(one: Json, other: Json) -> Json:
+    """Sums of the numbers in two objects, and in the objects in them."""
+    return {
+        name: _sum(one.get(name, {}), other.get(name, {}))
+        if isinstance(one.get(name, other.get(name)), dict)
+        else one.get(name, 0) + other.get(name, 0)
+        for name in {**one, **other}
+    }
 
 
 def with_best_of(options: GuidanceOptions, best_of: int | None) -> GuidanceOptions:
@@ -152,10 +216,11 @@ def parts_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
     more = ("choices", "usage", "qguide")
     head = {name: value for name, value in completion.items() if name not in more}
     last = len(completion["choices"]) - 1
+    own = {"qguide": completion["qguide"]} if "qguide" in completion else {}
     for choice in completion["choices"]:
+        bare = {name: value for name, value in choice.items() if name != "qguide"}
         for piece in pieces_of(choice["text"]):
-            yield head | {"choices": [choice | {"text": piece, "finish_reason": None}]}
-        own = {"qguide": completion["qguide"]} if choice["index"] == last else {}
-        yield head | {"choices": [choice | {"text": ""}]} | own
+            yield head | {"choices": [bare | {"text": piece, "finish_reason": None}]}
+        yield head | {"choices": [choice | {"text": ""}]} | (own if choice["index"] == last else {})
     if include_usage:
         yield head | {"choices": [], "usage": completion["usage"]}

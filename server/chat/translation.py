@@ -240,6 +240,8 @@ def guidance_of(
     }
     if taken.policies:
         guidance["policies"] = [each.model_dump() for each in taken.policies]
+    if taken.cost is not None:
+        guidance["cost"] = taken.cost.model_dump()
     if decision.window is not None:
         guidance["window"] = asdict(decision.window)
     if below := ThresholdResult.of(decision.below_threshold, taken.action_policies):

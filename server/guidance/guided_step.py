@@ -17,7 +17,13 @@ from qguide.qnet.errors import (
 from qguide.qnet.types import Policy, Sampling
 from qguide.qnet.work_context import one_group
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance.learning_step import play_of, prices_of, propensity_of, shadowed
+from qguide.server.guidance.learning_step import (
+    play_of,
+    priced,
+    prices_of,
+    propensity_of,
+    shadowed,
+)
 from qguide.server.guidance.pooled import pooled, with_policies
 from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import (
@@ -111,6 +117,7 @@ class GuidedStepService(RequestService):
         )
         if asked.options.policies:
             taken = with_policies(taken, asked, self.settings)
+        taken = priced(taken, asked, self.settings, held.model.upstream)
         if self.learning is not None and (held.model.refusal or play.q_model):
             self.learning.spent(play, extra_of(decision, prices_of(asked, self.settings)))
         await self._remember(asked, plan, taken, held, play)

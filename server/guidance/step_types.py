@@ -22,7 +22,7 @@ from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
 from qguide.server.learning.service import Learning
 from qguide.server.observability.metrics import Metrics
-from qguide.server.own_bodies.answers import PolicyUsage
+from qguide.server.own_bodies.answers import PolicyUsage, StepCost
 from qguide.server.own_bodies.schemas import StepOptions
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
@@ -99,6 +99,7 @@ class GuidedStepResult:
     Attributes:
         scored_by: the Q model, as answers name it.
         policies: usage of each policy, where several drew.
+        cost: None where nothing tells it.
         action_policies: the policy of each action below the threshold.
     """
 
@@ -109,6 +110,7 @@ class GuidedStepResult:
     episode_id: str | None = None
     action_policies: tuple[str, ...] = ()
     policies: tuple[PolicyUsage, ...] = ()
+    cost: StepCost | None = None
 
 
 class SelectionOptions(Protocol):

@@ -61,8 +61,14 @@ def cost_of(spent: TokenUsage, prices: Prices | None) -> float | None:
 def step_cost(decision: Decision, prices: Prices | None) -> float | None:
     """Cost of a step's requests to the policy's upstream."""
     usage = decision.usage
-    spent = TokenUsage(usage.prompt_tokens, usage.completion_tokens, usage.cached_prompt_tokens)
-    return cost_of(replace(spent, cost=usage.cost), prices)
+    spent = TokenUsage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.cached_prompt_tokens,
+        cost=usage.cost,
+        written_tokens=usage.written_prompt_tokens,
+    )
+    return cost_of(spent, prices)
 
 
 def extra_of(decision: Decision, prices: Prices | None) -> Spent:

@@ -171,6 +171,19 @@ class ScoredCandidate(Body):
     )
 
 
+class StepCost(Body):
+    """Cost of a step in the currency of the operator's prices; null where nothing tells it."""
+
+    sample: float | None = Field(description="of all candidates, by the upstream's word or prices")
+    cached: float | None = Field(description="of it, what upstreams read from their caches")
+    written: float | None = Field(description="of it, what upstreams wrote to their caches")
+    score: float | None = Field(description="of the judge; null for a trained Q model")
+    total: float
+
+
+COST_TEXT: Final = "present if the operator's prices or the upstream tell something of it"
+
+
 class PolicyUsage(Body):
     """Draws of one of several policies, and their cost."""
 
@@ -216,6 +229,7 @@ class ActResponse(Body):
     q_model_version: str
     judge: JudgeFlag = False
     usage: Usage
+    cost: StepCost | None = Field(default=None, description=COST_TEXT, exclude_if=is_none)
     timings_ms: Timings
 
 

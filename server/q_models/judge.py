@@ -69,7 +69,9 @@ def build_judge(
     judge = Judge(name, upstream, settings)
     version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"
     judge.observe = partial(runtime.metrics.count_call, join(name, version))
-    return JudgeQModel(name, version, judge, runtime)
+    served = JudgeQModel(name, version, judge, runtime)
+    served.upstream = upstream.name
+    return served
 
 
 def find_upstream(

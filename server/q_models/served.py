@@ -79,6 +79,7 @@ class ServedQModel(ABC):
         domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
         only_votes: its values are how often each candidate was drawn.
+        upstream: name of a judge's; "" for any other.
         refusal: why `none` scores nothing; "" for a Q model.
     """
 
@@ -111,6 +112,7 @@ class ServedQModel(ABC):
         self.source = source
         self.manifest = manifest
         self.domain = domain
+        self.upstream = ""
         self._rules: tuple[RuleName, ...] = ()
         self._runtime = runtime
         self._content = content

@@ -80,6 +80,7 @@ def _response(taken: GuidedStepResult) -> ActResponse:
         threshold=ThresholdResult.of(decision.below_threshold, taken.action_policies),
         policy=taken.policy,
         policies=list(taken.policies) or None,
+        cost=taken.cost,
         **taken.scored_by,
         usage=Usage.of(
             computed=usage.scored_tokens,

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions, OpenAI's, answered with the best candidates."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.work_context import all_of
 from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
@@ -19,8 +23,10 @@ from qguide.server.chat.text_completions import (
     CompletionRequest,
     TextCompletion,
     TextWriter,
+    joined,
     text_completion_of,
-    to_chat_request,
+    text_request,
+    to_chat_requests,
     with_best_of,
 )
 from qguide.server.chat.translation import completion_of, read_request
@@ -29,6 +35,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import answer_or_events, answered, described_errors
+from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import StepperDep
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
@@ -73,18 +80,50 @@ async def complete_chat(
 async def complete_text(body: CompletionRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as an ordinary completion.
 
-    Policies answer chats: the prompt is their user message.
+    Policies answer chats: the prompt is their user message, and of several each a chat's.
     """
     settings = stepper.settings
     options = with_best_of(options_of(body.qguide, request.headers), body.best_of)
     policy = stepper.models.find_policy(body.model)
-    asked = read_request(to_chat_request(body), options, policy, settings)
+    if body.needs_texts:
+        return JSONResponse(await _complete_texts(body, policy, stepper))
+    if len(body.texts) > (most := settings.max_score_items):
+        raise InvalidRequestError(
+            f"prompt has {len(body.texts)} texts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)"
+        )
+    chats = to_chat_requests(body)
+    if len(chats) > 1:  # no steps of one episode
+        stepper = replace(stepper, session_id=None, agent_session="", outcome=None)
+        options = options.model_copy(update={"episode_id": None})
+    asked = [read_request(chat, options, policy, settings) for chat in chats]
 
     async def complete() -> Json:
-        return text_completion_of(await _complete(asked, options, stepper))
+        completions = await all_of([_complete(one, options, stepper) for one in asked])
+        return joined([text_completion_of(completion) for completion in completions])
 
     writer = TextWriter(include_usage=body.include_usage) if body.stream else None
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+
+
+async def _complete_texts(
+    body: CompletionRequest, policy: ServedPolicy, stepper: GuidedStepService
+) -> Json:
+    """The answer of the upstream's own completions, unguided."""
+    sent = text_request(body, policy, stepper.settings.caller_fields)
+    assert isinstance(policy.model, OpenAICompatiblePolicy)
+    answer = await policy.model.ask("completions", sent, {})
+    if answer is None:
+        raise UnsupportedParameterError(
+            f"{body.needs_texts} needs an upstream that completes texts, and {policy.name!r} has "
+            "no such route; send texts without it",
+            parameter=body.needs_texts,
+        )
+    usage = answer.get("usage") or {}
+    stepper.metrics.count_drawn(
+        prompt=int(usage.get("prompt_tokens") or 0),
+        completion=int(usage.get("completion_tokens") or 0),
+    )
+    return answer | {"model": policy.name}
 
 
 async def _complete(

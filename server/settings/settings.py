@@ -27,6 +27,7 @@ SCRIPTED: Final = "scripted"
 NONE: Final = "none"
 DEFAULT_POLICY: Final = "default"
 UnknownModels = Literal["only", "default", "error"]
+PassedOn = Literal["embeddings", "files", "batches"]
 VLLM: Final = "vllm"
 
 _HOST: Final = re.compile(r"\*|[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?")
@@ -74,6 +75,8 @@ class Settings(LearningSettings):
             as `["priority", "file_id"]`.
         caller_media_domains: hosts of images, videos and audio whose addresses callers may send to
             upstreams, which fetch them; "*" is any. Without any, only `data:` URLs pass.
+        pass_through: `embeddings`, `files` or `batches` -> the upstream to which these requests go
+            on as they are. Files and batches lie in the account of its key: every caller sees all.
         thresholds: `name@version`, or `name` for all of its versions -> what is done where the best
             Q of a step is below a threshold.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
@@ -212,6 +215,7 @@ class Settings(LearningSettings):
     judges: dict[str, JudgeSettings] = Field(default_factory=dict)
     caller_fields: tuple[str, ...] = ()
     caller_media_domains: tuple[str, ...] = ()
+    pass_through: dict[PassedOn, str] = Field(default_factory=dict)
     thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
     paraphraser: str = ""
     task_markers: tuple[TaskMarker, ...] = ()
@@ -359,6 +363,16 @@ class Settings(LearningSettings):
                 "keys; create one with `qguide keys create NAME --file keys.json` and set "
                 "QGUIDE_KEYS_FILE=keys.json, bind to 127.0.0.1, or pass --insecure"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _passed_on_to_upstreams(self) -> Self:
+        for kind, name in self.pass_through.items():
+            if name not in self.upstreams:
+                raise ValueError(
+                    f"pass_through sends {kind} to {name!r}, which is no upstream; name one of "
+                    f"{', '.join(self.upstreams) or 'none, so add it to upstreams'}"
+                )
         return self
 
     @model_validator(mode="after")

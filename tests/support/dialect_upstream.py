@@ -41,6 +41,12 @@ class DialectUpstream(FakeUpstream):
         """Build the FastAPI application."""
         app = super().app()
         app.add_api_route("/v1/messages", self.message, methods=["POST"])
+        app.add_api_route("/v1/completions", self.complete_text, methods=["POST"])
+        app.add_api_route("/v1/embeddings", self.embed, methods=["POST"])
+        files = ("/v1/files", "/v1/files/{name}", "/v1/files/{name}/content")
+        batches = ("/v1/batches", "/v1/batches/{name}/cancel")
+        for path in (*files, *batches):
+            app.add_api_route(path, self.lie, methods=["GET", "POST", "DELETE"])
         app.add_api_route("/v1/responses", self.respond, methods=["POST"])
         if self.counts:
             app.add_api_route("/v1/messages/count_tokens", self.count, methods=["POST"])
@@ -56,6 +62,47 @@ class DialectUpstream(FakeUpstream):
         if extra := body.keys() & {"max_tokens", "max_output_tokens", "store", "stream", "n"}:
             return error_response(400, f"{sorted(extra)}: Extra inputs are not permitted")
         return JSONResponse({"input_tokens": len(json.dumps(body))})
+
+    async def complete_text(self, request: Request) -> Response:
+        """POST /v1/completions, as vLLM has it."""
+        body: Json = await request.json()
+        self.asked.append(body)
+        logprobs = {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": None}
+        choice = {"index": 0, "text": "a", "finish_reason": "length"}
+        choice["logprobs"] = logprobs if "logprobs" in body else None
+        usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
+        head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "fake"}
+        return JSONResponse(head | {"choices": [choice], "usage": usage})
+
+    async def embed(self, request: Request) -> Response:
+        """POST /v1/embeddings, the same for every text."""
+        body: Json = await request.json()
+        self.asked.append(body)
+        if "input" not in body:
+            return error_response(400, "input is missing")
+        data = [
+            {"object": "embedding", "index": index, "embedding": [0.5, 0.25]}
+            for index in range(len(body["input"]))
+        ]
+        usage = {"prompt_tokens": len(data), "total_tokens": len(data)}
+        return JSONResponse({"object": "list", "model": "fake", "data": data, "usage": usage})
+
+    async def lie(self, request: Request) -> Response:
+        """The routes of files and batches, with one of each."""
+        self.asked.append({"path": request.url.path, "query": dict(request.query_params)})
+        self.keys.append(request.headers.get("authorization"))
+        name, deletes = request.path_params.get("name"), request.method == "DELETE"
+        if name == "file-unknown":
+            return error_response(404, "no such file")
+        if request.url.path.endswith("/content"):
+            return Response(b"{}\n", media_type="application/octet-stream")
+        if "/batches" in request.url.path:
+            status = "cancelling" if name else "validating"
+            given = {} if name else await request.json()
+            return JSONResponse({"id": "batch_1", "object": "batch", "status": status} | given)
+        file = {"id": "file-1", "object": "file", "filename": "in.jsonl", "deleted": deletes}
+        lists = request.method == "GET" and name is None
+        return JSONResponse({"object": "list", "data": [file]} if lists else file)
 
     async def compact(self, request: Request) -> Response:
         """POST /v1/responses/compact: OpenAI's, whose content only OpenAI reads."""

@@ -253,6 +253,8 @@ export interface ChatGuidance {
     /** @description present if the best Q was below the operator's threshold */
     threshold?: ThresholdResult;
     usage: StageUsage;
+    /** @description present if the operator's prices or the upstream tell something of it */
+    cost?: StepCost;
     timings_ms: Timings;
     /** @description present if the request belongs to one */
     episode_id?: string;
@@ -366,6 +368,8 @@ export interface Decision {
      */
     judge?: boolean;
     usage: Usage;
+    /** @description present if the operator's prices or the upstream tell something of it */
+    cost?: StepCost | null;
     timings_ms: Timings;
 }
 
@@ -816,6 +820,19 @@ export interface StageUsage {
     /** @description of actions below the operator's threshold; included in `sample` */
     threshold: ParaphraseUsage;
     score: ScoreUsage;
+}
+
+/** @description Cost of a step in the currency of the operator's prices; null where nothing tells it. */
+export interface StepCost {
+    /** @description of all candidates, by the upstream's word or prices */
+    sample: number | null;
+    /** @description of it, what upstreams read from their caches */
+    cached: number | null;
+    /** @description of it, what upstreams wrote to their caches */
+    written: number | null;
+    /** @description of the judge; null for a trained Q model */
+    score: number | null;
+    total: number;
 }
 
 /** @description An action that was taken because the best Q was below the operator's threshold. */

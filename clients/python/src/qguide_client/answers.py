@@ -208,6 +208,20 @@ class StageUsage(Answer):
     score: ScoreUsage
 
 
+class StepCost(Answer):
+    """Cost of a step in the currency of the operator's prices; null where nothing tells it."""
+
+    sample: float | None
+    """of all candidates, by the upstream's word or prices"""
+    cached: float | None
+    """of it, what upstreams read from their caches"""
+    written: float | None
+    """of it, what upstreams wrote to their caches"""
+    score: float | None
+    """of the judge; null for a trained Q model"""
+    total: float
+
+
 class TakenAction(Answer):
     """An action that was taken because the best Q was below the operator's threshold."""
 
@@ -369,6 +383,8 @@ class ChatGuidance(Answer):
     threshold: ThresholdResult | None = None
     """present if the best Q was below the operator's threshold"""
     usage: StageUsage | None = None
+    cost: StepCost | None = None
+    """present if the operator's prices or the upstream tell something of it"""
     timings_ms: Timings | None = None
     episode_id: str | None = None
     """present if the request belongs to one"""
@@ -562,6 +578,8 @@ class Decision(Answer):
     of a judge begins with `judge-`
     """
     usage: Usage
+    cost: StepCost | None = None
+    """present if the operator's prices or the upstream tell something of it"""
     timings_ms: Timings
 
 

@@ -55,12 +55,11 @@ def test_a_stream_brings_the_texts_in_parts(guided: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "param", "said"),
     [
-        ({"prompt": ["a", "b"]}, "invalid_request", None, "prompt has 2 texts"),
-        ({"prompt": []}, "invalid_request", None, "prompt has 0 texts"),
-        ({"prompt": [1, 2]}, "malformed_body", "prompt", "valid string"),
-        ({"echo": True}, "unsupported_parameter", "echo", "put the prompt before"),
-        ({"suffix": "."}, "unsupported_parameter", "suffix", "policies answer chats"),
-        ({"logprobs": 2}, "unsupported_parameter", "logprobs", "send a chat completion"),
+        ({"prompt": ["a"] * 65}, "invalid_request", None, "prompt has 65 texts; send at most 64"),
+        ({"prompt": []}, "invalid_request", None, "prompt is empty"),
+        ({"prompt": [1, "a"]}, "malformed_body", "prompt", "valid string"),
+        ({"echo": True, "stream": True}, "unsupported_parameter", "echo", "do not stream"),
+        ({"suffix": ".", "qguide_x": 1}, "unsupported_parameter", "qguide_x", "not among"),
         ({"max_completion_tokens": "x"}, "invalid_request", None, "max_completion_tokens: Input"),
         ({"best_of": 99}, "invalid_candidates", None, "ask for 1 to 8"),
     ],
@@ -81,3 +80,41 @@ def test_a_message_in_place_of_a_prompt_changes_nothing(
 ) -> None:
     ask(guided, messages="x")
     assert upstream.asked[0]["messages"] == [{"role": "user", "content": "find the mug"}]
+
+
+def test_each_of_several_prompts_is_answered_with_its_best(guided: TestClient) -> None:
+    answer = ask(guided, prompt=["find the mug", "find the key"], n=2, best_of=3)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["choices"][2]["text"] == DEFAULT_REPLIES[2]
+    told = [choice["qguide"]["q_values"] for choice in answer["choices"] if "qguide" in choice]
+    assert told == [[0.5, 0.25, 0.75]] * 2
+    alone = ask(guided, n=2, best_of=3)["usage"]
+    assert answer["usage"]["total_tokens"] == 2 * alone["total_tokens"]
+    streamed = guided.post(PATH, json={"prompt": ["x", "y"], "stream": True}).text
+    assert streamed.count('"qguide"') == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": [1, 2, 3], "max_tokens": 2},
+        {"prompt": [[1, 2], [3]]},
+        {"prompt": "find", "echo": True, "logprobs": 1, "max_tokens": 0, "temperature": 0.0},
+        {"prompt": "find", "suffix": "."},
+    ],
+)
+def test_tokens_and_logprobs_are_the_upstreams_own_unguided(
+    guided: TestClient, upstream: FakeUpstream, body: Any
+) -> None:
+    answer = ask(guided, **body, metadata={"a": "b"})
+    assert upstream.asked == [body | {"model": "fake-1"}]
+    assert "qguide" not in answer
+    assert answer["model"] == "demo"
+    assert (answer["choices"][0]["logprobs"] is not None) == ("logprobs" in body)
+    assert "qguide_completion_tokens_total 3.0" in guided.get("/metrics").text
+
+
+def test_tokens_for_a_policy_without_completions_are_refused(client: TestClient) -> None:
+    error = client.post(PATH, json={"prompt": [1, 2]}).json()["error"]
+    assert (error["code"], error["param"]) == ("unsupported_parameter", "prompt")
+    assert "'scripted' answers chats" in error["message"]
