@@ -1,14 +1,26 @@
-"""The response object: from a chat completion to OpenAI's Responses API. Pure apart from ids."""
+"""The response object, whole and as a stream of events: from a chat completion.
+
+Pure apart from ids.
+"""
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any, Final
 
-from qguide.qnet.dialects.responses_answers import INCOMPLETE, output_of, usage_of
+from qguide.qnet.dialects.responses_answers import (
+    INCOMPLETE,
+    closing_events,
+    failure_events,
+    opening_events,
+    output_of,
+    usage_of,
+)
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.translation import choice_of
 from qguide.server.guidance.step_types import GuidedStepResult
+from qguide.server.http.event_stream import HEARTBEAT, event
 from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
 from qguide.server.responses.tools import called_names
 
@@ -109,3 +121,34 @@ def failed(response: Json, error: Json) -> Json:
     """The response after a failure."""
     detail = {name: error["error"][name] for name in ("code", "message")}
     return response | {"status": "failed", "error": detail}
+
+
+class ResponseWriter:
+    """The events of one response, numbered in their order; implements `EventWriter`."""
+
+    def __init__(self, response: Json) -> None:
+        self._response = response
+        self._opening = opening_events(response)
+        self._numbers = count()
+
+    def waiting(self) -> Iterable[bytes]:
+        """The first events; from then on comments, which clients skip."""
+        return tuple(self._opened()) or (HEARTBEAT,)
+
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """The output and the end."""
+        yield from self._opened()
+        yield from self._numbered(closing_events(answer))
+
+    def failed(self, error: Json) -> Iterator[bytes]:
+        """The error and the end."""
+        yield from self._opened()
+        yield from self._numbered(failure_events(failed(self._response, error), error))
+
+    def _opened(self) -> Iterator[bytes]:
+        """The first events, unless they have been written."""
+        return self._numbered(self._opening)
+
+    def _numbered(self, events: Iterable[Json]) -> Iterator[bytes]:
+        for one in events:
+            yield event(one | {"sequence_number": next(self._numbers)}, one["type"])

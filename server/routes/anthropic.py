@@ -21,7 +21,6 @@ from qguide.server.anthropic.schemas import (
     MessagesRequest,
     Prompt,
 )
-from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.anthropic.translation import (
     CALLED_HERE,
     Asked,
@@ -30,6 +29,7 @@ from qguide.server.anthropic.translation import (
     read_message,
 )
 from qguide.server.chat.schemas import GuidanceOptions, options_of
+from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, options_of
+from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.gemini.answers import (
     CountedContent,

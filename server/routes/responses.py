@@ -17,8 +17,8 @@ from starlette.background import BackgroundTask
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import QGuideError, UnsupportedParameterError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.server.anthropic.token_count import count_tokens, read_prompt
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
+from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer
@@ -37,10 +37,9 @@ from qguide.server.responses.compaction import (
     asking,
     compacted,
 )
-from qguide.server.responses.output import failed, finished, opened, outputs_of
+from qguide.server.responses.output import ResponseWriter, failed, finished, opened, outputs_of
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
 from qguide.server.responses.stored import Continued, StoredResponses
-from qguide.server.responses.streaming import ResponseWriter
 from qguide.server.responses.translation import read_request, temperature_of, to_chat_request
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings

@@ -24,9 +24,8 @@ from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.pass_through import native_answer
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
-from qguide.server.responses.output import finished, opened
+from qguide.server.responses.output import ResponseWriter, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
-from qguide.server.responses.streaming import ResponseWriter
 
 Json = dict[str, Any]
 Place = tuple[str | int, ...]

@@ -10,9 +10,8 @@ from qguide.qnet.dialects.responses_answers import (
     opening_events,
 )
 from qguide.server.http.event_stream import HEARTBEAT
-from qguide.server.responses.output import failed, finished, opened
+from qguide.server.responses.output import ResponseWriter, failed, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
-from qguide.server.responses.streaming import ResponseWriter
 
 BODY = ResponsesRequest.model_validate({"input": "find the mug", "metadata": {"a": "b"}})
 USAGE: Any = {
