@@ -4,12 +4,57 @@ A state is the first observation, followed by alternating replies and observatio
 ReAct's form "Thought: … Action: …"; the environment gets only the bare action.
 """
 
+import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import ACTION_PREFIX, History, Message, ToolCall, message_key
-from qguide.training.tool_calls import Tool
+
+Tool = Mapping[str, Any]
+"""One tool: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
+
+def function_tool(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
+    """A tool that is a function.
+
+    Args:
+        name: name by which replies call it.
+        description: text that policies read.
+        parameters: JSON schema of the arguments, an object.
+    """
+    function = {"name": name, "description": description, "parameters": dict(parameters)}
+    return {"type": "function", "function": function}
+
+
+def tool_name(tool: Tool) -> str:
+    """The name by which replies call a tool."""
+    name: str = tool["function"]["name"]
+    return name
+
+
+def read_call(text: str) -> ToolCall:
+    """A call that is written as `name({"argument": 1})`.
+
+    Raises:
+        ConfigError: it is written differently.
+    """
+    name, bracket, rest = text.strip().partition("(")
+    call = ToolCall(name.strip(), rest.removesuffix(")"))
+    if not bracket or not name or arguments_of(call) is None:
+        raise ConfigError(f'{text!r} is no tool call; write name({{"argument": 1}})')
+    return call
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any] | None:
+    """The arguments of a call; None if they are no JSON object."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.openai_messages import FunctionCall, plain_message
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ToolCall
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
-from qguide.training.tool_calls import arguments_of, tool_name
-from qguide.training.trajectory import ChatFormat
+from qguide.training.trajectory import ChatFormat, arguments_of, tool_name
 
 EXAMPLE = Path(__file__).parents[2] / "clients" / "python" / "examples" / "errands"
 NAME = "benchmarks.strangers.errands:ERRANDS"

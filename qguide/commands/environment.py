@@ -19,8 +19,7 @@ from qguide.training.environments.branches import BranchingChoice, choose_branch
 from qguide.training.environments.contract import Finding, Outcome, Subject, check_environment
 from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
-from qguide.training.tool_calls import read_call
-from qguide.training.trajectory import Action
+from qguide.training.trajectory import Action, read_call
 
 app = typer.Typer(help="Environments: anyone's, by import path or URL.", no_args_is_help=True)
 

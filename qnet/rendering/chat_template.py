@@ -2,15 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qguide.qnet.errors import RenderingError
 from qguide.qnet.types import Message, Role, ToolCall
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}"
@@ -281,3 +278,44 @@ def _arguments(call: ToolCall, style: RowStyle) -> object:
     except (ValueError, RecursionError):
         return call.canonical_arguments
     return arguments if isinstance(arguments, dict) else call.canonical_arguments
+
+
+Thinking = Literal["kept", "dropped"]
+System = Literal["own turn", "first user turn", "folded"]
+CallShape = tuple[bool, bool]
+"""Form of an assistant message with calls: (it also has a text, it has several calls)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTraits:
+    """Traits of a chat template, as its renderings show them.
+
+    Attributes:
+        style: of rows without calls.
+        call_styles: of the calls that it prints with their results; others are rendered as text.
+        system: a turn of its own, put into the first user's turn by the template, or put there by
+            the renderer because the template refuses or loses it.
+        system_alone: it takes a system message that no user's follows yet.
+        later_system: it takes system messages at any place.
+        users_in_a_row: it takes two user messages in a row.
+        thinking: whether thoughts stay in a finished turn.
+        positional: a turn's text depends on the number of turns before it.
+    """
+
+    style: RowStyle = field(default_factory=RowStyle)
+    call_styles: Mapping[CallShape, RowStyle] = field(default_factory=dict)
+    system: System = "own turn"
+    system_alone: bool = True
+    later_system: bool = True
+    users_in_a_row: bool = True
+    thinking: Thinking = "kept"
+    positional: bool = False
+
+
+def call_shape(message: Message) -> CallShape:
+    """Shape of a message with calls."""
+    return bool(message.content), len(message.tool_calls) > 1
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase

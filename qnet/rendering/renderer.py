@@ -23,9 +23,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
-from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate, exchanges
+from qguide.qnet.rendering.chat_template import (
+    THINKING_TAGS,
+    ChatTemplate,
+    TemplateTraits,
+    exchanges,
+)
 from qguide.qnet.rendering.template_probe import build_turn_texts
-from qguide.qnet.rendering.template_traits import TemplateTraits
 from qguide.qnet.rendering.turn_texts import Observed
 from qguide.qnet.rendering.version import RENDERER_VERSION
 from qguide.qnet.support.lru_cache import LRUCache

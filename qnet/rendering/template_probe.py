@@ -4,8 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from qguide.qnet.errors import RenderingError
-from qguide.qnet.rendering.chat_template import CALL_STYLES, ChatTemplate, RowStyle, text_row
-from qguide.qnet.rendering.template_traits import System, TemplateTraits
+from qguide.qnet.rendering.chat_template import (
+    CALL_STYLES,
+    ChatTemplate,
+    RowStyle,
+    System,
+    TemplateTraits,
+    text_row,
+)
 from qguide.qnet.rendering.turn_texts import TurnTexts
 from qguide.qnet.types import Message, ToolCall
 

@@ -16,16 +16,17 @@ from qguide.qnet.errors import RenderingError
 from qguide.qnet.rendering.chat_template import (
     ChatTemplate,
     Row,
+    TemplateTraits,
     as_one_user,
     as_turns,
     call_row,
+    call_shape,
     common_length,
     exchanges,
     result_row,
     text_row,
     with_folded_system,
 )
-from qguide.qnet.rendering.template_traits import TemplateTraits, call_shape
 from qguide.qnet.types import Message, ToolCall
 
 _MARK: Final = "qguidemark"

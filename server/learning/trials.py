@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.qnet.trials.difference import DifferenceSequence, Interval
-from qguide.qnet.trials.drop import DropDetector
+from qguide.qnet.trials import DifferenceSequence, DropDetector, Interval
 from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.drift import Drift
 from qguide.server.learning.lines import EpisodeLine

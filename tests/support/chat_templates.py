@@ -10,7 +10,7 @@ from typing import Final
 
 from transformers import PreTrainedTokenizerFast
 
-from qguide.training.small_models.tokenizer import train_tokenizer
+from qguide.training.small_models import train_tokenizer
 
 _HEADER = "<|start_header_id|>{role}<|end_header_id|>\n\n"
 _ALTERNATES = (

@@ -9,7 +9,7 @@ from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.jobs.sft import SftConfig
 from qguide.training.jobs.train_qnet import TrainQNetConfig
 from qguide.training.optimization.options import Optimization
-from qguide.training.small_models.architecture import Architecture
+from qguide.training.small_models import Architecture
 from tests.support.labels import labelled, row_of
 
 TINY = Architecture(

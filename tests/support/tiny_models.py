@@ -28,7 +28,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import HeadKind, QNetConfig
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
-from qguide.training.small_models.tokenizer import train_tokenizer
+from qguide.training.small_models import train_tokenizer
 
 WORDS = ("go", "to", "desk", "take", "mug", "from", "shelf", "open", "Action", ":", "you", "see")
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "mistral", "phi", "gpt2")

@@ -3,8 +3,8 @@
 from typing import Final
 
 from qguide.qnet.errors import RenderingError
+from qguide.qnet.rendering.chat_template import CallShape, TemplateTraits
 from qguide.qnet.rendering.renderer import Renderer
-from qguide.qnet.rendering.template_traits import CallShape, TemplateTraits
 from qguide.qnet.types import Message
 from tests.support.chat_templates import OWN_TEMPLATES, tokenizer_of, trl_templates
 from tools.reference_pages.markdown import code, page, table

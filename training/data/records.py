@@ -10,6 +10,7 @@ row.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
@@ -21,6 +22,7 @@ from qguide.qnet.records import messages_of as messages_of
 from qguide.qnet.records import rows_of as rows_of
 from qguide.training.algorithms.tree import EXPERT as EXPERT
 from qguide.training.algorithms.tree import Node, Tree, tree_of
+from qguide.training.data.runs import read_rows, rows_path
 from qguide.training.trajectory import Drawn, Step, text_reply
 
 
@@ -251,3 +253,18 @@ def labelled_tree(row: TreeRow) -> LabelledTree:
 
 def _known(column: Sequence[float | None]) -> dict[int, float]:
     return {node_id: value for node_id, value in enumerate(column, 1) if value is not None}
+
+
+def best_trajectories(folders: Sequence[Path]) -> dict[str, TrajectoryRow]:
+    """Each task's trajectory with the highest outcome; ties go to the first.
+
+    Args:
+        folders: run folders of `collect`, or rows files.
+    """
+    best: dict[str, TrajectoryRow] = {}
+    for folder in folders:
+        for row in read_rows(rows_path(folder), TrajectoryRow):
+            known = best.get(row.task_id)
+            if known is None or row.outcome_reward > known.outcome_reward:
+                best[row.task_id] = row
+    return best

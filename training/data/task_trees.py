@@ -1,8 +1,11 @@
 """Exploration trees by task, with several explorations of one task merged into one tree.
 
-A task's trees with different openings stay apart, because they hold no state in common.
+A task's trees with different openings, the messages before any action, stay apart, because they
+hold no state in common. Each gets a task id of its own, which ends with a hash of its opening.
 """
 
+import hashlib
+import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -14,12 +17,47 @@ from statistics import fmean
 from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow
+from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow, messages_of
+from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget, label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
-from qguide.training.data.openings import opening_hash_of_row, split_task_id, whole_task_id
 from qguide.training.data.records import step_from_row, tree_from_row
 from qguide.training.data.runs import placed_rows, row_at, rows_path
+from qguide.training.trajectory import observation_message
+
+_HASH_CHARACTERS: Final = 12
+
+
+def opening_hash(system: str | None, opening: History) -> str:
+    """Hash of all that a Q model reads before the first action.
+
+    Args:
+        system: the leading system message, or None.
+    """
+    text = json.dumps([system, [message.key for message in opening]])
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
+
+
+def opening_hash_of_row(row: TreeRow) -> str:
+    """Hash of a tree's opening."""
+    plain = (observation_message(row.first_observation),)
+    return opening_hash(row.system, messages_of(row.opening) or plain)
+
+
+def split_task_id(task_id: str, digest: str, *, among: Collection[str]) -> str:
+    """Task id of the tree with one of a task's openings.
+
+    Args:
+        digest: hash of the tree's opening.
+        among: hashes of all openings of the task; a single one leaves the id as it is.
+    """
+    return f"{task_id}#{digest}" if len(among) > 1 else task_id
+
+
+def whole_task_id(row: TreeRow) -> str:
+    """Task id of a tree without the hash of its opening."""
+    return row.task_id.removesuffix(f"#{opening_hash_of_row(row)}")
+
 
 _TABLES: Final = """
     CREATE TABLE rows (task, opening, file, place);

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, SampleRequest, ScoreResult
-from qguide.training.algorithms.mcts import SearchStatistics, back_up, select_child, select_path
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.search import Searched
+from qguide.training.exploration.mcts import SearchStatistics, back_up, select_child, select_path
 from qguide.training.rollouts.episode import AgentStep, Episode, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, value_request

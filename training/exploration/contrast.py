@@ -6,6 +6,11 @@ again. Step rewards are computed only of the states that need them: where the ag
 action and then ends worse (ours; the pairs are the same). Where the expert errs on purpose, nothing
 is compared (ours): its action is no example.
 
+    the agent makes a mistake at step t if
+    r(s_t, a_t) - r(s_t, a'_t) > tau   and   outcome of its episode < outcome of the expert's
+
+a is the expert's action and a' the agent's in the same state.
+
 A step-reward model, regressed on Monte Carlo step rewards, can replace the roll-outs (table 5).
 """
 
@@ -15,12 +20,31 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.types import Sampling, ScoreResult
-from qguide.training.algorithms.contrast import Comparison
 from qguide.training.exploration.step_rewards import StepRewards, step_reward
 from qguide.training.rollouts.episode import first_reply, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, value_request
 from qguide.training.trajectory import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The two actions of one state.
+
+    Attributes:
+        expert_reward, own_reward: step rewards of the expert's and of the agent's action.
+        expert_outcome, own_outcome: outcome rewards of the two episodes.
+    """
+
+    expert_reward: float
+    own_reward: float
+    expert_outcome: float
+    own_outcome: float
+
+    def is_mistake(self, *, tau: float) -> bool:
+        """True if the agent's action is worse by more than `tau`, and its episode ends worse."""
+        worse = self.expert_reward - self.own_reward > tau
+        return worse and self.own_outcome < self.expert_outcome
 
 
 class Contrast(BaseModel):

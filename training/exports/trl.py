@@ -9,8 +9,12 @@ from pydantic import Field
 from qguide.qnet.openai_messages import plain_message
 from qguide.qnet.records import MessageRow, Row
 from qguide.qnet.types import Message
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from qguide.training.data.decision_groups import (
+    DecisionGroupsRow,
+    GroupLabels,
+    candidate_label,
+    decisions_of,
+)
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import LabelledTree, TrajectoryRow, messages_of
 

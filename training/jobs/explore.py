@@ -19,8 +19,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TaskRow, TreeRow
 from qguide.training.algorithms.labelling import sibling_groups
 from qguide.training.algorithms.tree import branching_fraction
-from qguide.training.data.expert_trajectories import best_trajectories
-from qguide.training.data.records import tree_row
+from qguide.training.data.records import best_trajectories, tree_row
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts

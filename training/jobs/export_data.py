@@ -26,8 +26,7 @@ from rich.progress import track
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import Row, TreeRow
 from qguide.qnet.support.extras import install
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import TrajectoryRow, labelled_tree
 from qguide.training.data.runs import JsonlWriter, read_rows, rows_path

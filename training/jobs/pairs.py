@@ -26,8 +26,12 @@ from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from qguide.training.data.decision_groups import (
+    DecisionGroupsRow,
+    GroupLabels,
+    candidate_label,
+    decisions_of,
+)
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import EXPERT, TrajectoryRow, messages_of
 from qguide.training.data.runs import (

@@ -14,7 +14,7 @@ from pydantic import Field
 from qguide.qnet.decision.perturbation import MAX_TASK_CHARACTERS, PROMPT, find_task
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
-from qguide.training.data.paraphrases import ParaphraseRow
+from qguide.training.evaluation.paraphrased import ParaphraseRow
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job

@@ -17,11 +17,17 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from statistics import fmean
 
-from qguide.training.algorithms.rising import THIRDS, extreme_pair, rising_shares
 from qguide.training.data.decision_groups import ContinuationRow, DecisionGroupsRow
 from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
 from qguide.training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
-from qguide.training.exploration.rising import Rising, RisingTrajectory, explore_rising
+from qguide.training.exploration.rising import (
+    THIRDS,
+    Rising,
+    RisingTrajectory,
+    explore_rising,
+    extreme_pair,
+    rising_shares,
+)
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job

@@ -46,8 +46,7 @@ from qguide.training.optimization.padded_batches import (
 )
 from qguide.training.optimization.trainer import train
 from qguide.training.rollouts.models import weights_sha256
-from qguide.training.small_models.architecture import Architecture, build_llama
-from qguide.training.small_models.tokenizer import train_tokenizer
+from qguide.training.small_models import Architecture, build_llama, train_tokenizer
 
 
 class Demonstration(NamedTuple):

@@ -8,10 +8,12 @@ pairs of episodes trajectory-level DPO (equation 7). Pairs of `ipr` with `mixtur
 `weights.sft` give the loss of IPR (its equation 10).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.tree_attention import use_block_masks
@@ -21,11 +23,11 @@ from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.optimization.adapters import hold_frozen
-from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.objective import (
     Loss,
     Objective,
@@ -36,6 +38,7 @@ from qguide.training.optimization.options import DpoOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
+from qguide.training.optimization.weight_average import Criterion
 from qguide.training.policy_training.examples import (
     PairExamples,
     read_pair_examples,
@@ -46,9 +49,99 @@ from qguide.training.policy_training.logprobs import (
     prepare_for_packing,
     reply_logprobs,
 )
-from qguide.training.policy_training.objective import DpoLossOptions, PairWeights, pairs_loss
-from qguide.training.policy_training.validation import Referenced, scored_choices, validate
+from qguide.training.policy_training.objective import (
+    DpoLossOptions,
+    PairWeights,
+    implicit_q,
+    pairs_loss,
+    q_of_pairs,
+)
 from qguide.training.rollouts.models import weights_sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """Packed rows, and log pi of their replies under the reference."""
+
+    trees: Sequence[PackedReplies]
+    reference: Sequence[Tensor]
+
+    def __iter__(self) -> Iterator[tuple[PackedReplies, Tensor]]:
+        return zip(self.trees, self.reference, strict=True)
+
+
+@torch.no_grad()
+def validate(
+    policy: PreTrainedModel,
+    pairs: Referenced,
+    other_pairs: Referenced,
+    groups: Referenced,
+    *,
+    beta: float,
+) -> dict[str, float]:
+    """Figures of the held-back examples, if there are any.
+
+    Args:
+        pairs: held-back pairs of the same source, that is, in distribution.
+        other_pairs: pairs of another source, such as another policy, that is, out of distribution.
+        groups: candidates whose steps to the goal are known.
+        beta: beta of the implicit Q.
+
+    Returns:
+        `preference_accuracy`: share of pairs whose chosen side has the higher Q (a tie counts
+        half). `preference_margin`: mean difference of their Q. Both also with `_other`, for
+        `other_pairs`. And the figures of `choice_quality`.
+    """
+    policy.eval()
+    figures: dict[str, float] = {}
+    for rows, suffix in ((pairs, ""), (other_pairs, "_other")):
+        margins = [m for tree, r in rows for m in _margins(policy, tree, r, beta=beta)]
+        if margins:
+            right = sum((m > 0) + 0.5 * (m == 0) for m in margins)
+            figures |= {
+                f"preference_accuracy{suffix}": right / len(margins),
+                f"preference_margin{suffix}": sum(margins) / len(margins),
+                f"preference_pairs{suffix}": len(margins),
+            }
+    if assessed := scored_choices(policy, groups, beta=beta):
+        figures |= choice_quality(assessed)
+    return figures
+
+
+@torch.no_grad()
+def scored_choices(
+    policy: PreTrainedModel, groups: Referenced, *, beta: float
+) -> list[ScoredChoice]:
+    """The decisions of packed groups with the implicit Q."""
+    policy.eval()
+    return [g for tree, r in groups for g in _groups(policy, tree, r, beta=beta)]
+
+
+def _margins(
+    policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
+) -> list[float]:
+    chosen_P, rejected_P = q_of_pairs(reply_logprobs(policy, tree), reference_R, tree, beta=beta)
+    margins: list[float] = (chosen_P - rejected_P).tolist()
+    return margins
+
+
+def _groups(
+    policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
+) -> list[ScoredChoice]:
+    q_R = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta)
+    return [
+        ScoredChoice(
+            q_values=q_R[list(g.replies)].tolist(),
+            steps=g.steps,
+            valid=g.valid,
+            draws=g.draws,
+            values=g.values,
+            logprobs=g.logprobs,
+            task=g.task,
+            greedy=g.greedy,
+        )
+        for g in tree.groups
+    ]
 
 
 class TrainDpoConfig(PairExamples, DpoLossOptions, TrainingConfig):

@@ -6,43 +6,175 @@ reads decision groups that the policy drew; writes a policy to which their bette
 likelier. It is reinforcement learning on the same data that a QNet is trained on, so the two can be
 compared: a better policy, or a Q model beside the old one. For another round, draw groups with the
 new policy and name the first one as `reference`.
+
+    A_i = (v_i - mean of v) / std of v                        over the draws of the state's group
+    rho_i = pi_theta(a_i | s) / pi_old(a_i | s)
+    loss_i = -min(rho_i A_i, clip(rho_i, 1 - epsilon, 1 + epsilon) A_i)
+             + beta / 2 (log pi_ref - log pi_theta)^2
+
+v is what came of a candidate, by playing on. The ratio is that of the whole reply, as in GiGPO. The
+last term estimates the divergence from the reference; GRPO's own estimate, exp(d) - d - 1 for the
+difference d, is one of single tokens and explodes with the large d of whole replies. A decision
+group is GiGPO's group of an anchor state: candidates of the same state, so that no other episode
+has to reach it by chance.
+
+Groups should be drawn at temperature 1, as pi is meant. Greedy draws and draws at other
+temperatures count as if they were (ours), which weighs likely candidates more.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
+from typing import Literal
 
 import torch
-from torch import nn
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.tree_attention import use_block_masks
+from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import load_policy, save_checkpoint
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import Manifest
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.data.runs import RunFolder
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import hold_frozen
-from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.options import PolicyOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
+from qguide.training.optimization.weight_average import Criterion
 from qguide.training.policy_training.examples import GroupExamples, read_group_examples
-from qguide.training.policy_training.group_objective import (
-    GroupLossOptions,
-    groups_loss,
-    validate_choices,
-)
 from qguide.training.policy_training.logprobs import (
     kept_logprobs,
     prepare_for_packing,
     reply_logprobs,
 )
 from qguide.training.rollouts.models import weights_sha256
+
+Normalization = Literal["std", "none"]
+"""Divide advantages by the standard deviation of their group, or not (Dr. GRPO)."""
+
+_TIED = 1e-9
+
+
+def advantages(
+    values: Sequence[float], draws: Sequence[int], *, normalization: Normalization = "std"
+) -> list[float]:
+    """Advantage of each distinct candidate over the mean draw of its group; 0 if all are equal.
+
+    Args:
+        values: of the candidates.
+        draws: how often each was drawn.
+    """
+    mean = fmean(values, weights=draws)
+    deviations = [value - mean for value in values]
+    std = fmean([deviation**2 for deviation in deviations], weights=draws) ** 0.5
+    if std < _TIED:
+        return [0.0] * len(values)
+    return [deviation / std if normalization == "std" else deviation for deviation in deviations]
+
+
+def clipped_loss(policy_R: Tensor, old_R: Tensor, advantage_R: Tensor, *, clip: float) -> Tensor:
+    """(R,) clipped surrogate of each reply; its gradient is that of -A log pi where rho is 1.
+
+    Args:
+        policy_R: log pi of each reply under the policy in training, summed over its tokens.
+        old_R: the same under the policy that drew them.
+        advantage_R: of each reply.
+        clip: epsilon.
+    """
+    ratio_R = torch.exp(policy_R - old_R)
+    clipped_R = ratio_R.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(ratio_R * advantage_R, clipped_R * advantage_R)
+
+
+def divergence(policy_R: Tensor, reference_R: Tensor) -> Tensor:
+    """(R,) estimate of the divergence from the reference at each reply, at least 0."""
+    return (reference_R - policy_R).square() / 2
+
+
+class GroupLossOptions(BaseModel):
+    """Options of the loss.
+
+    Attributes:
+        clip: epsilon, the largest change of a reply's probability that is rewarded, as a share.
+        kl: beta, the strength of the tie to the reference; 0 has none.
+        normalization: divide advantages by the standard deviation of their group ("std", GRPO and
+            GiGPO), or not ("none", Dr. GRPO), so that costly choices count more.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clip: float = Field(default=0.2, gt=0, lt=1)
+    kl: float = Field(default=0.01, ge=0)
+    normalization: Normalization = "std"
+
+
+def groups_loss(
+    policy_R: Tensor,
+    old_R: Tensor,
+    reference_R: Tensor,
+    packed: PackedReplies,
+    *,
+    options: GroupLossOptions,
+) -> Loss:
+    """Loss of all draws of a packed row, and their number.
+
+    Args:
+        policy_R: log pi of the replies under the policy in training.
+        old_R: the same under the policy that drew them.
+        reference_R: the same under the reference.
+        packed: the replies and their groups.
+    """
+    device = policy_R.device
+    replies_R = upload([reply for group in packed.groups for reply in group.replies], device)
+    draws = [n for group in packed.groups for n in group.draws]
+    advantage_R = upload(
+        [
+            advantage
+            for group in packed.groups
+            for advantage in advantages(
+                group.values, group.draws, normalization=options.normalization
+            )
+        ],
+        device,
+    )
+    own_R, old_R = policy_R[replies_R], upload(old_R, device)[replies_R]
+    loss_R = clipped_loss(own_R, old_R, advantage_R, clip=options.clip)
+    if options.kl:
+        reference_R = upload(reference_R, device)[replies_R]
+        loss_R = loss_R + options.kl * divergence(own_R, reference_R)
+    return Loss((upload(draws, device) * loss_R).sum(), float(sum(draws)))
+
+
+@torch.no_grad()
+def validate_choices(policy: PreTrainedModel, trees: Sequence[PackedReplies]) -> dict[str, float]:
+    """Figures of the candidates that the policy finds likeliest, on held-back groups.
+
+    Returns:
+        The figures of `choice_quality` with log pi as the value, and `expected_steps`: steps to
+        the goal after a candidate, weighted by the policy's probabilities among the candidates.
+    """
+    policy.eval()
+    choices: list[ScoredChoice] = []
+    expected: list[float] = []
+    for tree in trees:
+        logprob_R = reply_logprobs(policy, tree).cpu()
+        for group in tree.groups:
+            logprob_C = logprob_R[list(group.replies)]
+            share_C = torch.softmax(logprob_C, dim=0)
+            expected.append(float((share_C * torch.tensor(group.steps)).sum()))
+            choices.append(ScoredChoice(logprob_C.tolist(), group.steps, group.valid, group.draws))
+    if not choices:
+        return {}
+    return choice_quality(choices) | {"expected_steps": sum(expected) / len(expected)}
 
 
 class TrainPolicyConfig(GroupExamples, GroupLossOptions, TrainingConfig):
@@ -85,7 +217,7 @@ def _require_own_groups(folder: Path, policy_sha256: str) -> None:
 
 
 class PolicyObjective(Objective[PreTrainedModel]):
-    """Likelier replies by their advantage; see `policy_training.group_objective` for the loss."""
+    """Likelier replies by their advantage."""
 
     rows: list[PackedReplies]
 

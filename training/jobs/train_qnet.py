@@ -33,7 +33,6 @@ from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
-from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.objective import (
     Loss,
     Objective,
@@ -44,6 +43,7 @@ from qguide.training.optimization.options import QNetOptimization
 from qguide.training.optimization.packed_trees import PackedTree
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
+from qguide.training.optimization.weight_average import Criterion
 from qguide.training.q_training.examples import Examples, Packing, read_examples, states_of
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.losses import (

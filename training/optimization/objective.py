@@ -21,9 +21,9 @@ from qguide.qnet.models.manifest import Manifest, sha256_of
 from qguide.training.data.runs import sha256_of_rows
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import merged_lora
-from qguide.training.optimization.best_weights import Criterion
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.padded_batches import Epoch
+from qguide.training.optimization.weight_average import Criterion
 
 Model = TypeVar("Model", bound=nn.Module)
 

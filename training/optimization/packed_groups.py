@@ -10,8 +10,8 @@ from itertools import combinations
 
 from qguide.qnet.models.match_features import match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import (
+from qguide.training.data.decision_groups import (
+    DecisionGroupsRow,
     DecisionState,
     GroupLabels,
     candidate_label,

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels, candidate_label, decisions_of
+from qguide.training.data.decision_groups import (
+    DecisionGroupsRow,
+    GroupLabels,
+    candidate_label,
+    decisions_of,
+)
 from qguide.training.data.preferences import Level, PreferenceRow
 from qguide.training.data.records import messages_of
 

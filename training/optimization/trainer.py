@@ -34,7 +34,6 @@ from qguide.training.optimization.accelerator import (
     refuse_recurrent_layers,
 )
 from qguide.training.optimization.adapters import hold_frozen, merged, with_adapters
-from qguide.training.optimization.best_weights import BestWeights
 from qguide.training.optimization.launch import in_processes
 from qguide.training.optimization.objective import Loss, Model, Objective, TrainingConfig
 from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
@@ -46,7 +45,7 @@ from qguide.training.optimization.partition import (
     sum_gradients,
 )
 from qguide.training.optimization.training_state import TrainingState
-from qguide.training.optimization.weight_average import WeightAverage
+from qguide.training.optimization.weight_average import BestWeights, WeightAverage
 
 METRICS: Final = "metrics.jsonl"
 

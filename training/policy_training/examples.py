@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates

@@ -14,15 +14,14 @@ from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
 from qguide.training.algorithms.labelling import labelled_paths
-from qguide.training.algorithms.regression import LossOn
 from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import (
     Framing,
+    LossOn,
     PackedTree,
     ReadAt,
     pack_tree,

@@ -10,13 +10,13 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History
 from qguide.training.algorithms.bellman import bellman_backup
 from qguide.training.algorithms.tree import Tree, merge_branch
-from qguide.training.data.openings import opening_hash, split_task_id
 from qguide.training.data.records import (
     TrajectoryRow,
     drawn_from_rows,
     messages_of,
     tree_row,
 )
+from qguide.training.data.task_trees import opening_hash, split_task_id
 from qguide.training.trajectory import Step, observation_message, observation_text
 
 _LEAST_DIFFERENCE = 1e-9

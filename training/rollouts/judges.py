@@ -1,24 +1,71 @@
 """Q models of the jobs that are judges, prompted chat models: `judge:NAME`."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 from pydantic import Field
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.judging.blocking import BlockingJudge
-from qguide.qnet.judging.judge import Judge
+from qguide.qnet.judging.judge import CallOutcome, Judge
 from qguide.qnet.judging.prompt import read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamSettings
 from qguide.qnet.scoring.rules import RuledScorer
-from qguide.qnet.types import Candidate, History, Sampling
-from qguide.qnet.usage import TokenUsage
+from qguide.qnet.types import Candidate, History, Sampling, Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.usage import TokenUsage, UpstreamCalls
+from qguide.qnet.work_context import all_of
 from qguide.training.rollouts.hosted import PlainUrl, patient_limits, read_key
 from qguide.training.rollouts.usage import Usage
+
+_HISTORIES_AT_ONCE: Final = 16
+
+
+class BlockingJudge(Scorer):
+    """Judges the requests of a batch at the same time, on an event loop of their own.
+
+    Args:
+        judge: used while `connected` is entered.
+        connected: opens its upstream's connections and closes them again; jobs have no end at
+            which a scorer is closed.
+
+    Attributes:
+        ranks: its values mean nothing beyond their own request.
+        spent: requests and tokens so far.
+    """
+
+    def __init__(
+        self, judge: Judge, connected: Callable[[], AbstractAsyncContextManager[None]]
+    ) -> None:
+        self.name = judge.name
+        self.ranks = judge.ranks
+        self.spent = UpstreamCalls()
+        self._judge = judge
+        judge.observe = self._count
+        self._connected = connected
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        """Q of each candidate, in the requests' order; see `Judge.score` for the errors."""
+        return asyncio.run(self._score_all(requests))
+
+    def _count(self, outcome: CallOutcome, spent: TokenUsage) -> None:
+        """Add the requests, those whose answer was of no use included."""
+        self.spent += UpstreamCalls(
+            calls=outcome in ("answered", "unparseable"),
+            cached_calls=outcome == "cached",
+            prompt_tokens=spent.prompt_tokens,
+            completion_tokens=spent.completion_tokens,
+        )
+
+    async def _score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
+        async with self._connected():
+            return await all_of(
+                [self._judge.score(request) for request in requests], at_once=_HISTORIES_AT_ONCE
+            )
+
 
 JUDGE: Final = "judge:"
 """Beginning of the name of such a Q model; the name of its table follows."""

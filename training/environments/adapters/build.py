@@ -24,8 +24,7 @@ from qguide.training.environments.adapters.episode import (
 )
 from qguide.training.environments.adapters.gymnasium import GymnasiumSide, registered
 from qguide.training.environments.adapters.trl import TrlSide, tools_of
-from qguide.training.tool_calls import Tool, read_call, tool_name
-from qguide.training.trajectory import Action, ChatFormat
+from qguide.training.trajectory import Action, ChatFormat, Tool, read_call, tool_name
 
 MakeSide = Callable[[AdaptedConfig, Mapping[str, Any]], OtherSide]
 _TOLERANCE = 1e-6

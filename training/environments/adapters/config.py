@@ -16,8 +16,7 @@ from pydantic import Field, FiniteFloat, JsonValue, model_validator
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MessageRow, messages_of
 from qguide.training.environment import Branching, EnvironmentConfig, Task
-from qguide.training.tool_calls import Tool
-from qguide.training.trajectory import ChatFormat, parse_action
+from qguide.training.trajectory import ChatFormat, Tool, parse_action
 
 OPENENV: Final = "openenv:"
 AGENTGYM: Final = "agentgym:"

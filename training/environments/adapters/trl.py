@@ -16,7 +16,7 @@ from qguide.qnet.support.extras import install
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import reward_of
 from qguide.training.environments.adapters.episode import Answer
-from qguide.training.tool_calls import Tool, arguments_of
+from qguide.training.trajectory import Tool, arguments_of
 
 _NO_TOOLS = ("reset", "get_reward", "close", "snapshot", "restore")
 ENDED = "The episode is over."

@@ -20,7 +20,7 @@ from qguide.training.environments.intercode_sql.database import (
     Records,
 )
 from qguide.training.environments.intercode_sql.tasks import SqlTask, describe_task
-from qguide.training.tool_calls import arguments_of, function_tool
+from qguide.training.trajectory import arguments_of, function_tool
 
 
 def execution_reward(answer: Sequence[object] | None, gold: Sequence[object] | None) -> float:

@@ -11,7 +11,7 @@ from qguide.qnet.device.device_thread import DeviceThread, DeviceWorker
 from qguide.qnet.device.scoring_worker import ScoringWorker
 from qguide.qnet.errors import HistoryTooLongError, ScorerUnavailableError
 from qguide.qnet.models.checkpoint import LoadedQNet
-from qguide.qnet.scoring.ensemble import EnsembleScorer
+from qguide.qnet.scoring.build import EnsembleScorer
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.sliced_scorer import CachingScorer

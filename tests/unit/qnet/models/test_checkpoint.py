@@ -12,7 +12,7 @@ from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.checkpoint import load_policy, load_qnet, save_checkpoint
 from qguide.qnet.models.manifest import MANIFEST, Manifest, sha256_of
 from qguide.qnet.models.qnet import QNet
-from qguide.training.small_models.tokenizer import train_tokenizer
+from qguide.training.small_models import train_tokenizer
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message, ToolCall
 from qguide.training.jobs.sft import Demonstration, sft_sequence
 from qguide.training.optimization.packed_trees import pack_tree
-from qguide.training.small_models.tokenizer import train_tokenizer
+from qguide.training.small_models import train_tokenizer
 from tests.support.labels import labelled
 
 HISTORY = (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qguide.training.algorithms.group_relative import advantages, clipped_loss, divergence
+from qguide.training.jobs.train_policy import advantages, clipped_loss, divergence
 
 GROUPS = st.lists(
     st.tuples(st.integers(min_value=-4, max_value=4), st.integers(min_value=1, max_value=5)),

@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.algorithms.mcts import SearchStatistics, back_up, select_child
 from qguide.training.algorithms.preferences import best_path_pairs
 from qguide.training.algorithms.tree import Tree, merge_branch
 from qguide.training.environment import StepResult
-from qguide.training.exploration.mcts import ROLLOUT, Mcts, SearchedTree, search_task
+from qguide.training.exploration.mcts import (
+    ROLLOUT,
+    Mcts,
+    SearchedTree,
+    SearchStatistics,
+    back_up,
+    search_task,
+    select_child,
+)
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.game import Game

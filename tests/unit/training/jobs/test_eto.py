@@ -14,7 +14,7 @@ from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.jobs.sft import SftConfig, run_sft
 from qguide.training.jobs.train_dpo import TrainDpoConfig, run_train_dpo
 from qguide.training.optimization.options import DpoOptimization, Optimization
-from qguide.training.small_models.architecture import Architecture
+from qguide.training.small_models import Architecture
 from tests.support.corridors import write_solutions
 from tests.unit.training.jobs.test_evaluate import QUIET, Wanderer
 

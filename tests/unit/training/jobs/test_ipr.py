@@ -18,14 +18,13 @@ from qguide.qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from qguide.training.data.contrast import ContrastRow
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import EXPLORED, read_rows
 from qguide.training.environments.corridor import Corridor, CorridorConfig
 from qguide.training.exploration.contrast import Contrast
 from qguide.training.exploration.step_rewards import StepRewards
-from qguide.training.jobs.ipr import IprConfig, run_ipr
+from qguide.training.jobs.ipr import ContrastRow, IprConfig, run_ipr
 from qguide.training.rollouts.hosted import HostedModel
 from qguide.training.trajectory import action_key, react_reply
 from tests.support.corridors import THOUGHT, write_solutions

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from qguide.qnet.types import Message
 from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, open_run
-from qguide.training.small_models.architecture import Architecture
+from qguide.training.small_models import Architecture
 
 TWO_GPUS = pytest.mark.skipif(
     torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs"

@@ -19,10 +19,10 @@ from qguide.qnet.types import (
     ScoreResult,
     TaskMarker,
 )
-from qguide.training.data.paraphrases import ParaphraseRow
 from qguide.training.data.runs import read_rows
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
 from qguide.training.environments.corridor import CorridorConfig
+from qguide.training.evaluation.paraphrased import ParaphraseRow
 from qguide.training.evaluation.records import EpisodeRow, MethodName
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.paraphrase import ParaphraseConfig, run_paraphrase

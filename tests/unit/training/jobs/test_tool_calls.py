@@ -12,8 +12,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.data.records import TrajectoryRow, messages_of, tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.intercode_sql.bundle import (

@@ -15,8 +15,7 @@ from qguide.qnet.models.manifest import MergedLora
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.jobs.sft import run_sft
 from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet

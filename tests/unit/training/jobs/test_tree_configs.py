@@ -7,8 +7,13 @@ import pytest
 from pydantic import BaseModel
 
 from qguide.training.configs.job_files import load_config
-from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
-from qguide.training.data.group_labels import DecisionState, candidate_label
+from qguide.training.data.decision_groups import (
+    CandidateRow,
+    ContinuationRow,
+    DecisionRow,
+    DecisionState,
+    candidate_label,
+)
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.exploration.contrast import Contrast
 from qguide.training.exploration.mcts import Mcts

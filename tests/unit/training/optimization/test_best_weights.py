@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from qguide.training.optimization.best_weights import BestWeights, Criterion
+from qguide.training.optimization.weight_average import BestWeights, Criterion
 
 
 def offer(best: BestWeights, model: nn.Linear, weight: float, **figures: float) -> None:

@@ -8,8 +8,7 @@ import torch
 from qguide.qnet.models.match_features import MATCH_FEATURES
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import Framing, PackedTree
 from qguide.training.q_training.validation import q_of_tree

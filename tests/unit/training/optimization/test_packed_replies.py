@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM, MptConfig
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 from qguide.qnet.types import History, Message, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.group_labels import GroupLabels
+from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import rows_of
 from qguide.training.optimization.packed_replies import (

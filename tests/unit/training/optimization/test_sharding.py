@@ -20,11 +20,11 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.optimization.accelerator import refuse_recurrent_layers
-from qguide.training.optimization.best_weights import FIGURES
 from qguide.training.optimization.launch import in_processes
 from qguide.training.optimization.objective import Loss, Objective
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.trainer import Loop
+from qguide.training.optimization.weight_average import FIGURES
 from tests.support.tiny_models import q_model
 from tests.support.trainings import Fit
 

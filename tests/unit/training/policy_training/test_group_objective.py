@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qguide.training.algorithms.group_relative import advantages
+from qguide.training.jobs.train_policy import GroupLossOptions, advantages, groups_loss
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyGroup
-from qguide.training.policy_training.group_objective import GroupLossOptions, groups_loss
 
 OLD = torch.tensor([-1.0, -2.0, -3.0, -4.0])
 

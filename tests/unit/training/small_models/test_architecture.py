@@ -4,8 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from qguide.training.small_models.architecture import Architecture, build_llama
-from qguide.training.small_models.tokenizer import train_tokenizer
+from qguide.training.small_models import Architecture, build_llama, train_tokenizer
 
 TEXTS = [f"Put a {word} there: {n}, a {word} {n}." for word in ("pen", "cup") for n in range(9)]
 SHAPE = Architecture(

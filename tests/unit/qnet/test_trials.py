@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.trials.difference import DifferenceSequence
-from qguide.qnet.trials.drop import DropDetector
+from qguide.qnet.trials import DifferenceSequence, DropDetector
 
 _OUTCOMES = st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
 

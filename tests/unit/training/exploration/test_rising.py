@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.training.algorithms.preferences import Preference
-from qguide.training.algorithms.rising import StopRule, draws_another, extreme_pair, rising_shares
+from qguide.training.exploration.rising import StopRule, draws_another, extreme_pair, rising_shares
 
 
 def drawn(

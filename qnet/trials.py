@@ -1,4 +1,6 @@
-"""Confidence sequence of the difference that guidance makes, valid however often it is looked at.
+"""Anytime-valid statistics of outcomes: what difference guidance makes, and whether outcomes drop.
+
+The difference is a confidence sequence, valid however often it is looked at.
 
 Each episode is guided with a known probability p, and has an outcome Y in [0, 1]. With a guess g of
 the mean outcome, made before the episode,
@@ -154,3 +156,41 @@ class DifferenceSequence:
         refuted = [v for v, k in zip(_VALUES, self.below, strict=True) if k >= fortune]
         if refuted:
             self.high = min(self.high, refuted[0])
+
+
+@dataclass(slots=True)
+class DropDetector:
+    """Alarm when outcomes in [0, 1] have fallen below a level, and since when.
+
+    A gambler bets that outcomes are below the level, and begins anew whenever nothing was won by it
+    (the e-CUSUM of Shin, Ramdas and Rinaldo, 2023). Where nothing drops, the mean time to an alarm
+    is at least `patience` episodes.
+
+    Attributes:
+        patience: least mean number of episodes to an alarm where there is no drop.
+        since: number of episodes before the drop, as far as it is seen.
+        fortune: logarithm of what the gambler has.
+        count: number of episodes.
+    """
+
+    patience: float
+    since: int = 0
+    fortune: float = 0.0
+    count: int = 0
+
+    @property
+    def dropped(self) -> bool:
+        """True once there is an alarm, until outcomes recover."""
+        return self.fortune >= math.log(self.patience)
+
+    def add(self, outcome: float, *, level: float) -> None:
+        """Count one outcome.
+
+        Args:
+            level: mean outcome that is no drop, known before the outcome.
+        """
+        if self.fortune <= 0:
+            self.fortune, self.since = 0.0, self.count
+        self.count += 1
+        bet = min(1.0, _MOST_OF_FORTUNE / max(1 - level, 1e-9))
+        self.fortune += math.log1p(bet * (level - outcome))

@@ -1,4 +1,4 @@
-"""Small Llama for training from scratch.
+"""Small Llama for training from scratch, and its tokenizer.
 
 An agent mostly copies: it finds the object that it needs in the last observation and repeats the
 object's name. Learning this by gradient descent alone takes a transformer too long on a CPU. Three
@@ -9,20 +9,94 @@ initialisations give it a head start:
 - Some heads start by attending to tokens equal to their own and copying them: W_Q = W_K and
   W_O = W_V^T with orthogonal rows (after Trockman and Kolter's mimetic initialization, 2023).
 - Some heads start as induction heads (Olsson et al., 2022), see
-  `qguide.training.small_models.architecture`: a name of many tokens, such as a product's number, is
+  `initialise_induction`: a name of many tokens, such as a product's number, is
   copied on from where it was begun.
+
+The tokenizer is a byte-level BPE, so it can encode any text, and every word of an environment with
+a closed vocabulary becomes one token.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.models.llama.modeling_llama import LlamaAttention
+
+END = "<|end|>"
+ROLES = ("system", "user", "assistant", "tool")
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+WORD_PATTERN = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]|\s"
+"""Words, numbers, single marks and single spaces: "Thought:" is the same two tokens everywhere."""
+
+_NUMBERED_PATTERN = r" \p{L}+ \p{N}+|"
+"""A word with its number, such as " cabinet 13", tried before either alone."""
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    phrases: Sequence[str] = (),
+    numbered_words: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE on `texts`, with one token per role and one for the end of a turn.
+
+    Args:
+        texts: texts whose merges are counted.
+        vocab_size: maximum number of tokens, including the 256 bytes.
+        phrases: phrases of the environment, such as ", a" or "You arrive at loc". Each may become
+            one token where it ends at the end of a word, which leaves fewer tokens to train on,
+            sample and score.
+        numbered_words: a word and the number after it may become one token, so that a name such as
+            "cabinet 13" is copied as a whole.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = _pre_tokenizer(phrases, numbered_words=numbered_words)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [END, *(f"<|{role}|>" for role in ROLES)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=END,
+        additional_special_tokens=special[1:],
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def _pre_tokenizer(phrases: Sequence[str], *, numbered_words: bool) -> pre_tokenizers.PreTokenizer:
+    """The split of a text into phrases, names and words, within which tokens are merged."""
+    longest_first = sorted(phrases, key=len, reverse=True)
+    fixed = "".join(re.escape(phrase) + r"(?!\p{L})|" for phrase in longest_first)
+    names = _NUMBERED_PATTERN if numbered_words else ""
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(fixed + names + WORD_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
 
 OFFSETS: Final = (1, 2, 3)
 """Distances, in tokens, at which the heads of the first layer look back."""
@@ -125,7 +199,7 @@ COPIED = 0.2
 
 ROPE_THETA = 10_000.0
 
-NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
+_NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
 
 
 class Architecture(BaseModel):
@@ -206,7 +280,7 @@ def build_llama(shape: Architecture, tokenizer: PreTrainedTokenizerBase) -> Llam
 def compose_numbered_words(embedding_VD: Tensor, tokenizer: PreTrainedTokenizerBase) -> None:
     """Set the vector of each token like " word 7" to the sum of those of " word" and " 7"."""
     for token_id in range(len(tokenizer)):
-        name = NUMBERED_WORD.fullmatch(str(tokenizer.decode([token_id])))
+        name = _NUMBERED_WORD.fullmatch(str(tokenizer.decode([token_id])))
         if name:
             word_D, number_D = (_pieces(embedding_VD, tokenizer, part) for part in name.groups())
             embedding_VD[token_id] = word_D + number_D

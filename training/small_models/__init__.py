@@ -1,1 +1,0 @@
-"""Small models and tokenizers for training from scratch."""
