@@ -64,11 +64,10 @@ def inspect(
     """Show the manifest of a checkpoint: origin, licence, and temperature of its posterior."""
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
-        from qguide.qnet.models.loading import embedded_path
         from qguide.qnet.models.manifest import read_manifest
         from qguide.training.licence.report import show_manifest
 
-        folder = embedded_path("qnet") if model == "embedded" else Path(model)
+        folder = _folder(Path(model))
         manifest = read_manifest(folder)
         if manifest is None:
             raise CheckpointError(f"{folder} has no manifest; it was not trained here")
@@ -80,13 +79,10 @@ def export_trunk(
     output: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
 ) -> None:
     """Write a QNet's trunk for vLLM; prints the model name that vLLM must serve it under."""
-    from qguide.qnet.models.loading import embedded_path
     from qguide.qnet.models.trunk_export import export_trunk as write
-    from qguide.server.settings.settings import EMBEDDED
 
-    folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
     with shown_errors(config_status=1):
-        name = write(folder, output)
+        name = write(_folder(checkpoint), output)
     typer.echo(name)
 
 
@@ -97,12 +93,9 @@ def ensemble(
 ) -> None:
     """Combine Q models into one checkpoint, whose Q is their mean."""
     from qguide.qnet.models.ensemble import save_ensemble
-    from qguide.qnet.models.loading import embedded_path
-    from qguide.server.settings.settings import EMBEDDED
 
-    members = [embedded_path("qnet") if str(c) == EMBEDDED else c for c in checkpoints]
     with shown_errors(config_status=1):
-        save_ensemble(output, members, name=name)
+        save_ensemble(output, [_folder(checkpoint) for checkpoint in checkpoints], name=name)
     typer.echo(output)
 
 
@@ -114,11 +107,15 @@ def export_model(
 
     An MLP head makes a Sentence-Transformers folder, a linear one a sequence classifier.
     """
-    from qguide.qnet.models.loading import embedded_path
     from qguide.qnet.models.model_export import export_model as write
-    from qguide.server.settings.settings import EMBEDDED
 
-    folder = embedded_path("qnet") if str(checkpoint) == EMBEDDED else checkpoint
     with shown_errors(config_status=1):
-        written = write(folder, output)
+        written = write(_folder(checkpoint), output)
     typer.echo(written)
+
+
+def _folder(model: Path) -> Path:
+    """The folder of a Q model, which may be the one that ships with QGuide."""
+    from qguide.qnet.models.loading import embedded_path
+
+    return embedded_path("qnet") if str(model) == "embedded" else model

@@ -88,7 +88,6 @@ def run(
 
 
 def _run(plan: "Plan", *, redo_changed: bool, retry_failures: bool) -> None:
-    from qguide.commands.run import StopSignals
     from qguide.pipelines.runner import PipelineRunner
     from qguide.pipelines.summary import SummaryFile, locked_folder
     from qguide.pipelines.views import print_times, shown_progress

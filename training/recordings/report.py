@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -107,10 +107,9 @@ class Tally:
 
     def report(self) -> ImportReport:
         """The report, with its advice."""
-        trees = self.trees
         report = ImportReport(
+            **asdict(self.trees) | {"episodes": len(self.rewards)},
             files=self.files,
-            episodes=len(self.rewards),
             skipped=self.skipped,
             bad_records=tuple(self.bad),
             left_out=dict(self.left_out.most_common()),
@@ -122,13 +121,6 @@ class Tally:
             reward_min=min(self.rewards),
             reward_mean=sum(self.rewards) / len(self.rewards),
             reward_max=max(self.rewards),
-            states=trees.states,
-            branching_states=trees.branching,
-            differing_groups=trees.differing,
-            repeated_episodes=trees.repeated,
-            contained_episodes=trees.contained,
-            disagreeing_episodes=trees.disagreeing,
-            uncertain_states=trees.uncertain,
         )
         return report.model_copy(update={"advice": tuple(_advice(report))})
 

@@ -24,26 +24,16 @@ _LEAST_DIFFERENCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class TreeFigures:
-    """Figures of one tree, or sums over several.
-
-    Attributes:
-        states: distinct states in which an action was taken.
-        branching: states with at least two different actions.
-        differing: branching states whose actions have different best outcomes.
-        repeated: episodes with the same actions and observations as another.
-        contained: episodes that another one continues; their own reward is not in the tree.
-        disagreeing: groups of equal episodes with different rewards, which are averaged.
-        uncertain: states in which one action had different observations.
-    """
+    """Figures of one tree, or sums over several; see `recordings.report.ImportReport`."""
 
     episodes: int = 0
     states: int = 0
-    branching: int = 0
-    differing: int = 0
-    repeated: int = 0
-    contained: int = 0
-    disagreeing: int = 0
-    uncertain: int = 0
+    branching_states: int = 0
+    differing_groups: int = 0
+    repeated_episodes: int = 0
+    contained_episodes: int = 0
+    disagreeing_episodes: int = 0
+    uncertain_states: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +96,12 @@ def _build_tree(chats: Sequence[_Chat], *, task_id: str) -> TaskTree:
     figures = TreeFigures(
         episodes=len(chats),
         states=sum(bool(children) for children in tree.children),
-        branching=branching,
-        differing=differing,
-        repeated=len(chats) - len(groups),
-        contained=contained,
-        disagreeing=disagreeing,
-        uncertain=uncertain,
+        branching_states=branching,
+        differing_groups=differing,
+        repeated_episodes=len(chats) - len(groups),
+        contained_episodes=contained,
+        disagreeing_episodes=disagreeing,
+        uncertain_states=uncertain,
     )
     row = tree_row(
         tree,

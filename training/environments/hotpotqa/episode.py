@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
+from qguide.training.environments.bm25 import Bm25Ranking
 from qguide.training.environments.hotpotqa.questions import Paragraph, Question
-from qguide.training.environments.ranking.bm25 import Bm25Ranking
 
 QUESTION_OPENING: Final = "Question:"
 FINISHED: Final = "Your answer is handed in."
@@ -27,12 +27,7 @@ _WHOLE_ANSWERS: Final = frozenset({"yes", "no", "noanswer"})
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """Length and reward of an episode.
-
-    Attributes:
-        turns: the episode ends after so many actions, answered or not.
-        measure: reward of an answer: exact match or F1.
-    """
+    """Length and reward of an episode; see `bundle.HotPotQaConfig`."""
 
     turns: int = 7
     measure: Measure = "em"

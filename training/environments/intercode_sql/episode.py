@@ -98,15 +98,7 @@ _CALLS: Final = re.compile(r"(?:Decimal|datetime\.\w+)\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """Length and form of an episode.
-
-    Attributes:
-        turns: the episode ends after so many statements, submitted or not.
-        show_schema: the first observation lists tables and columns.
-        observation_chars: longer answers are cut.
-        result_shape: an answer begins with its number of records and columns.
-        tool_calls: statements are calls of `execute_sql`, not text.
-    """
+    """Length and form of an episode; see `bundle.SqlConfig`."""
 
     turns: int = 10
     show_schema: bool = True

@@ -19,15 +19,18 @@ from qguide.training.recordings.formats.coding_agents import (
     mini_swe_records,
     swe_agent_records,
 )
+from qguide.training.recordings.formats.data_sets import (
+    preference_records,
+    prompt_records,
+    read_sharegpt_record,
+)
 from qguide.training.recordings.formats.eval_files import read_samples
 from qguide.training.recordings.formats.layout import Layout
 from qguide.training.recordings.formats.openhands import openhands_records
-from qguide.training.recordings.formats.pairs import preference_records, prompt_records
 from qguide.training.recordings.formats.trace_records import langfuse, langsmith, mlflow, phoenix
 from qguide.training.recordings.message_records import Places
 from qguide.training.recordings.otel_spans import fragments_of
 from qguide.training.recordings.served import read_tree_record
-from qguide.training.recordings.sharegpt import read_sharegpt_record
 
 _MINT: Final = Places(
     messages="history",

@@ -5,7 +5,7 @@ import re
 import pytest
 from matplotlib.textpath import TextPath
 
-from qguide.training.guidance_report.plots import arms_plot
+from qguide.training.guidance_report.html_page import arms_plot
 from qguide.training.guidance_report.schema import Arm, Spread
 
 FONT_SIZE = 11

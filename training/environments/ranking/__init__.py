@@ -1,1 +1,0 @@
-"""Ranking of texts by a query, for environments with a search."""
