@@ -4,18 +4,17 @@ Generated ones need no data: each seed has a small world of people, the towns wh
 and the rivers and countries of the towns. A question needs two pages of it; the others distract.
 """
 
-import json
-import lzma
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Task
+from qguide.training.environments.benchmark_files import read_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +64,8 @@ class _QuestionEntry(BaseModel):
 
 def read_questions(path: Path) -> list[Question]:
     """The questions of a JSON file in the benchmark's format, maybe compressed (.xz)."""
-    try:
-        text = path.read_bytes()
-        entries = TypeAdapter(list[_QuestionEntry]).validate_python(
-            json.loads(lzma.decompress(text) if path.suffix == ".xz" else text)
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"questions = {path}: {error.strerror}; name a file of questions"
-        ) from error
-    except (ValidationError, ValueError, lzma.LZMAError) as error:
-        raise ConfigError(
-            f"questions = {path}: {_first_mistake(error)}; name a list of HotPotQA's questions "
-            "with their paragraphs (the distractor setting)"
-        ) from error
+    wanted = "a file of HotPotQA's questions with their paragraphs (the distractor setting)"
+    entries = read_entries(path, "questions", TypeAdapter(list[_QuestionEntry]), wanted)
     questions = [_question(entry) for entry in entries]
     _require_distinct([question.id for question in questions], path)
     return questions
@@ -93,13 +80,6 @@ def _question(entry: _QuestionEntry) -> Question:
         paragraphs=tuple(Paragraph(title, sentences) for title, sentences in entry.context),
         supporting=tuple(dict.fromkeys(title for title, _ in entry.supporting_facts)),
     )
-
-
-def _first_mistake(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _require_distinct(ids: Sequence[str], path: Path) -> None:

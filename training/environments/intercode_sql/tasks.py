@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Task
+from qguide.training.environments.benchmark_files import read_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,8 @@ class _TaskEntry(BaseModel):
 
 def read_tasks(path: Path) -> list[SqlTask]:
     """The tasks of a file in the benchmark's format: a JSON list."""
-    try:
-        entries = TypeAdapter(list[_TaskEntry]).validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"tasks = {path}: {error.strerror}; name a file of tasks") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"tasks = {path}: {place}: {first['msg']}; name a list of InterCode-SQL's tasks"
-        ) from error
+    kind = TypeAdapter(list[_TaskEntry])
+    entries = read_entries(path, "tasks", kind, "a file with a list of InterCode-SQL's tasks")
     return [
         SqlTask(
             id=task_id_of(entry.db, entry.task_id),

@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
+from qguide.training.environments.benchmark_files import read_entries
 from qguide.training.environments.webshop.catalogue import Goal, Product
 
 _NO_PRICE: Final = (100.0,)
@@ -20,7 +21,7 @@ _SHUFFLE_SEED: Final = 233
 """WebShop orders its goals by this seed; its splits are parts of that order."""
 
 _ID_LENGTH: Final = 10
-T = TypeVar("T")
+_FILES: Final = "one of WebShop's files"
 
 
 def _as_lines(value: object) -> object:
@@ -63,8 +64,8 @@ class _InstructionEntry(BaseModel):
 
 def read_products(products: Path, attributes: Path) -> list[Product]:
     """The products of WebShop's files, each id once."""
-    entries = _read(products, "products", TypeAdapter(list[_ProductEntry]))
-    known = _read(attributes, "attributes", TypeAdapter(dict[str, _AttributesEntry]))
+    entries = read_entries(products, "products", TypeAdapter(list[_ProductEntry]), _FILES)
+    known = read_entries(attributes, "attributes", TypeAdapter(dict[str, _AttributesEntry]), _FILES)
     unique = {entry.asin: entry for entry in reversed(entries) if len(entry.asin) == _ID_LENGTH}
     kept = [entry for entry in entries if unique.get(entry.asin) is entry]
     return [_product(entry, known.get(entry.asin, _AttributesEntry())) for entry in kept]
@@ -75,7 +76,9 @@ def read_goals(path: Path, products: Sequence[Product]) -> list[Goal]:
 
     WebShop draws the limit of the price anew at each start; here it depends on the goal alone.
     """
-    entries = _read(path, "instructions", TypeAdapter(dict[str, list[_InstructionEntry]]))
+    entries = read_entries(
+        path, "instructions", TypeAdapter(dict[str, list[_InstructionEntry]]), _FILES
+    )
     goals = [goal for product in products for goal in _goals(product, entries.get(product.id, ()))]
     if not goals:
         raise ConfigError(
@@ -84,21 +87,6 @@ def read_goals(path: Path, products: Sequence[Product]) -> list[Goal]:
         )
     Random(_SHUFFLE_SEED).shuffle(goals)
     return goals
-
-
-def _read(path: Path, name: str, kind: TypeAdapter[T]) -> T:
-    try:
-        return kind.validate_json(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"{name} = {path}: {error.strerror}; name one of WebShop's files"
-        ) from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"{name} = {path}: {place}: {first['msg']}; name one of WebShop's files"
-        ) from error
 
 
 def _product(entry: _ProductEntry, known: _AttributesEntry) -> Product:

@@ -136,7 +136,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.json"
     for text, message in (
         (json.dumps([ENTRY | {"context": []}]), r"0\.context"),
-        ("[", "Expecting"),
+        ("[", "the file: Invalid JSON"),
         (json.dumps([ENTRY, ENTRY]), "'5ab' is there twice"),
     ):
         wrong.write_text(text)
