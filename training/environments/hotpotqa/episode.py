@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
-from qguide.training.environments.bm25 import Bm25Ranking
 from qguide.training.environments.hotpotqa.questions import Paragraph, Question
+from qguide.training.environments.support.bm25 import Bm25Ranking
 
 QUESTION_OPENING: Final = "Question:"
 FINISHED: Final = "Your answer is handed in."

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Task
-from qguide.training.environments.benchmark_files import read_entries
+from qguide.training.environments.support.benchmark_files import read_entries
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from qguide.training.environment import Task
-from qguide.training.environments.benchmark_files import read_entries
+from qguide.training.environments.support.benchmark_files import read_entries
 
 
 @dataclass(frozen=True, slots=True)

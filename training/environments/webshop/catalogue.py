@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from qguide.training.environment import Task
-from qguide.training.environments.bm25 import Bm25Ranking
+from qguide.training.environments.support.bm25 import Bm25Ranking
 
 MOST_RESULTS = 50
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.environments.benchmark_files import read_entries
+from qguide.training.environments.support.benchmark_files import read_entries
 from qguide.training.environments.webshop.catalogue import Goal, Product
 
 _NO_PRICE: Final = (100.0,)

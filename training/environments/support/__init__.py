@@ -1,0 +1,1 @@
+"""Parts of several environments: ranking of texts, and files of tasks."""
