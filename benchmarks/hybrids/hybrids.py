@@ -40,7 +40,7 @@ _CACHE_BYTES: Final = 2**30
 _PASS_TOKENS: Final = 2048
 _HEAD: Final = 64
 _RECURRENT: Final[dict[str, str]] = {"lfm2": "conv", "granitemoehybrid": "mamba"}
-"""What an architecture calls its recurrent layers; `linear_attention` in the others."""
+"""Names of recurrent layers by architecture; `linear_attention` in the others."""
 
 _SIZES: Final[dict[str, Callable[[Shape], dict[str, Any]]]] = {
     "lfm2": lambda _: {"block_auto_adjust_ff_dim": False},

@@ -220,7 +220,7 @@ def _tokens_after(tree: TokenTrie, wanted: set[int]) -> defaultdict[int, list[in
 
 
 def _stretches(token: int, after: defaultdict[int, list[int]]) -> list[list[int]]:
-    """What goes on after a token: runs of tokens up to the next branching point or a leaf."""
+    """Continuations after a token: runs of tokens up to the next branching point or a leaf."""
     stretches = [[first] for first in after[token]]
     for stretch in stretches:
         while len(after[stretch[-1]]) == 1:
@@ -240,7 +240,7 @@ def _paths(tree: TokenTrie, wanted: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _why_not(model: PreTrainedModel) -> str:
-    """Why a tree cannot be read by branches; empty if it can."""
+    """Reason for which a tree cannot be read by branches; empty if it can."""
     training = model.training
     try:
         with in_float32(model):

@@ -25,7 +25,7 @@ _KEPT: Final = ("user", "system", "developer")
 
 
 class CompactRequest(ResponsesRequest):
-    """What is to be compacted."""
+    """Messages to compact."""
 
     input: str | ListOf[InputItem] = Field(
         default=[], description="the history, if `previous_response_id` does not name all of it"

@@ -1,4 +1,4 @@
-"""What was tried in a task, as an immutable tree with named values (QLASS 4.2, algorithm 2).
+"""Attempts at a task, as an immutable tree with named values (QLASS 4.2, algorithm 2).
 
 A node is an action and its effect; its state is the path from the root. The root, id 0, is the
 task before any action. Ids number the nodes in the order in which they were merged, so parents come
