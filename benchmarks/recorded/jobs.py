@@ -16,4 +16,12 @@ RERANK: Final = Job(
     "Evaluation",
     "Choose among recorded candidates by Q and by its baselines; nothing is played.",
 )
-RECORDED: Final = (GROUPS, RERANK)
+ATTEMPTS: Final = Job(
+    "replay-attempts",
+    "benchmarks.recorded.attempts",
+    "ReplayAttemptsConfig",
+    "run_replay_attempts",
+    "Evaluation",
+    "Replay recorded attempts against a running server that tells which go on.",
+)
+RECORDED: Final = (GROUPS, RERANK, ATTEMPTS)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from qguide.qnet.errors import ConfigError
@@ -59,6 +60,9 @@ class ChooseRecordedConfig(BaseModel):
             not learned from.
         trainings: a seed for each training.
         training_draws: groups drawn of each state to learn from.
+        training_tasks: most tasks that a Q model learns from, for learning curves.
+        learned_in, judged_in: patterns of the sections (a task's id without its number) that Q
+            models learn from, and that they choose in; different ones tell what transfers.
         steps: of a training, at most.
         shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
@@ -82,6 +86,9 @@ class ChooseRecordedConfig(BaseModel):
     family_folds: int = Field(default=1, ge=1)
     trainings: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     training_draws: int = Field(default=20, ge=1)
+    training_tasks: int | None = Field(default=None, ge=5)
+    learned_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
+    judged_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
     steps: int = Field(default=Training().steps, ge=1)
     shown: int = Field(default=200, ge=0)
     halves: bool = False
@@ -103,6 +110,9 @@ class ChooseRecordedConfig(BaseModel):
             by_section=self.by_section,
             trainings=self.trainings,
             training_draws=self.training_draws,
+            training_tasks=self.training_tasks,
+            learned_in=self.learned_in,
+            judged_in=self.judged_in,
         )
 
 
@@ -160,15 +170,20 @@ class ChoiceRow(BaseModel):
 
 
 def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
-    """Write a row for each task, and the figures; returns the mean reward of each chooser."""
+    """Write a row for each task, and the figures.
+
+    Returns:
+        The mean reward of each chooser, and the share of calls that could be read.
+    """
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, models=config.models, format_=config.format)
         flat, table = _table(config, attempts)
+        torch.set_num_threads(1)  # more of them only wait for each other on networks this small
         found = measure(table, config.design, Training(steps=config.steps))
         if not found.tasks:
             raise ConfigError(
-                f"no state has {config.candidates} candidates in a fold; lower candidates, turns "
-                "or family_folds"
+                f"no state of {', '.join(config.judged_in)} has {config.candidates} candidates "
+                "in a fold; lower candidates, turns or family_folds"
             )
         rows = _rows(table, found)
         told = _figures(config, table, found, rows)
@@ -184,7 +199,8 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
         with JsonlWriter(choices) as writer:
             for choice in islice(_choices(flat, table, found), config.shown):
                 writer.write(choice)
-    return {name: each["reward"] for name, each in told["all"]["choosers"].items()}
+    rewards = {name: each["reward"] for name, each in told["all"]["choosers"].items()}
+    return rewards | {"calls read": told["calls_read"]}
 
 
 def _table(
@@ -258,6 +274,7 @@ def _figures(
         "families": len(set(table.families.tolist())),
         "calls_read": round(table.read, 4),
         "candidates": config.candidates,
+        "until_decided": found.until_decided(),
         "taus": found.taus,
         "all": figures(table, found, kept=[True] * len(rows)),
     }

@@ -8,6 +8,7 @@ weight of the votes.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from typing import Final
 
 import numpy as np
@@ -24,6 +25,11 @@ from qguide.training.choosing.choosers import (
 from qguide.training.choosing.small_q import Training, train_small_q
 from qguide.training.choosing.stopping import STOPPING, stopped
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
+from qguide.training.choosing.until_decided import (
+    fitted_served_tau,
+    served_posterior,
+    written_until_decided,
+)
 
 _PARTS: Final = 5
 _MEMBERS: Final = 2
@@ -39,6 +45,9 @@ class Design:
         family_folds: 1 lets Q models learn from all families.
         by_section: folds are of whole sections, such as databases.
         training_draws: groups of each state that Q models learn from.
+        training_tasks: most tasks that a Q model learns from; None is no limit.
+        learned_in, judged_in: patterns of the sections that Q models learn from, and that they
+            choose in.
     """
 
     size: int = 5
@@ -48,6 +57,9 @@ class Design:
     by_section: bool = False
     trainings: tuple[int, ...] = (0, 1, 2)
     training_draws: int = 30
+    training_tasks: int | None = None
+    learned_in: tuple[str, ...] = ("*",)
+    judged_in: tuple[str, ...] = ("*",)
 
 
 @dataclass(slots=True)
@@ -61,6 +73,7 @@ class Earned:
         taus: the fitted weights of the votes.
         kept: by chooser, by training, what is lost and saved by stopping the others.
         shown: the first group of each task, and the logits of Q in its group by the first training.
+        decided: by chooser, what it earns and the share of the characters written until decided.
     """
 
     tasks: list[Ints] = field(default_factory=list)
@@ -74,6 +87,19 @@ class Earned:
     )
 
     shown: list[tuple[Ints, Floats]] = field(default_factory=list)
+    decided: dict[str, list[tuple[Floats, Floats]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def until_decided(self) -> dict[str, dict[str, float]]:
+        """By chooser the mean reward over groups, and the share of the characters written."""
+        return {
+            name: {
+                "reward": round(float(np.concatenate([r for r, _ in parts]).mean()), 4),
+                "written": round(float(np.concatenate([w for _, w in parts]).mean()), 4),
+            }
+            for name, parts in self.decided.items()
+        }
 
     def add(
         self, table: Table, groups: Ints, name: str, scores: Floats, seed: int | None = None
@@ -89,19 +115,22 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
     """Rewards of all choosers, fold by fold."""
     found = Earned()
     units = table.sections if design.by_section else table.tasks
-    for task_fold, assessed in enumerate(_folds(units, design.task_folds)):
+    judges, teaches = (_within(table, names) for names in (design.judged_in, design.learned_in))
+    for task_fold, fold in enumerate(_folds(units, design.task_folds)):
         for family_fold, unseen in enumerate(_folds(table.families, design.family_folds)):
             rng = np.random.default_rng([task_fold, family_fold])
             groups = draw_groups(
-                table, assessed & unseen, size=design.size, draws=design.draws, rng=rng
+                table, fold & judges & unseen, size=design.size, draws=design.draws, rng=rng
             )
             if not len(groups):
                 continue
             found.tasks.append(table.tasks[groups[:, 0]])
             for name, scores in rule_scores(table, groups).items():
                 found.add(table, groups, name, scores)
-            found.add(table, groups, KNOWING, model_scores(table, groups, ~assessed))
-            learned = ~assessed & (~unseen if design.family_folds > 1 else True)
+            votes = found.rules["majority"][-1], written_until_decided(table, groups)
+            found.decided["votes"].append(votes)
+            found.add(table, groups, KNOWING, model_scores(table, groups, ~fold))
+            learned = ~fold & teaches & (~unseen if design.family_folds > 1 else True)
             for seed in design.trainings:
                 _add_training(found, table, groups, learned, design, options, seed)
     return found
@@ -121,7 +150,8 @@ def _add_training(
     A Q model is the mean of several, each with other tasks held back.
     """
     rng = np.random.default_rng(seed)
-    tasks = rng.permutation(np.unique(table.tasks[learned]))
+    tasks = rng.permutation(np.unique(table.tasks[learned]))[: design.training_tasks]
+    learned = learned & np.isin(table.tasks, tasks)
     held_back, held_logits = [], []
     logits = {name: np.zeros(groups.shape, np.float32) for name in ("q", "q in group")}
     for member in range(_MEMBERS):
@@ -138,6 +168,8 @@ def _add_training(
             if name == "q":
                 held_back.append(held)
                 held_logits.append(score(held))
+    if seed == design.trainings[0]:
+        _add_decided(found, table, groups, np.concatenate(held_back), held_logits, logits["q"])
     tau = fitted_tau(table, np.concatenate(held_back), np.concatenate(held_logits))
     found.taus.append(tau)
     if seed == design.trainings[0]:
@@ -148,8 +180,30 @@ def _add_training(
         found.add(table, groups, name, scores, seed)
 
 
+def _add_decided(
+    found: Earned,
+    table: Table,
+    groups: Ints,
+    held_back: Ints,
+    held_logits: list[Floats],
+    logits: Floats,
+) -> None:
+    """Draw until the server's posterior is decided, with Q of one training."""
+    held, q = (1 / (1 + np.exp(-own)) for own in (np.concatenate(held_logits), logits))
+    tau = fitted_served_tau(table, held_back, held)
+    reward = earned(table, groups, served_posterior(table, groups, q, tau))
+    written = written_until_decided(table, groups, q, tau)
+    found.decided["posterior"].append((reward, written))
+
+
 def _folds(units: Ints, count: int) -> Iterator[NDArray[np.bool_]]:
     """True for the units of each fold; units are dealt out by number, shuffled."""
     names = np.random.default_rng(0).permutation(np.unique(units))
     for fold in range(count):
         yield np.isin(units, names[fold::count])
+
+
+def _within(table: Table, patterns: tuple[str, ...]) -> NDArray[np.bool_]:
+    """True for candidates of sections with a name that fits."""
+    fits = [any(fnmatch(name, one) for one in patterns) for name in table.section_names]
+    return np.array(fits)[table.sections]

@@ -1,5 +1,6 @@
 """The choose job on small recordings of several models: rules, Q and the bounds around them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +139,16 @@ def test_runs_of_recorded_groups_are_read(tmp_path: Path) -> None:
 def test_a_seed_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="a seed twice"):
         ChooseRecordedConfig(source=(Path("x"),), output=Path("y"), trainings=(1, 1))
+
+
+def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) -> None:
+    config = mint(tmp_path, learned_in=("reasoning/*",), judged_in=("*times",), training_tasks=10)
+    means = run_choose_recorded(config)
+    assert means["q"] > means["random"]
+    assert means["calls read"] == 1.0  # nothing may be called
+    told = json.loads(RunFolder(config.output).metrics.read_text())
+    decided = told["until_decided"]
+    assert decided["votes"]["reward"] == means["majority"]
+    assert 0 < decided["votes"]["written"] <= 1
+    with pytest.raises(ConfigError, match="no state of code"):
+        run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
