@@ -7,7 +7,14 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect
+from qguide.commands.checkpoint import (
+    domain,
+    ensemble,
+    export_model,
+    export_trunk,
+    inspect,
+    progress,
+)
 from qguide.commands.configs import app as configs
 from qguide.commands.convert import convert_records
 from qguide.commands.demo import demo
@@ -38,6 +45,7 @@ _EXTRAS: Final = {
     "learn": LEARN,
     "plan": REMOTE,
     "report": REPORT,
+    "progress": MODELS,
     "serve": MODELS,
 }
 """Extra of each command; `train`, which has all of them, where none is named."""
@@ -108,7 +116,7 @@ _add("Server", serve, doctor, plan, demo, report, fake_upstream)
 _add("Pipelines", run)
 app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)
-_add("Checkpoints", inspect, domain, ensemble, export_model, export_trunk)
+_add("Checkpoints", inspect, domain, ensemble, progress, export_model, export_trunk)
 _add("Evaluation", compare)
 _add("Records", convert_records)
 _add("Environments", play, generate)

@@ -1,4 +1,4 @@
-"""Commands for the checkpoint of a Q model: `inspect` and `domain`."""
+"""Commands for the checkpoint of a Q model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -96,6 +96,38 @@ def ensemble(
 
     with shown_errors(config_status=1):
         save_ensemble(output, [_folder(checkpoint) for checkpoint in checkpoints], name=name)
+    typer.echo(output)
+
+
+def progress(
+    child: Annotated[Path, typer.Argument(help="A policy after training by outcomes.")],
+    parent: Annotated[Path, typer.Argument(help="The same policy before it.")],
+    output: Annotated[Path, typer.Option(help="The folder to write; it must not exist.")],
+    name: Annotated[str, typer.Option(help="The name it is served under.")] = "progress",
+    beta: Annotated[float, typer.Option(help="Factor of the log ratio.", min=1e-6)] = 0.1,
+) -> None:
+    """Make an implicit Q of two checkpoints of one policy: Q is beta log (child / parent)."""
+    from qguide.qnet.errors import CheckpointError
+    from qguide.qnet.models.checkpoint import save_checkpoint
+    from qguide.qnet.models.hub import model_folder
+    from qguide.qnet.models.implicit_q import ImplicitQ
+    from qguide.qnet.models.loading import load_renderer
+    from qguide.qnet.models.manifest import Manifest
+
+    with shown_errors(config_status=1):
+        if output.exists():
+            raise CheckpointError(f"{output} exists; name a folder that does not")
+        folders = model_folder(child), model_folder(parent)
+        tokenizer, other = (load_renderer(folder).tokenizer for folder in folders)
+        if tokenizer.get_vocab() != other.get_vocab():
+            raise CheckpointError(
+                f"{child} and {parent} have different tokens; name two checkpoints of one policy"
+            )
+        model = ImplicitQ.from_policies(*folders, beta=beta)
+        manifest = Manifest(
+            kind="implicit-q", name=name, read_at="action_tokens", target="progress"
+        )
+        save_checkpoint(output, model=model, tokenizer=tokenizer, manifest=manifest)
     typer.echo(output)
 
 
