@@ -189,7 +189,9 @@ def _add_decided(
     logits: Floats,
 ) -> None:
     """Draw until the server's posterior is decided, with Q of one training."""
-    held, q = (1 / (1 + np.exp(-own)) for own in (np.concatenate(held_logits), logits))
+    held, q = (
+        (1 / (1 + np.exp(-own))).astype(np.float32) for own in (np.concatenate(held_logits), logits)
+    )
     tau = fitted_served_tau(table, held_back, held)
     reward = earned(table, groups, served_posterior(table, groups, q, tau))
     written = written_until_decided(table, groups, q, tau)

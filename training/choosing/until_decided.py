@@ -36,7 +36,7 @@ def written_until_decided(
                 break
     written = np.cumsum(table.written[groups], axis=1)
     drawn = np.take_along_axis(written, needed[:, None] - 1, axis=1)[:, 0]
-    share: Floats = drawn / np.maximum(written[:, -1], 1)
+    share: Floats = (drawn / np.maximum(written[:, -1], 1)).astype(np.float32)
     return share
 
 
