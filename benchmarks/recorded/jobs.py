@@ -18,9 +18,7 @@ RERANK: Final = Job(
 )
 ATTEMPTS: Final = Job(
     "replay-attempts",
-    "benchmarks.recorded.attempts",
-    "ReplayAttemptsConfig",
-    "run_replay_attempts",
+    "benchmarks.recorded.attempts:ReplayAttemptsConfig",
     "Evaluation",
     "Replay recorded attempts against a running server that tells which go on.",
 )
