@@ -341,7 +341,9 @@ def _newer(progress: Progress) -> list[str]:
 
 
 def _collecting(progress: Progress) -> str:
-    parts = [f"{progress.episodes.count} episodes, mean outcome {progress.episodes.mean:.0%}"]
+    ended = progress.episodes
+    counted = f"{ended.count} episode{'s' * (ended.count > 1)}, mean outcome {ended.mean:.0%}"
+    parts = [counted if ended.count else "no episode has ended yet"]
     said = progress.note or progress.reason
     if (fit := progress.fit) is not None:
         missing = f"; {fit.missing}" if fit.missing else ""

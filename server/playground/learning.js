@@ -75,6 +75,9 @@ export class Learning {
     this.showGroups(groups, state);
     byId("learning-sentence").textContent = `${state.sentence}.`;
     byId("learning-facts").textContent = `${state.phase}${state.mode === "auto" ? "" : `, ${state.mode}`}`;
+    const isEmpty = ARMS.every((arm) => !curve[arm].length);
+    byId("learning-legend").hidden = isEmpty;
+    this.place.hidden = isEmpty;
     this.curve = curve;
     this.draw();
     const changes = curve.changes.slice(-10).reverse().map(changeOf);

@@ -69,7 +69,7 @@ export class Recorded {
   showRecords({ episodes, trees, choices, bad }) {
     this.episodes = episodes;
     const read = [
-      ...(episodes.length || !(trees.length + choices.length) ? [counted(episodes.length, "episode")] : []),
+      ...(episodes.length || !choices.length ? [counted(episodes.length, "episode")] : []),
       ...(trees.length ? [counted(trees.length, "tree")] : []),
       ...(choices.length ? [`${counted(choices.length, "choice")} of real LLMs`] : []),
     ];

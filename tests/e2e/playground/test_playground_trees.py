@@ -143,7 +143,7 @@ def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path)
         f"rows.jsonl, line 1: nodes {is_wrong}",
         f"rows.jsonl, line 2: decisions {is_wrong}",
         f"rows.jsonl, line 3: values {is_wrong}",
-        "rows.jsonl, line 4: is no offer, tree, decision group or row of choice-regret",
+        "rows.jsonl, line 4: is no offer, tree, decision group, choice or row of choice-regret",
         "rows.jsonl, line 5: no object",
     ]
     binary = tmp_path / "picture.jsonl"

@@ -137,7 +137,7 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
 ) -> None:
     chance, numbers = Random(0), count()
     client = serve(settings)
-    assert state(client)["sentence"] == "0 episodes, mean outcome 0%; the first fit in 120 more"
+    assert state(client)["sentence"] == "no episode has ended yet; the first fit in 120 more"
 
     for _ in range(120):
         play(client, next(numbers), chance)
