@@ -4,7 +4,8 @@ Packed into one row, in which each token sees only the tokens before it on its o
 sequences cost their distinct tokens, and each has the outputs that it has alone.
 """
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,9 +22,10 @@ class TokenTrie:
         before: (T,) index of the token that each follows; -1 for a first one.
     """
 
-    token_ids: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
+    # Arrays, because the trees of a whole training set are in memory at once.
+    token_ids: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    depths: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    before: MutableSequence[int] = field(default_factory=lambda: array("q"))
     _index: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -49,6 +51,10 @@ class TokenTrie:
         while (before := self.before[path[-1]]) >= 0:
             path.append(before)
         return path[::-1]
+
+    def finish(self) -> None:
+        """Give back the memory that adding paths takes; none can be added any more."""
+        self._index = {}
 
     def new_tokens(self, token_ids: Sequence[int]) -> int:
         """Number of a path's tokens that are not in the trie yet."""

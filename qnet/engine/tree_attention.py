@@ -1,6 +1,6 @@
 """FlexAttention for packed trees, where a trunk can use it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypedDict
 
@@ -158,7 +158,7 @@ def tree_inputs(tree: TokenTrie, device: torch.device) -> TreeInputs:
     }
 
 
-def _preorder(before: list[int]) -> tuple[list[int], list[int]]:
+def _preorder(before: Sequence[int]) -> tuple[list[int], list[int]]:
     """Number of each token in pre-order, and one past that of its last descendant."""
     size = [1] * len(before)
     for index in range(len(before) - 1, -1, -1):

@@ -69,6 +69,8 @@ def pack_groups(
             )
         ]
         _label(tree, places, min_label_margin=min_label_margin)
+    for tree in packed:
+        tree.finish()
     return packed
 
 

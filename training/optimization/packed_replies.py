@@ -179,6 +179,8 @@ def pack_candidates(
                 greedy=decision.row.greedy,
             )
         )
+    for tree in packed:
+        tree.finish()
     return packed
 
 

@@ -5,8 +5,9 @@ packed row in which each token attends only to the tokens before it on its own p
 as for each path alone, and the cost is that of the distinct tokens.
 """
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -140,8 +141,8 @@ class PackedTree(TokenTrie):
             token.
     """
 
-    weight: list[float] = field(default_factory=list)
-    weighted: list[float] = field(default_factory=list)
+    weight: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    weighted: MutableSequence[float] = field(default_factory=lambda: array("d"))
     pairs: list[Pair] = field(default_factory=list)
     successions: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[tuple[Place, ...]] = field(default_factory=list)
@@ -267,6 +268,7 @@ def pack_tree(
         tree.successions = [
             (one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of
         ]
+        tree.finish()
     return packed
 
 
