@@ -22,10 +22,9 @@ class TokenTrie:
         before: (T,) index of the token that each follows; -1 for a first one.
     """
 
-    # Arrays, because the trees of a whole training set are in memory at once.
-    token_ids: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    depths: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    before: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    token_ids: MutableSequence[int] = field(default_factory=list)
+    depths: MutableSequence[int] = field(default_factory=list)
+    before: MutableSequence[int] = field(default_factory=list)
     _index: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -53,7 +52,11 @@ class TokenTrie:
         return path[::-1]
 
     def finish(self) -> None:
-        """Give back the memory that adding paths takes; none can be added any more."""
+        """Take a quarter of the memory, now that no path is added any more."""
+        # The trees of a whole training set are in memory at once.
+        self.token_ids, self.depths, self.before = (
+            array("q", numbers) for numbers in (self.token_ids, self.depths, self.before)
+        )
         self._index = {}
 
     def new_tokens(self, token_ids: Sequence[int]) -> int:

@@ -36,7 +36,7 @@ def segments(
     stem = _fork(ends, range(len(request.tree)))
     yield PackedSegment(
         buffer=entry.buffer,
-        token_ids=request.history[known:] + request.tree.token_ids[:stem],
+        token_ids=[*request.history[known:], *request.tree.token_ids[:stem]],
         positions=list(range(known, start + stem)),
         column=known,
         seen=joined((), range(known)),
@@ -63,7 +63,7 @@ def _block(
     bias = None if chain else _hiding(torch.from_numpy(tree.visible(tokens)))
     return PackedSegment(
         buffer=entry.buffer,
-        token_ids=tree.token_ids[tokens.start : tokens.stop],
+        token_ids=[tree.token_ids[token] for token in tokens],
         positions=[start + tree.depths[token] for token in tokens],
         column=start + tokens.start,
         seen=seen,

@@ -141,8 +141,8 @@ class PackedTree(TokenTrie):
             token.
     """
 
-    weight: MutableSequence[float] = field(default_factory=lambda: array("d"))
-    weighted: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    weight: MutableSequence[float] = field(default_factory=list)
+    weighted: MutableSequence[float] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     successions: list[tuple[Place, Place]] = field(default_factory=list)
     groups: list[tuple[Place, ...]] = field(default_factory=list)
@@ -195,6 +195,11 @@ class PackedTree(TokenTrie):
         if said:
             self.outcomes[end] = answer[said.start]
         return indices
+
+    def finish(self) -> None:
+        """Take a quarter of the memory, now that no path is added any more."""
+        TokenTrie.finish(self)
+        self.weight, self.weighted = array("d", self.weight), array("d", self.weighted)
 
     def _append(self, before: int, token: int, depth: int) -> int:
         self.weight.append(0.0)

@@ -91,7 +91,7 @@ def test_labels_that_share_a_token_are_averaged_by_their_weights() -> None:
     tree = PackedTree()
     tree.add_labelled([5, 6], [1.0, 1.0], [0.0, 1.0])
     tree.add_labelled([5, 7], [3.0, 0.0], [1.0, 9.0])
-    assert tree.weight == [4.0, 1.0, 0.0]
+    assert [*tree.weight] == [4.0, 1.0, 0.0]
     assert tree.target == [0.75, 1.0, 0.0]
 
 
