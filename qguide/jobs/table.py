@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import import_operator_module, raised_text
+from qguide.qnet.support.operator_code import import_named, raised_text
 
 Group = Literal["Recordings", "Data", "Training", "Evaluation"]
 
@@ -184,9 +184,8 @@ def find_job(name: str) -> Job:
     """The job of a name of the table, or of an import path such as `my_package.jobs:JOB`."""
     if ":" not in name:
         return _of_table(name)
-    module, _, variable = name.partition(":")
     try:
-        job = getattr(import_operator_module(module), variable)
+        job = import_named(name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"job {name!r} cannot be imported: {raised_text(error)}") from error
     if not isinstance(job, Job):

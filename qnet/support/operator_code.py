@@ -5,6 +5,7 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def import_operator_module(name: str) -> ModuleType:
@@ -19,6 +20,17 @@ def import_operator_module(name: str) -> ModuleType:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     return import_module(name)
+
+
+def import_named(path: str) -> Any:
+    """What `package.module:name` names.
+
+    Raises:
+        ImportError: see `import_operator_module`.
+        AttributeError: the module has no such name.
+    """
+    module, _, name = path.partition(":")
+    return getattr(import_operator_module(module), name)
 
 
 def raised_text(error: BaseException) -> str:

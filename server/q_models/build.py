@@ -43,6 +43,7 @@ from qguide.server.q_models.policies import (
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.remote_sources import (
     build_classify_source,
+    build_imported_source,
     build_vllm_scorer_source,
     check_servers,
     server_of,
@@ -66,7 +67,9 @@ DEMO_Q = {
 _log = structlog.get_logger(__name__)
 
 _VERSION_DIGITS: Final = 12
-_FAKE_VERSION: Final = "0"
+_NO_VERSION: Final = "0"
+"""Default version of what has no content to be known by: the fake, and the operator's own code."""
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,7}")
 _SHADOW_END_S = 1.0
 
@@ -355,8 +358,10 @@ def open_q_model(
 
 def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
     """Default version of a source, by its content, and the builder of its scorer."""
+    if _IMPORT_PATH.fullmatch(source):
+        return _NO_VERSION, build_imported_source(source)
     if source == SCRIPTED:
-        return _FAKE_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
+        return _NO_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
     folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
     origin = replace(_source_of_folder(settings, folder, source, name), domain=Domain.load(folder))
     assert origin.manifest is not None

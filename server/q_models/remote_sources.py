@@ -1,4 +1,4 @@
-"""Q models on a server: their trunk on vLLM, or the whole of them behind its /classify.
+"""Q models beyond a folder: their trunk on vLLM, all of one behind its /classify, own code.
 
 Every scorer has its own client, because a client must be used from one thread only.
 """
@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.support.operator_code import import_named, raised_text
 from qguide.server.q_models.aliases import plain_name
 from qguide.server.q_models.registry import ScorerSource
 from qguide.server.settings.remote_models import Classifier, VllmTrunk
@@ -104,3 +105,25 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
         precision=precision,
         renderer=loaded.renderer,
     )
+
+
+def build_imported_source(path: str) -> ScorerSource:
+    """Source of a scorer of the operator's own code: a factory without arguments."""
+
+    def build() -> CachingScorer:
+        try:
+            scorer = import_named(path)()
+        except Exception as error:
+            raise ConfigError(
+                f"Q model {path!r} cannot be built: {raised_text(error)}; name a class or a "
+                "factory without arguments, installed or in the current folder"
+            ) from error
+        if not isinstance(scorer, CachingScorer):
+            raise ConfigError(
+                f"Q model {path!r} is of type {type(scorer).__name__}; make it a subclass of "
+                "qguide.qnet.sliced_scorer.CachingScorer"
+            )
+        return scorer
+
+    # It may wait for whatever it likes, and the device thread must not.
+    return ScorerSource(build, "imported", own_thread=True)

@@ -33,7 +33,9 @@ from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED
 
-Source = Literal["embedded", "scripted", "checkpoint", "vllm", "judge", "upstream", "rules", "none"]
+Source = Literal[
+    "embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"
+]
 _log = structlog.get_logger(__name__)
 Stage = Literal["paraphrase", "sample", "score"]
 

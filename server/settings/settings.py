@@ -53,7 +53,8 @@ class Settings(LearningSettings):
         vllm_silent_s: vLLM is restarted if it does not answer health checks for this long.
         q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, a Hugging
             Face folder or hub name of any sequence classifier with one label, "judge:UPSTREAM" for
-            a chat model that is prompted for scores, or "none" for unguided steps. The rules
+            a chat model that is prompted for scores, "package.module:NAME" for a scorer of your own
+            code, or "none" for unguided steps. The rules
             "votes", "likelihood" and "validity" need no model; they stand alone or before another,
             as in "validity+votes" and "validity+judge:UPSTREAM". Without any, the
             embedded policy has the embedded Q model, and every other policy none. A name without a

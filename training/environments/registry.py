@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import import_operator_module
+from qguide.qnet.support.operator_code import import_named
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 from qguide.training.environments.adapters.build import (
@@ -41,14 +41,13 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
     if is_address(name):
         return bundle_of_address(name)
     path = ENVIRONMENTS.get(name, name)
-    module, colon, attribute = path.partition(":")
-    if not colon:
+    if ":" not in path:
         raise ConfigError(
             f"environment {name!r} is unknown; name one of {', '.join(ENVIRONMENTS)}, an import "
             'path such as "my_package.shop:BUNDLE", or a server such as "openenv:ws://HOST:PORT"'
         )
     try:
-        bundle = getattr(import_operator_module(module), attribute)
+        bundle = import_named(path)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"environment {name!r} cannot be imported: {error}; install its package, start in the "

@@ -506,7 +506,7 @@ export interface ModelCard {
     /** @description the upstream's name, or qguide */
     owned_by: string;
     /** @enum {string} */
-    source: "embedded" | "scripted" | "checkpoint" | "vllm" | "judge" | "upstream" | "rules" | "none";
+    source: "embedded" | "scripted" | "checkpoint" | "imported" | "vllm" | "judge" | "upstream" | "rules" | "none";
     /** @description true if requests that name no model can get it */
     default: boolean;
     /** @description context length in tokens; null if unknown */
