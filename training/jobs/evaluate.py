@@ -92,7 +92,11 @@ class EvaluateConfig(RolloutConfig):
         guided_trajectories: N, the number of trajectories of q-guided-n.
         reflexion: options of reflexion, whose policy has to be a model that follows instructions.
         paraphrases: run folder of `paraphrase`, for q-guided-aug and best-of-n-aug.
+        methods: ways of choosing; each plays all tasks.
         candidates: M, the number of candidates per step; the most for adaptive.
+        seeds: of the draws; each plays all tasks once.
+        max_tokens: maximum number of tokens of a reply.
+        max_steps: number of actions after which an episode is cut off.
         temperature: sampling temperature of all draws except greedy ones.
         greedy_candidate: draw the first of the M candidates greedily.
         tie_break: rule that chooses among several replies of highest Q.

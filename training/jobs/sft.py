@@ -112,9 +112,11 @@ class SftConfig(TrainingConfig):
         reward_weighted: weight an episode's tokens by its outcome reward, which must not be
             negative (AgentEvol).
         base: a Hugging Face causal LM, folder or hub name; None trains `architecture` from scratch.
+        architecture: sizes of a model that is trained from scratch.
         observation_weight: loss weight of observation tokens; the papers' is 0. A small weight
             helps a model that is trained from scratch to learn the environment's language.
         augmentation: consistent renaming of each episode, drawn anew in each epoch.
+        max_length: maximum number of tokens of an episode; longer ones are left out.
     """
 
     trajectories: tuple[Path, ...]

@@ -36,6 +36,12 @@ class Optimization(BaseModel):
             merged into the weights that are written. AdamW only.
         optimizer: "muon" orthogonalises the updates of hidden matrices and leaves the rest to
             AdamW; it learns faster from scratch. FSDP takes AdamW only.
+        lr: peak learning rate of AdamW.
+        muon_lr: peak learning rate of Muon.
+        warmup_ratio: share of the steps over which the learning rate rises from 0.
+        weight_decay: decoupled decay of the weights, times the learning rate.
+        max_grad_norm: norm to which gradients are clipped.
+        epochs: passes over the rows.
         batch_tokens: minimum tokens per optimizer step. A step is whole micro-batches; their
             gradients are accumulated. The papers count sequences instead (64).
         micro_batch_tokens: maximum number of tokens, padding included, that go through the model
@@ -55,6 +61,7 @@ class Optimization(BaseModel):
             that was not in bfloat16 before. What is trained stays in float32. Not with FSDP.
         gradient_checkpointing: keep each layer's input only and compute the layer again in the
             backward pass; takes about a third more time and far less memory.
+        save_every_s: seconds between saves, from which a killed training continues.
         trackers: send the metrics to these as well; `metrics.jsonl` is always written.
     """
 
