@@ -27,7 +27,7 @@ class Shelf:
     written in the thread of long bodies.
 
     Args:
-        max_bytes: memory of all rows that are not in Redis.
+        max_bytes: memory of all rows that are not in Redis; the key that holds most gives way.
         max_body_bytes: of a request; the rows that one continues may be several times as large.
     """
 
@@ -42,10 +42,16 @@ class Shelf:
     ) -> None:
         self._link = link
         self._bodies = bodies
-        self._own: TTLCache[str, bytes] = TTLCache(max_bytes, ttl_s, getsizeof=_size)
+        self._own: dict[str, TTLCache[str, bytes]] = {}
         self._max_bytes = max_bytes
+        self._ttl_s = ttl_s
         self._max_body_bytes = max_body_bytes
         self._ttl_ms = max(1, round(ttl_s * 1e3))
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other servers have the same objects."""
+        return self._link is not None
 
     async def apart(self, work: Callable[[], T], *, size: int) -> T:
         """The result of work on so many bytes, which must not keep the event loop for long."""
@@ -58,7 +64,8 @@ class Shelf:
         places = [_place(name) for name in names]
 
         async def alone() -> list[bytes | None]:
-            return [self._own.get(place) for place in places]
+            mine = self._own.get(calling_key() or "", {})
+            return [mine.get(place) for place in places]
 
         async def shared() -> list[bytes | None]:
             assert self._link is not None
@@ -85,7 +92,7 @@ class Shelf:
         )
 
         async def alone() -> None:
-            self._own.update({k: row for k, row in rows.items() if len(row) <= self._max_bytes})
+            self._keep({k: row for k, row in rows.items() if len(row) <= self._max_bytes})
 
         async def shared() -> None:
             assert self._link is not None
@@ -100,13 +107,21 @@ class Shelf:
         """Forget an object."""
 
         async def alone() -> None:
-            self._own.pop(_place(name), None)
+            self._own.get(calling_key() or "", {}).pop(_place(name), None)
 
         async def shared() -> None:
             assert self._link is not None
             await self._link.client.delete(_place(name))
 
         await (self._link.use(shared, alone) if self._link else alone())
+
+    def _keep(self, rows: Mapping[str, bytes]) -> None:
+        """Keep rows in memory; the oldest of the key that holds most make room for them."""
+        empty: TTLCache[str, bytes] = TTLCache(self._max_bytes, self._ttl_s, getsizeof=_size)
+        self._own.setdefault(calling_key() or "", empty).update(rows)
+        while sum(held.currsize for held in self._own.values()) > self._max_bytes:
+            max(self._own.values(), key=lambda held: held.currsize).popitem()
+        self._own = {key: held for key, held in self._own.items() if held.currsize}
 
 
 def _read(row: bytes) -> Json:

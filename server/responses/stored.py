@@ -1,7 +1,6 @@
 """Responses and conversations that later requests continue, per key, for a limited time.
 
-    response       its own input, its output, the outputs of the candidates not taken, and the
-                   names of the responses before it
+    response       its input, its output, those of candidates not taken, names of those before it
     item           the response that an `item_reference` means
     conversation   its items
 
@@ -35,8 +34,8 @@ _PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call"
 _ITEMS: Final = TypeAdapter(list[InputItem])
 _LOST_S: Final = 60.0
 """Beyond a step's time limit, until a response in the background is taken for lost."""
-_BYTES_PER_ITEM: Final = 128
-"""The least that a stored item takes; by it many items go to the thread."""
+_LOOK_S: Final = 1.0  # between looks whether another server was told to stop a response
+_BYTES_PER_ITEM: Final = 128  # the least that a stored item takes
 
 
 def build_stored(
@@ -115,6 +114,7 @@ class StoredResponses:
             given = [*given, *talk["items"]]
         named_items = [_id(item) for item in own if _kind(item) == "item_reference"]
         if not given and not named_items:
+            body = body.model_copy(update={"conversation": None})
             return Continued(body, own, size, conversation=conversation)
         found = await self._referred(named_items)
 
@@ -190,7 +190,10 @@ class StoredResponses:
         place = scoped_episode_id(response["id"])
         work = self._running[place] = asyncio.ensure_future(complete())
         try:
-            await asyncio.wait({work})
+            while not work.done():
+                await asyncio.wait({work}, timeout=_LOOK_S)
+                if await self._is_told_to_stop(response["id"]):
+                    break
         finally:
             del self._running[place]
             work.cancel()
@@ -207,14 +210,19 @@ class StoredResponses:
                 f"response {response_id[:100]!r} was not asked for with background: true, so there "
                 "is nothing to cancel"
             )
-        told = await self._end(response_id, lambda told: told | {"status": "cancelled"})
-        self._stop(response_id)
-        return told
+        await self._stop(response_id)
+        return await self._end(response_id, lambda told: told | {"status": "cancelled"})
 
-    def _stop(self, response_id: str) -> None:
-        """Stop the work of a response in the background, if this server does it."""
+    async def _stop(self, response_id: str) -> None:
+        """Stop the work of a response in the background, or tell the server that does it."""
         if work := self._running.get(scoped_episode_id(response_id)):
             work.cancel()
+        elif self._shelf is not None and self._shelf.is_shared:
+            await self._shelf.put(lambda: {f"stop {response_id}": {}}, size=0)
+
+    async def _is_told_to_stop(self, response_id: str) -> bool:
+        shared = self._shelf if self._shelf and self._shelf.is_shared else None
+        return bool(shared and (await shared.get([f"stop {response_id}"]))[0] is not None)
 
     async def _end(self, response_id: str, ended: Callable[[Json], Json]) -> Json:
         """End a response that is not answered yet; returns it."""
@@ -242,10 +250,11 @@ class StoredResponses:
 
     async def forget(self, name: str) -> None:
         """Delete `response ID` or `conversation ID`."""
-        await self._known(name)
-        assert self._shelf is not None
-        await self._shelf.drop(name)
-        self._stop(name.partition(" ")[2])
+        known = await self._known(name)
+        if self._shelf:
+            await self._shelf.drop(name)
+        if known.get("response", {}).get("status") in _UNANSWERED:
+            await self._stop(name.partition(" ")[2])
 
     async def converse(self, items: Sequence[Json], metadata: Json) -> Json:
         """Begin a conversation."""

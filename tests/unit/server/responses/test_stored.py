@@ -11,6 +11,7 @@ from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.keys import create_key
 from qguide.server.http.long_bodies import LongBodies
+from qguide.server.observability.request_context import open_account
 from qguide.server.responses.shelf import Shelf
 from tests.unit.server.conftest import Serve, settings_of
 
@@ -90,6 +91,21 @@ async def test_the_oldest_go_first_and_what_is_too_large_is_not_kept(bodies: Lon
     assert [one is not None for one in await shelf.get(["a", "b", "c", "d"])] == [
         *(False, True, True, False)
     ]
+
+
+async def test_a_key_that_fills_the_memory_drives_out_its_own(bodies: LongBodies) -> None:
+    shelf = shelf_of(bodies)
+    with open_account() as account:
+        account.key = "ada"
+        await put(shelf, a={"text": "x" * 20})
+    with open_account() as account:
+        account.key = "bob"
+        for name in "abcd":
+            await put(shelf, **{name: {"text": "x" * 20}})
+        assert [one is not None for one in await shelf.get([*"abcd"])] == [False, False, True, True]
+    with open_account() as account:
+        account.key = "ada"
+        assert await shelf.get(["a"]) == [{"text": "x" * 20}]
 
 
 async def test_what_is_stored_expires(bodies: LongBodies) -> None:

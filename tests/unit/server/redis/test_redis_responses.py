@@ -1,0 +1,90 @@
+"""Stored responses of several servers in one Redis."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from tests.support.redis_server import RedisServer
+from tests.support.serving import serving_app
+from tests.unit.server.conftest import Serve, settings_of
+
+TASK = "Your task is to: find the mug."
+
+
+@pytest.fixture
+def pair(
+    serve: Serve, redis: RedisServer, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> tuple[TestClient, TestClient]:
+    """Two servers of one service."""
+    settings = settings_of(address[1], redis_url=SecretStr(redis.url))
+    return serve(settings), serve(settings)
+
+
+def ask(client: TestClient, **body: Any) -> Any:
+    answer = client.post("/v1/responses", json={"input": TASK} | body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_another_server_continues_shows_and_deletes_a_response(
+    pair: tuple[TestClient, TestClient], upstream: FakeUpstream
+) -> None:
+    one, other = pair
+    first = ask(one, qguide={"num_candidates": 2})
+    ask(other, input="You see a mug.", previous_response_id=f"{first['id']}.0")
+    assert [turn["role"] for turn in upstream.asked[-1]["messages"]] == [
+        *("user", "assistant", "user")
+    ]
+    path = f"/v1/responses/{first['id']}"
+    assert other.get(path).json() == first
+    assert other.get(f"{path}/input_items").json()["data"][0]["content"][0]["text"] == TASK
+    assert other.delete(path).json()["deleted"]
+    assert one.get(path).status_code == 404
+
+
+def test_a_conversation_goes_on_at_another_server(
+    pair: tuple[TestClient, TestClient], upstream: FakeUpstream
+) -> None:
+    one, other = pair
+    talk = one.post("/v1/conversations", json={}).json()["id"]
+    ask(one, conversation=talk)
+    ask(other, conversation=talk, input="You see a mug.")
+    assert len(upstream.asked[-1]["messages"]) == 3
+    assert len(one.get(f"/v1/conversations/{talk}/items").json()["data"]) == 4
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete"])
+def test_another_server_stops_the_draws_of_a_response_in_the_background(
+    redis: RedisServer, address: tuple[FakeUpstream, str], upstream: FakeUpstream, how: str
+) -> None:
+    upstream.delay_s = 45.0
+    limits = {"timeout_s": 90, "concurrent_requests": 1}
+    settings = settings_of(address[1], redis_url=SecretStr(redis.url), **limits)
+    with serving_app(create_app(settings)) as one, serving_app(create_app(settings)) as other:
+        body = {"input": TASK, "background": True}
+        begun = httpx.post(f"{one}/v1/responses", json=body, timeout=30).json()
+        wait_until(lambda: bool(upstream.asked))
+        busy = f"{one}/v1/responses/any"
+        assert httpx.get(busy).status_code == 429
+        path = f"{other}/v1/responses/{begun['id']}"
+        assert httpx.get(path).json()["status"] == "queued"
+        answer = httpx.post(f"{path}/cancel") if how == "cancel" else httpx.delete(path)
+        assert answer.status_code == 200
+        wait_until(lambda: httpx.get(busy).status_code == 404)
+        found = httpx.get(path)
+        assert found.status_code == (200 if how == "cancel" else 404)
+        assert how == "delete" or found.json()["status"] == "cancelled"
