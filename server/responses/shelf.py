@@ -64,8 +64,8 @@ class Shelf:
         places = [_place(name) for name in names]
 
         async def alone() -> list[bytes | None]:
-            mine = self._own.get(calling_key() or "", {})
-            return [mine.get(place) for place in places]
+            mine = self._own.get(calling_key() or "")
+            return [None if mine is None else mine.get(place) for place in places]
 
         async def shared() -> list[bytes | None]:
             assert self._link is not None
@@ -107,7 +107,8 @@ class Shelf:
         """Forget an object."""
 
         async def alone() -> None:
-            self._own.get(calling_key() or "", {}).pop(_place(name), None)
+            if (mine := self._own.get(calling_key() or "")) is not None:
+                mine.pop(_place(name), None)
 
         async def shared() -> None:
             assert self._link is not None
