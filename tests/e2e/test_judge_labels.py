@@ -88,6 +88,7 @@ def test_a_small_q_model_learns_the_judges_scores(labels: list[TreeRow], tmp_pat
         (node.action, node.tried): q
         for row in labels
         for node, q in zip(row.nodes, row.values["judge"], strict=True)
+        if node.depth == 1
     }
     assert judged == {(REPLIES[0], True): 1.0} | {(reply, False): 0.0 for reply in REPLIES[1:]}
 

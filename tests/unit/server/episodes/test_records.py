@@ -53,7 +53,8 @@ def test_the_tree_is_the_conversation() -> None:
     tree = tree_from_row(row)
     answer = Message("tool", "You have it.", tool_call_id="call-3")
     assert row.system == SYSTEM.content
-    assert tree.history(2) == (TASK, BOTH, *SEEN, TAKE, answer)
+    system = Message("system", SYSTEM.content)
+    assert tree.history(2) == (system, TASK, BOTH, *SEEN, TAKE, answer)
     assert [node.source for node in tree.nodes] == ["p", "p"]
     assert row.nodes[0].observation == "A mug.\nNo."
 
@@ -87,7 +88,7 @@ def test_ids_of_calls_are_numbers_and_not_the_clients_text() -> None:
     episode = Transcript((TASK, look, seen), (offer(1, look), offer(3, TAKE)))
     row = tree_row(episode, OUTCOME, plain)
     assert call.id not in row.model_dump_json()
-    _, asked, answered, took, _ = tree_from_row(row).history(2)
+    *_, asked, answered, took, _ = tree_from_row(row).history(2)
     assert asked.tool_calls[0].id == answered.tool_call_id == "call-1"
     assert took.tool_calls[0].id == "call-2"
 
