@@ -1,6 +1,6 @@
 """Run-level stop online: recorded attempts, replayed against a running server that compares them.
 
-    python -m benchmarks replay-attempts --config benchmarks/recorded/configs/mint/attempts.toml
+    python -m benchmarks replay-attempts --config …/configs/mint/replay_attempts.toml
 
 learns a Q model without a network from tasks of all folds but one, serves it, and asks
 `/v1/attempts` about groups of attempts at the tasks of that fold. The same groups are judged

@@ -16,10 +16,10 @@ from tests.support.serving import ROOT
 EMBEDDED = ROOT / "training/configs/alfworld/embedded/pipeline.toml"
 NO_MODELS = {
     "address", "api_key_variable", "classifiers", "device", "environment", "episodes", "families",
-    "format", "groups", "instructions", "judge", "judges", "messages_key", "model", "models",
-    "name", "parameters", "paraphrases_sha256", "phrases", "policy_sha256", "qnet_sha256",
-    "reward_key", "runs", "salt", "slice", "target", "target_modules", "task_key", "upstreams",
-    "verifier_sha256",
+    "format", "groups", "instructions", "judge", "judged_in", "judges", "learned_in",
+    "messages_key", "model", "models", "name", "parameters", "paraphrases_sha256", "phrases",
+    "policy_sha256", "qnet_sha256", "reward_key", "runs", "salt", "slice", "target",
+    "target_modules", "task_key", "upstreams", "verifier_sha256",
 }  # fmt: skip
 """Fields of text, in any job, that name neither a file nor a model."""
 
