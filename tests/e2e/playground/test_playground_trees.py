@@ -104,7 +104,10 @@ def test_a_tree_is_drawn_with_the_searchs_values_and_its_labels(page: Page, tmp_
 
 def test_labels_alone_are_a_tree(page: Page, tmp_path: Path) -> None:
     opened(page, written(tmp_path / "rows.jsonl", LABELS), status="0 episodes, 1 tree.")
-    assert rows(page)[:2] == ["go to desk 1 label 0.810", "take mug 1 label 0.900"]
+    assert rows(page)[:2] == [
+        "go to desk 1 expert label 0.810",
+        "take mug 1 ends, reward 1.00 label 0.900",
+    ]
     assert page["tree-first"].get_attribute("textContent") == FIRST
 
 
