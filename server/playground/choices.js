@@ -76,12 +76,12 @@ export class Choices {
 function itemOf(choice, place) {
   const { model, said, answer, q_value: q, valid, reward } = choice.candidates[place];
   const marks = [];
-  if (choice.by_q.includes(place)) marks.push(el("b", { className: "mark q", textContent: "Q takes this" }));
+  if (choice.by_q.includes(place)) marks.push(el("b", { className: "mark", textContent: "Q takes this" }));
   if (choice.by_rule.includes(place)) {
     const alone = choice.by_rule.length === 1;
-    marks.push(el("span", { className: "mark", textContent: alone ? "the rule takes this" : "the rule may take this" }));
+    marks.push(el("span", { className: "count", textContent: alone ? "the rule takes this" : "the rule may take this" }));
   }
-  if (!valid) marks.push(el("span", { className: "mark", textContent: "not valid" }));
+  if (!valid) marks.push(el("span", { className: "count", textContent: "not valid" }));
   const outcome = reward >= 1 ? "right" : reward > 0 ? `reward ${written(reward)}` : "wrong";
   return el(
     "li",

@@ -204,7 +204,7 @@ def test_candidates_of_real_llms_are_shown_with_what_q_took_and_what_was_right(
     assert page.texts("#choice-candidates .said")[1] == EVIL
     Select(page["choice-filter"]).select_by_value("gained")
     assert page.text("choice-asked") == "Question 2"
-    marks = page.texts("#choice-candidates .mark")
+    marks = page.texts("#choice-candidates :is(.mark, .count)")
     assert marks == ["Q takes this", "the rule takes this"]
     Select(page["choice-filter"]).select_by_value("lost")
     assert page["choice-none"].is_displayed()
