@@ -150,6 +150,12 @@ _ALL: Final = (
         "An implicit Q from preference pairs (StepQ): step-level or trajectory-level DPO.",
     ),
     Job(
+        "train-simpo",
+        "qguide.training.policy_training.simpo:TrainSimpoConfig",
+        "Training",
+        "A policy from preference pairs, without a reference: step-level SimPO.",
+    ),
+    Job(
         "train-policy",
         "qguide.training.jobs.train_policy:TrainPolicyConfig",
         "Training",

@@ -39,7 +39,6 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import load_policy, save_checkpoint
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import Manifest
-from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.data.runs import RunFolder
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
@@ -55,6 +54,7 @@ from qguide.training.policy_training.logprobs import (
     kept_logprobs,
     prepare_for_packing,
     reply_logprobs,
+    validate_choices,
 )
 from qguide.training.rollouts.models import weights_sha256
 
@@ -152,29 +152,6 @@ def groups_loss(
         reference_R = upload(reference_R, device)[replies_R]
         loss_R = loss_R + options.kl * divergence(own_R, reference_R)
     return Loss((upload(draws, device) * loss_R).sum(), float(sum(draws)))
-
-
-@torch.no_grad()
-def validate_choices(policy: PreTrainedModel, trees: Sequence[PackedReplies]) -> dict[str, float]:
-    """Figures of the candidates that the policy finds likeliest, on held-back groups.
-
-    Returns:
-        The figures of `choice_quality` with log pi as the value, and `expected_steps`: steps to
-        the goal after a candidate, weighted by the policy's probabilities among the candidates.
-    """
-    policy.eval()
-    choices: list[ScoredChoice] = []
-    expected: list[float] = []
-    for tree in trees:
-        logprob_R = reply_logprobs(policy, tree).cpu()
-        for group in tree.groups:
-            logprob_C = logprob_R[list(group.replies)]
-            share_C = torch.softmax(logprob_C, dim=0)
-            expected.append(float((share_C * torch.tensor(group.steps)).sum()))
-            choices.append(ScoredChoice(logprob_C.tolist(), group.steps, group.valid, group.draws))
-    if not choices:
-        return {}
-    return choice_quality(choices) | {"expected_steps": sum(expected) / len(expected)}
 
 
 class TrainPolicyConfig(GroupExamples, GroupLossOptions, TrainingConfig):

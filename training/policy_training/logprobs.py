@@ -15,6 +15,7 @@ from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.implicit_q import token_logprobs
+from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
 from qguide.training.q_training.validation import require_same, two_branches
 
@@ -131,3 +132,26 @@ def prepare_for_packing(policy: PreTrainedModel, device: torch.device) -> None:
     require_packable(policy)
     use_block_masks(policy, device)  # where FSDP moves it later
     disable_dropout(policy)  # noise in it alone would move its ratio to the reference
+
+
+@torch.no_grad()
+def validate_choices(policy: PreTrainedModel, trees: Sequence[PackedReplies]) -> dict[str, float]:
+    """Figures of the candidates that the policy finds likeliest, on held-back groups.
+
+    Returns:
+        The figures of `choice_quality` with log pi as the value, and `expected_steps`: steps to
+        the goal after a candidate, weighted by the policy's probabilities among the candidates.
+    """
+    policy.eval()
+    choices: list[ScoredChoice] = []
+    expected: list[float] = []
+    for tree in trees:
+        logprob_R = reply_logprobs(policy, tree).cpu()
+        for group in tree.groups:
+            logprob_C = logprob_R[list(group.replies)]
+            share_C = torch.softmax(logprob_C, dim=0)
+            expected.append(float((share_C * torch.tensor(group.steps)).sum()))
+            choices.append(ScoredChoice(logprob_C.tolist(), group.steps, group.valid, group.draws))
+    if not choices:
+        return {}
+    return choice_quality(choices) | {"expected_steps": sum(expected) / len(expected)}
