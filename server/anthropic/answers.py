@@ -181,21 +181,6 @@ class MessageEvent(
     """One event of a streamed message."""
 
 
-class TokenSource(BaseModel):
-    """The model, or the upstream of the policy, that counted."""
-
-    counted_by: Literal["policy", "upstream", "q_model"]
-    name: str
-    exact: bool = Field(description="true if it is the policy that draws the candidates")
-
-
-class CountedTokens(BaseModel):
-    """Number of tokens of a prompt."""
-
-    input_tokens: int
-    qguide: TokenSource
-
-
 class MessageWriter:
     """Pings, then the events of the chosen candidate; implements `EventWriter`."""
 

@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UpstreamError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.types import CountsTokens, History, Message
-from qguide.server.anthropic.answers import CountedTokens, TokenSource
 from qguide.server.chat.schemas import GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request, to_chat_history
 from qguide.server.guidance.readable_view import readable_view
@@ -21,6 +22,21 @@ from qguide.server.settings.settings import Settings
 
 _COUNTING_S: Final = 5.0
 """Time for an upstream to count; agents ask before each turn."""
+
+
+class TokenSource(BaseModel):
+    """The model, or the upstream of the policy, that counted."""
+
+    counted_by: Literal["policy", "upstream", "q_model"]
+    name: str
+    exact: bool = Field(description="true if it is the policy that draws the candidates")
+
+
+class CountedTokens(BaseModel):
+    """Number of tokens of a prompt."""
+
+    input_tokens: int
+    qguide: TokenSource
 
 
 @dataclass(frozen=True, slots=True)

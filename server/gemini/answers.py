@@ -8,8 +8,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from qguide.server.anthropic.answers import TokenSource
 from qguide.server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.token_count import TokenSource
 
 
 class _Answer(BaseModel):

@@ -11,7 +11,6 @@ from fastapi.responses import JSONResponse, Response
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import (
     AnthropicMessage,
-    CountedTokens,
     MessageEvent,
     MessageWriter,
 )
@@ -29,7 +28,7 @@ from qguide.server.anthropic.translation import (
     read_message,
 )
 from qguide.server.chat.schemas import GuidanceOptions, options_of
-from qguide.server.chat.token_count import count_tokens, read_prompt
+from qguide.server.chat.token_count import CountedTokens, count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.pass_through import as_it_came, native_answer
