@@ -23,7 +23,7 @@ def import_operator_module(name: str) -> ModuleType:
 
 
 def import_named(path: str) -> Any:
-    """What `package.module:name` names.
+    """The object that `package.module:name` names.
 
     Raises:
         ImportError: see `import_operator_module`.
