@@ -27,6 +27,7 @@ from qguide.commands.keys import app as keys
 from qguide.commands.plan import plan
 from qguide.commands.report import compare, report
 from qguide.commands.run import run
+from qguide.commands.scorer import app as scorer
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
 from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, REPORT, TRAIN, install, left_out
@@ -122,3 +123,4 @@ _add("Records", convert_records)
 _add("Environments", play, generate)
 app.add_typer(keys, name="keys", rich_help_panel="Server")
 app.add_typer(environment, name="environment", rich_help_panel="Environments")
+app.add_typer(scorer, name="scorer", rich_help_panel="Checkpoints")

@@ -1,22 +1,21 @@
 """`qguide environment …`: check anyone's environment against the contract."""
 
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from qguide.commands.errors import shown_errors
+from qguide.commands.findings import show_findings
 from qguide.commands.jobs import show_figures
 from qguide.jobs.options import ENVIRONMENT_HELP
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import read_environment
 from qguide.training.environment import Branching
 from qguide.training.environments.branches import BranchingChoice, choose_branching
-from qguide.training.environments.contract import Finding, Outcome, Subject, check_environment
+from qguide.training.environments.contract import Subject, check_environment
 from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 from qguide.training.trajectory import Action, read_call
@@ -28,7 +27,6 @@ _BRANCHES: dict[Branching, str] = {
     "snapshot": "by snapshots",
     "none": "none, whole episodes only",
 }
-_COLOURS: dict[Outcome, str] = {"passed": "green", "failed": "red", "not checked": "yellow"}
 
 
 @app.command()
@@ -48,7 +46,6 @@ def check(
     ] = None,
 ) -> None:
     """Run the contract's checks over an environment's first tasks; exit 1 if one fails."""
-    console = Console(soft_wrap=True, highlight=False)
     with shown_errors():
         config = read_environment({"name": name}, overrides or ())
         with closing(build_selected_suite(config)) as suite:
@@ -57,13 +54,10 @@ def check(
                 action = read_call(harmless) if suite.environment.chat.tools else harmless
             findings = check_environment(Subject(config, suite, action))
             choice = _branching(suite)
-    for finding in findings:
-        _print(console, finding)
-    if choice is not None:
-        console.print(Text(f"branches: {_BRANCHES[choice.branching]} ({choice.reason})"))
-    counts = Counter(finding.outcome for finding in findings)
-    console.print(", ".join(f"{counts[outcome]} {outcome}" for outcome in _COLOURS))
-    raise typer.Exit(1 if counts["failed"] else 0)
+    notes = (
+        () if choice is None else (f"branches: {_BRANCHES[choice.branching]} ({choice.reason})",)
+    )
+    raise typer.Exit(show_findings(findings, *notes))
 
 
 def _branching(suite: SelectedSuite) -> BranchingChoice | None:
@@ -72,15 +66,6 @@ def _branching(suite: SelectedSuite) -> BranchingChoice | None:
         return choose_branching(suite)
     except Exception:  # someone else's code
         return None
-
-
-def _print(console: Console, finding: Finding) -> None:
-    line = Text(f"{finding.outcome:11}", style=_COLOURS[finding.outcome])
-    console.print(line.append(f"  {finding.check.rule}", style="default"))
-    if finding.detail:
-        console.print(Text(f"             {finding.detail}"))
-    if finding.outcome == "failed":
-        console.print(Text(f"             remedy: {finding.check.remedy}"))
 
 
 def generate(

@@ -26,6 +26,7 @@ from qguide.qnet.models.manifest import content_sha256, is_feature_q
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
+from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, extra_named
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
@@ -354,6 +355,12 @@ def open_q_model(
         model.open()
         refused.pop_all()
     return model
+
+
+def build_scorer(source: str) -> CachingScorer:
+    """The scorer of a source of `QGUIDE_Q_MODELS`, outside of a server."""
+    _, origin = _version_and_source(Settings(), source, source)
+    return origin.build()
 
 
 def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:

@@ -4,14 +4,20 @@ A check raises `ContractError` for what it finds. The contract tests of this rep
 checks over the environments that ship.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
-from qguide.qnet.errors import EnvironmentFailureError, QGuideError
-from qguide.qnet.support.operator_code import raised_text
+from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.support.contract import (
+    Check,
+    ContractError,
+    Finding,
+    NotCheckedError,
+    finding_of,
+    require,
+)
 from qguide.training.environment import (
     Environment,
     EnvironmentBundle,
@@ -31,14 +37,6 @@ from qguide.training.environments.task_selection import SelectedSuite
 from qguide.training.trajectory import Action, text_reply
 
 MOST_EXPERT_STEPS = 60
-
-
-class ContractError(QGuideError):
-    """An environment does not keep to the contract; the message says what it did instead."""
-
-
-class NotCheckedError(QGuideError):
-    """A check does not apply to an environment; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +85,17 @@ class Subject:
             environment.close()
 
 
-def _require(holds: bool, problem: str) -> None:
-    if not holds:
-        raise ContractError(problem)
-
-
 def _table_comes_back(subject: Subject) -> None:
     again = environment_config(subject.config.model_dump(mode="json"))
-    _require(again == subject.config, f"{subject.config} comes back as {again}")
+    require(again == subject.config, f"{subject.config} comes back as {again}")
 
 
 def _tasks_are_distinct(subject: Subject) -> None:
     ids = [task.id for task in subject.suite.tasks]
-    _require(bool(subject.suite.name), "the suite has no name")
-    _require(len(set(ids)) == len(ids), f"{len(ids)} tasks have {len(set(ids))} different ids")
+    require(bool(subject.suite.name), "the suite has no name")
+    require(len(set(ids)) == len(ids), f"{len(ids)} tasks have {len(set(ids))} different ids")
     kinds = [task.id for task in subject.tasks if not task.kind]
-    _require(not kinds, f"the tasks {kinds} have no kind")
+    require(not kinds, f"the tasks {kinds} have no kind")
 
 
 def _episodes_start(subject: Subject) -> None:
@@ -116,11 +109,11 @@ def _start_is_the_tasks_own(subject: Subject) -> None:
     for number in (0, 1, 0, 1):
         with subject.episode(number) as environment:
             starts.append(environment.reset())
-    _require(all(start.strip() for start in starts), "the first observation is empty")
-    _require(starts[:2] == starts[2:], f"the same task starts by {starts[0]!r} and {starts[2]!r}")
+    require(all(start.strip() for start in starts), "the first observation is empty")
+    require(starts[:2] == starts[2:], f"the same task starts by {starts[0]!r} and {starts[2]!r}")
     if len(subject.tasks) < 2:
         raise NotCheckedError("there is only one task")
-    _require(starts[0] != starts[1], f"two tasks start alike, by {starts[0]!r}")
+    require(starts[0] != starts[1], f"two tasks start alike, by {starts[0]!r}")
 
 
 def _harmless_is_valid(subject: Subject) -> None:
@@ -129,7 +122,7 @@ def _harmless_is_valid(subject: Subject) -> None:
         with subject.episode(number) as environment:
             environment.reset()
             result = take(environment, action)
-            _require(result.valid, f"{action!r} is answered by {result.observation!r}, not valid")
+            require(result.valid, f"{action!r} is answered by {result.observation!r}, not valid")
 
 
 def _step_before_reset_fails(subject: Subject) -> None:
@@ -138,7 +131,7 @@ def _step_before_reset_fails(subject: Subject) -> None:
         try:
             result = take(environment, action)
         except EnvironmentFailureError as error:
-            _require("reset" in str(error), f"the error does not name reset: {error}")
+            require("reset" in str(error), f"the error does not name reset: {error}")
         else:
             raise ContractError(f"a step before reset is answered by {result.observation!r}")
 
@@ -148,17 +141,17 @@ def _meaningless_changes_nothing(subject: Subject) -> None:
         environment.reset()
         before = None if subject.harmless is None else take(environment, subject.harmless)
         result = take(environment, subject.meaningless)
-        _require(bool(result.observation.strip()), "it is answered by nothing")
-        _require(not result.valid, f"{result.observation!r} is the answer of a valid action")
-        _require(not result.ended, "it ends the episode")
+        require(bool(result.observation.strip()), "it is answered by nothing")
+        require(not result.valid, f"{result.observation!r} is the answer of a valid action")
+        require(not result.ended, "it ends the episode")
         if before is None or subject.harmless is None:
             return
-        _require(
+        require(
             result.reward == before.reward,
             f"it changes the reward from {before.reward} to {result.reward}",
         )
         after = take(environment, subject.harmless)
-        _require(after == before, f"the next answer is {after} instead of {before}")
+        require(after == before, f"the next answer is {after} instead of {before}")
 
 
 def _beginning_is_no_success(subject: Subject) -> None:
@@ -167,11 +160,11 @@ def _beginning_is_no_success(subject: Subject) -> None:
         result = take(environment, subject.require_harmless())
         _require_reward(result)
         won = subject.bundle.is_success(result.reward, result.terminated)
-        _require(not won, f"an episode succeeds at once, by a reward of {result.reward}")
+        require(not won, f"an episode succeeds at once, by a reward of {result.reward}")
 
 
 def _require_reward(result: StepResult) -> None:
-    _require(0 <= result.reward <= 1, f"a reward is {result.reward}")
+    require(0 <= result.reward <= 1, f"a reward is {result.reward}")
 
 
 def _expert_succeeds(subject: Subject) -> None:
@@ -190,7 +183,7 @@ def _expert_succeeds(subject: Subject) -> None:
                 if result.ended:
                     break
         won = bundle.is_success(result.reward, result.terminated)
-        _require(won, f"the expert ends {task.id} with a reward of {result.reward}")
+        require(won, f"the expert ends {task.id} with a reward of {result.reward}")
 
 
 def _gold_succeeds(subject: Subject) -> None:
@@ -204,11 +197,11 @@ def _gold_succeeds(subject: Subject) -> None:
             for reply in suite.gold_replies(task):
                 for action in bundle.chat.actions_of(text_reply(reply)):
                     result = take(environment, action)
-                    _require(result.valid, f"{action!r} is not valid in {task.id}")
+                    require(result.valid, f"{action!r} is not valid in {task.id}")
                 if result.ended:
                     break
         won = bundle.is_success(result.reward, result.terminated)
-        _require(won, f"the solution of {task.id} ends with a reward of {result.reward}")
+        require(won, f"the solution of {task.id} ends with a reward of {result.reward}")
 
 
 def _spaces_do_not_matter(subject: Subject) -> None:
@@ -218,7 +211,7 @@ def _spaces_do_not_matter(subject: Subject) -> None:
     with subject.episode() as environment:
         environment.reset()
         result = environment.step(f"  {action}\n")
-        _require(result.valid, f"{action!r} with spaces around it is answered by {result}")
+        require(result.valid, f"{action!r} with spaces around it is answered by {result}")
 
 
 def _replays_are_equal(subject: Subject) -> None:
@@ -228,7 +221,7 @@ def _replays_are_equal(subject: Subject) -> None:
         known = (subject.harmless, nothing, subject.harmless)
     make = partial(subject.suite.make, subject.tasks[-1])
     difference = difference_of_replays(make, known or (nothing, nothing))
-    _require(not difference, difference)
+    require(not difference, difference)
     if not known:  # what refuses every action of the check may throw dice at all others
         raise NotCheckedError("no action is known but one that means nothing; name probes")
 
@@ -238,11 +231,11 @@ def _episodes_are_independent(subject: Subject) -> None:
     with subject.episode(0) as first, subject.episode(1) as second:
         starts = first.reset(), second.reset()
         if len(subject.tasks) > 1:
-            _require(starts[0] != starts[1], "two episodes that run at once start alike")
-        _require(take(first, action).valid, "the first of two episodes does not go on")
-        _require(take(second, action).valid, "the second of two episodes does not go on")
+            require(starts[0] != starts[1], "two episodes that run at once start alike")
+        require(take(first, action).valid, "the first of two episodes does not go on")
+        require(take(second, action).valid, "the second of two episodes does not go on")
         first.close()
-        _require(take(second, action).valid, "closing one episode ends the other")
+        require(take(second, action).valid, "closing one episode ends the other")
 
 
 def _closing_twice_is_safe(subject: Subject) -> None:
@@ -250,21 +243,6 @@ def _closing_twice_is_safe(subject: Subject) -> None:
         environment.reset()
         environment.close()
         environment.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One rule of the contract.
-
-    Attributes:
-        rule: what holds of every environment.
-        run: raises `ContractError` if it does not hold.
-        remedy: what to change then.
-    """
-
-    rule: str
-    run: Callable[[Subject], None]
-    remedy: str
 
 
 _HARMLESS = "the harmless action is valid at the start of every task"
@@ -344,22 +322,6 @@ CHECKS = (
 )
 
 
-Outcome = Literal["passed", "failed", "not checked"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of one check.
-
-    Attributes:
-        detail: what the environment did, or why there was nothing to check.
-    """
-
-    check: Check
-    outcome: Outcome
-    detail: str = ""
-
-
 def check_environment(subject: Subject) -> list[Finding]:
     """Run every check; whatever an environment raises fails the check.
 
@@ -368,22 +330,10 @@ def check_environment(subject: Subject) -> list[Finding]:
     """
     findings: list[Finding] = []
     for check in CHECKS:
-        finding = _finding(check, subject)
+        finding = finding_of(check, subject)
         if finding.outcome == "failed" and finding.detail in {each.detail for each in findings}:
             finding = Finding(check, "not checked", "it fails as above")
         if finding.outcome == "failed" and check.rule == _HARMLESS:
             subject = replace(subject, harmless=None)
         findings.append(finding)
     return findings
-
-
-def _finding(check: Check, subject: Subject) -> Finding:
-    try:
-        check.run(subject)
-    except NotCheckedError as error:
-        return Finding(check, "not checked", str(error))
-    except QGuideError as error:
-        return Finding(check, "failed", str(error))
-    except Exception as error:  # someone else's code
-        return Finding(check, "failed", raised_text(error))
-    return Finding(check, "passed")

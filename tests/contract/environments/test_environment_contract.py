@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from qguide.qnet.support.contract import Check, NotCheckedError
 from qguide.training.environment import EnvironmentConfig
-from qguide.training.environments.contract import CHECKS, Check, NotCheckedError, Subject
+from qguide.training.environments.contract import CHECKS, Subject
 from qguide.training.environments.registry import ENVIRONMENTS, find_environment
 from qguide.training.environments.task_selection import build_selected_suite
 from tests.contract.environments.subjects import SUBJECTS
@@ -31,7 +32,7 @@ def test_every_registered_environment_is_under_the_contract() -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.rule)
-def test_an_environment_keeps_to_the_contract(check: Check, subject: Subject) -> None:
+def test_an_environment_keeps_to_the_contract(check: Check[Subject], subject: Subject) -> None:
     try:
         check.run(subject)
     except NotCheckedError as reason:

@@ -12,8 +12,9 @@ import pytest
 from benchmarks.strangers.catalogue import STRANGERS, Mock, Stranger
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, merged
 from benchmarks.strangers.served_model import build_server
+from qguide.qnet.support.contract import Check, NotCheckedError
 from qguide.qnet.types import History, SampleRequest, Sampling
-from qguide.training.environments.contract import CHECKS, Check, NotCheckedError, Subject
+from qguide.training.environments.contract import CHECKS, Subject
 from qguide.training.environments.registry import environment_config
 from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
 from qguide.training.rollouts.driver import run_together
@@ -42,7 +43,7 @@ def played(stranger: Stranger, suite: SelectedSuite, mock: Mock, times: int = 1)
 
 @every
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.rule)
-def test_it_keeps_to_the_contract(check: Check, stranger: Stranger) -> None:
+def test_it_keeps_to_the_contract(check: Check[Subject], stranger: Stranger) -> None:
     suite = stranger.suite(new=False)
     table = {"name": stranger.environment, "count": 2, **dict(stranger.settings)}
     config = environment_config(table)

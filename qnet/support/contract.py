@@ -1,0 +1,67 @@
+"""Checks of a contract that someone else's code has to keep, with what was found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from qguide.qnet.errors import QGuideError
+from qguide.qnet.support.operator_code import raised_text
+
+Subject = TypeVar("Subject")
+
+Outcome = Literal["passed", "failed", "not checked"]
+
+
+class ContractError(QGuideError):
+    """Something does not keep to its contract; the message says what it did instead."""
+
+
+class NotCheckedError(QGuideError):
+    """A check does not apply to something; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Generic[Subject]):
+    """One rule of a contract.
+
+    Attributes:
+        rule: what holds of everything under the contract.
+        run: raises `ContractError` if it does not hold.
+        remedy: what to change then.
+    """
+
+    rule: str
+    run: Callable[[Subject], None]
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Result of one check.
+
+    Attributes:
+        detail: what was done instead, or why there was nothing to check.
+    """
+
+    check: Check[Any]
+    outcome: Outcome
+    detail: str = ""
+
+
+def require(holds: bool, problem: str) -> None:
+    """Raise `ContractError` with the problem unless a condition holds."""
+    if not holds:
+        raise ContractError(problem)
+
+
+def finding_of(check: Check[Subject], subject: Subject) -> Finding:
+    """Run one check; whatever the subject raises fails it."""
+    try:
+        check.run(subject)
+    except NotCheckedError as error:
+        return Finding(check, "not checked", str(error))
+    except QGuideError as error:
+        return Finding(check, "failed", str(error))
+    except Exception as error:  # someone else's code
+        return Finding(check, "failed", raised_text(error))
+    return Finding(check, "passed")
