@@ -5,7 +5,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
 
-from qguide.qnet.native import NativeAnswer, NativeRequest
+from qguide.qnet.native_requests import NativeAnswer, NativeRequest
 from qguide.qnet.usage import TokenUsage, UpstreamCalls, total_of
 
 Result = TypeVar("Result")

@@ -26,7 +26,7 @@ from qguide.training.optimization.options import Lora, Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place
 from qguide.training.optimization.training_memory import estimate_memory
 from qguide.training.q_training.loss_terms import QNetLossOptions
-from qguide.training.q_training.losses import loss_of_tree
+from qguide.training.q_training.qnet_loss import loss_of_tree
 
 _CANDIDATES = 5
 _CANDIDATE_TOKENS = 48

@@ -31,7 +31,7 @@ from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.optimization.packed_trees import PackedTree, Place
 from qguide.training.q_training.loss_terms import QNetLossOptions
-from qguide.training.q_training.losses import loss_of_tree
+from qguide.training.q_training.qnet_loss import loss_of_tree
 
 GOAL: Final = 1.3
 """Goal for a hybrid's warm step, in that of the attention trunk."""

@@ -16,7 +16,7 @@ def convert_records(
 ) -> None:
     """Rewrite trees of an earlier version; the old files stay beside the new ones as *.v1."""
     with shown_errors():
-        from qguide.training.data.version_1 import convert_file, tree_files
+        from qguide.training.data.old_trees import convert_file, tree_files
 
         for path in (file for folder in source for file in tree_files(folder)):
             typer.echo(f"{path}: {convert_file(path)} trees converted")

@@ -15,7 +15,7 @@ With `selection` "posterior" the policy's own preference counts beside Q: see
 Where the best Q is below `threshold`, further candidates may be drawn, or none is taken: see
 `qguide.qnet.decision.threshold`.
 
-With `until` draws stop once none could change the choice: see `qguide.qnet.decision.decided`.
+With `until` draws stop once none could change the choice: see `qguide.qnet.decision.early_stop`.
 
 With `rise_over` M is adaptive: draws stop once a candidate's Q is above the previous step's. RRO
 stops drawing once the process reward of a step is no lower than before; here Q stands for it,
@@ -29,8 +29,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qguide.qnet.decision.decided import UntilDecided, is_decided
 from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.decision.early_stop import UntilDecided, is_decided
 from qguide.qnet.decision.selection import (
     DEFAULT_TAU,
     Prior,

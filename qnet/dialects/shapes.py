@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from qguide.qnet.errors import UnsupportedParameterError
-from qguide.qnet.native import DialectName
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.support.json_limits import exceeds_max_depth
 
 Json = dict[str, Any]

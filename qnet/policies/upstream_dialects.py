@@ -12,7 +12,7 @@ from qguide.qnet.dialects import (
     responses_requests,
 )
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.native import BETAS, DialectName, NativeAnswer, NativeRequest
+from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.policies.answers import Completion, object_in, read_completion
 from qguide.qnet.types import History, Sampling

@@ -19,12 +19,11 @@ from qguide.qnet.work_context import one_group
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.learning_step import (
     play_of,
-    priced,
-    prices_of,
     propensity_of,
     shadowed,
 )
 from qguide.server.guidance.pooled import pooled, with_policies
+from qguide.server.guidance.step_cost import extra_of, priced, prices_of, step_cost
 from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
@@ -43,7 +42,6 @@ from qguide.server.guidance.step_types import (
     threshold_settings,
     until_of,
 )
-from qguide.server.learning.cost import extra_of, step_cost
 from qguide.server.learning.seat import Play
 from qguide.server.observability.request_context import upstream_session
 from qguide.server.observability.tracing import record_draw, record_q_values, record_usage

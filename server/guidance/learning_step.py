@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 
@@ -12,20 +11,16 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
 from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import ScoreRequest, effects_of
-from qguide.qnet.usage import Prices, TokenUsage, sum_of_known
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
-    GuidedStepResult,
     domain_of,
     reason_outside,
     selection_rule,
 )
-from qguide.server.learning.cost import step_cost
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
-from qguide.server.own_bodies.answers import StepCost
 from qguide.server.own_bodies.history import INSTRUCTING
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
@@ -111,45 +106,6 @@ async def _shadow_choice(
     q_values = [result.q_values[place] for place in unique.index]
     tau = rule.tau if rule.selection == "posterior" else None
     return select(messages, q_values, prior=prior, tau=tau).chosen
-
-
-def prices_of(asked: GuidedStepRequest, settings: Settings) -> Prices | None:
-    """The operator's prices of the policy's upstream; the highest of several policies'."""
-    names = [share.name for share in asked.options.policies or ()] or [asked.policy.name]
-    upstreams = [settings.upstreams[name] for name in names if name in settings.upstreams]
-    prices = [upstream.prices for upstream in upstreams if upstream.prices]
-    return max(prices, key=lambda one: (one.completion, one.prompt), default=None)
-
-
-def priced(
-    taken: GuidedStepResult, asked: GuidedStepRequest, settings: Settings, judge: str
-) -> GuidedStepResult:
-    """The result with its cost, as far as prices or an upstream tell it.
-
-    Args:
-        judge: the judge's upstream; "" if a trained Q model scored.
-    """
-    usage, prices = taken.decision.usage, prices_of(asked, settings)
-    if taken.policies:
-        sample = sum_of_known([each.cost for each in taken.policies])
-    else:
-        sample = step_cost(taken.decision, prices)
-    asking, score = settings.upstreams.get(judge), None
-    if asking and asking.prices and usage.upstream:
-        spent = TokenUsage(usage.upstream.prompt_tokens, usage.upstream.completion_tokens)
-        score = asking.prices.cost_of(spent)
-    total = sum_of_known([sample, score])
-    if total is None:
-        return taken
-    kept = TokenUsage(0, 0, usage.cached_prompt_tokens, written_tokens=usage.written_prompt_tokens)
-    cost = StepCost(
-        sample=sample,
-        cached=prices.cached_cost_of(kept) if prices else None,
-        written=prices.written_cost_of(kept) if prices else None,
-        score=score,
-        total=total,
-    )
-    return replace(taken, cost=cost)
 
 
 def propensity_of(decision: Decision) -> float:

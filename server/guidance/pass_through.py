@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from qguide.qnet.native import DialectName, NativeRequest
+from qguide.qnet.native_requests import DialectName, NativeRequest
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.settings.allowed_parameters import native_fields
 from qguide.server.settings.settings import Settings

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from qguide.qnet.decision.decide import Fallback
-from qguide.qnet.decision.decided import UntilDecided
 from qguide.qnet.decision.decision import Decision
+from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.guide import Deadline
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, SelectionName

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from qguide.qnet.trials import Interval
+from qguide.qnet.trial_statistics import Interval
 from qguide.server.episodes.learning_part import ShadowTally
 from qguide.server.learning import trials
 from qguide.server.learning.cost import Spending

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
-from qguide.qnet.trials import level_of
+from qguide.qnet.trial_statistics import level_of
 from qguide.server.settings.learning import LearningSettings
 
 Period = Literal["hour", "day"]

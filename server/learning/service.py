@@ -26,7 +26,7 @@ from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLi
 from qguide.server.learning.rules import Rules
 from qguide.server.learning.seat import Play, Seat, arm_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
-from qguide.server.learning.state import (
+from qguide.server.learning.status_body import (
     CurveState,
     LearningState,
     curve_of,

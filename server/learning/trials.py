@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.qnet.trials import DifferenceSequence, DropDetector, Interval
+from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, Interval
 from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.drift import Drift
 from qguide.server.learning.lines import EpisodeLine

@@ -8,7 +8,7 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.native import DialectName
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on

@@ -9,7 +9,7 @@ from qguide.server.http.admission import require_admin
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.learning.group import GROUP_PATTERN, Order
 from qguide.server.learning.service import Learning
-from qguide.server.learning.state import CurveState, LearningState
+from qguide.server.learning.status_body import CurveState, LearningState
 from qguide.server.observability.request_context import calling_key
 from qguide.server.own_bodies.schemas import Body
 from qguide.server.routes.dependencies import LearningDep

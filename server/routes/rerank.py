@@ -16,15 +16,6 @@ from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.own_bodies.history import TriedCandidates
 from qguide.server.q_models.served import QModelLease
-from qguide.server.rerank.foreign import (
-    AnyRerankRequest,
-    TeiRank,
-    TeiRerankRequest,
-    VoyageRerankRequest,
-    VoyageRerankResponse,
-    tei_response,
-    voyage_response,
-)
 from qguide.server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
 from qguide.server.rerank.schemas import (
     CohereRerankRequest,
@@ -33,6 +24,15 @@ from qguide.server.rerank.schemas import (
     PairScoreRequest,
     PairScoreResponse,
     RerankRequest,
+)
+from qguide.server.rerank.tei_voyage import (
+    AnyRerankRequest,
+    TeiRank,
+    TeiRerankRequest,
+    VoyageRerankRequest,
+    VoyageRerankResponse,
+    tei_response,
+    voyage_response,
 )
 from qguide.server.rerank.translation import (
     cohere_response,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from qguide.qnet.errors import UnsupportedParameterError
-from qguide.qnet.native import DialectName
+from qguide.qnet.native_requests import DialectName
 
 _OPENAIS: Final = (
     *("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs"),

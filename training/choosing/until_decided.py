@@ -1,6 +1,6 @@
 """Draws saved where they end once decided: the server's rule on recorded groups, in drawn order.
 
-See `qguide.qnet.decision.decided`. Candidates are drawn one at a time; what is saved is told in
+See `qguide.qnet.decision.early_stop`. Candidates are drawn one at a time; what is saved is told in
 characters that need not be written.
 """
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.decision.decided import UntilDecided, is_decided
+from qguide.qnet.decision.early_stop import UntilDecided, is_decided
 from qguide.qnet.decision.selection import SMOOTHING, Prior
 from qguide.training.choosing.choosers import earned
 from qguide.training.choosing.table import Floats, Ints, Table, equal

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from qguide.qnet.decision.decide import Guidance
-from qguide.qnet.decision.decided import UntilDecided
+from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from qguide.qnet.records import OfferRow
-from qguide.qnet.trials import DifferenceSequence, level_of
+from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.guidance_report.schema import TrialArm, TrialFigures
 
 _ALPHA: Final = 0.05

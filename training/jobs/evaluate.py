@@ -20,7 +20,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
-from qguide.qnet.decision.decided import UntilDecided
+from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Sampling, Scorer

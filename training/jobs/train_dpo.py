@@ -39,6 +39,13 @@ from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
+from qguide.training.policy_training.dpo_loss import (
+    DpoLossOptions,
+    PairWeights,
+    implicit_q,
+    pairs_loss,
+    q_of_pairs,
+)
 from qguide.training.policy_training.examples import (
     PairExamples,
     read_pair_examples,
@@ -48,13 +55,6 @@ from qguide.training.policy_training.logprobs import (
     kept_logprobs,
     prepare_for_packing,
     reply_logprobs,
-)
-from qguide.training.policy_training.objective import (
-    DpoLossOptions,
-    PairWeights,
-    implicit_q,
-    pairs_loss,
-    q_of_pairs,
 )
 from qguide.training.rollouts.models import weights_sha256
 
@@ -176,7 +176,7 @@ def run_train_dpo(config: TrainDpoConfig) -> Manifest:
 
 
 class DpoObjective(Objective[PreTrainedModel]):
-    """Preference of each pair's chosen side; see `policy_training.objective` for the loss."""
+    """Preference of each pair's chosen side; see `policy_training.dpo_loss` for the loss."""
 
     rows: list[PackedReplies]
 

@@ -46,7 +46,7 @@ from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
 from qguide.training.q_training.examples import Examples, Packing, read_examples, states_of
 from qguide.training.q_training.loss_terms import QNetLossOptions
-from qguide.training.q_training.losses import (
+from qguide.training.q_training.qnet_loss import (
     VocabularyLogits,
     loss_of_tree,
     output_embeddings,

@@ -17,7 +17,7 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.native import DialectName
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall

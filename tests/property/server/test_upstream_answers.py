@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from qguide.qnet.decision.decision import Decision, StepUsage
-from qguide.qnet.native import DialectName
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.types import Candidate, spent_on
 from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent, MessageWriter

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.training.algorithms.preferences import value_pairs
-from qguide.training.policy_training.objective import dpo_loss, implicit_q
+from qguide.training.policy_training.dpo_loss import dpo_loss, implicit_q
 
 logprobs = st.floats(min_value=-80, max_value=0)
 betas = st.floats(min_value=0.01, max_value=2)

@@ -7,7 +7,7 @@ import pytest
 
 from qguide.qnet.dialects.messages_requests import MAX_TOKENS
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.native import NativeRequest
+from qguide.qnet.native_requests import NativeRequest
 from qguide.qnet.policies.upstream_dialects import MESSAGES as DIALECT
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage

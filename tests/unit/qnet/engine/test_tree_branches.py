@@ -17,7 +17,7 @@ from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
 from qguide.training.optimization.packed_trees import PackedTree, Place
 from qguide.training.policy_training.logprobs import reply_logprobs
 from qguide.training.q_training.loss_terms import QNetLossOptions
-from qguide.training.q_training.losses import loss_of_tree
+from qguide.training.q_training.qnet_loss import loss_of_tree
 from qguide.training.q_training.validation import q_of_tree
 from tests.support.architectures import enliven, tiny_config, tiny_pair
 from tests.support.tiny_models import policy_model, q_model

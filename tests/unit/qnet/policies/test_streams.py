@@ -15,7 +15,7 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
-from qguide.qnet.native import DialectName
+from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.answer_parsing import events_in
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_dialects import build_dialect

@@ -12,12 +12,13 @@ from qguide.qnet.types import Candidate, Message
 from qguide.qnet.usage import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
+from qguide.server.guidance.step_cost import extra_of, step_cost
 from qguide.server.learning import phase_changes
-from qguide.server.learning.cost import Spending, Spent, extra_of, step_cost
+from qguide.server.learning.cost import Spending, Spent
 from qguide.server.learning.lines import EpisodeLine, SpentLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Budget, Rules
-from qguide.server.learning.state import state_of
+from qguide.server.learning.status_body import state_of
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve
 from tests.unit.server.learning.test_serving import play, state

@@ -7,7 +7,7 @@ from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
-from qguide.server.learning.state import LearningState, state_of
+from qguide.server.learning.status_body import LearningState, state_of
 
 RULES = Rules(every=2)
 

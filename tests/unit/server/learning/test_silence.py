@@ -13,7 +13,7 @@ from qguide.server.learning.progress import Progress
 from qguide.server.learning.rules import Rules
 from qguide.server.learning.service import Learning
 from qguide.server.learning.silence import OpenEpisodes
-from qguide.server.learning.state import state_of
+from qguide.server.learning.status_body import state_of
 from tests.unit.server.conftest import FAKES, Serve
 
 GUIDED = Arm(trial=0, guided=True, share=0.5)

@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
+from qguide.training.policy_training.dpo_loss import dpo_loss, implicit_q
 from qguide.training.policy_training.logprobs import reply_logprobs
-from qguide.training.policy_training.objective import dpo_loss, implicit_q
 from tests.support.tiny_models import save_policy
 
 

@@ -16,7 +16,7 @@ from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair
-from qguide.training.policy_training.objective import (
+from qguide.training.policy_training.dpo_loss import (
     DpoLossOptions,
     LevelWeights,
     PairWeights,

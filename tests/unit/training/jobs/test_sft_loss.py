@@ -19,7 +19,7 @@ from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.qnet import QNet
 from qguide.training.jobs.sft import sft_loss
 from qguide.training.optimization.padded_batches import Sequence1D
-from qguide.training.q_training.losses import output_embeddings
+from qguide.training.q_training.qnet_loss import output_embeddings
 from tests.support.tiny_models import save_policy
 
 

@@ -25,7 +25,7 @@ from qguide.training.optimization.packed_trees import Framing
 from qguide.training.q_training.loss_terms import (
     world_loss,
 )
-from qguide.training.q_training.losses import output_embeddings
+from qguide.training.q_training.qnet_loss import output_embeddings
 from qguide.training.q_training.validation import hidden_of_tree
 from qguide.training.rollouts.models import fitted_prior_of
 from tests.support.echo import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.trials import DifferenceSequence, DropDetector
+from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector
 
 _OUTCOMES = st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
-from qguide.training.policy_training.objective import (
+from qguide.training.policy_training.dpo_loss import (
     DpoLossOptions,
     LevelWeights,
     PairWeights,

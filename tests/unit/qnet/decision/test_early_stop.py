@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.qnet.decision.decide import Guidance, decide
-from qguide.qnet.decision.decided import UntilDecided, is_decided
+from qguide.qnet.decision.early_stop import UntilDecided, is_decided
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from pydantic import Field
 
-from qguide.qnet.trials import Interval
+from qguide.qnet.trial_statistics import Interval
 from qguide.server.learning.cost import Spent
 from qguide.server.learning.lines import Event, Mode, Phase
 from qguide.server.learning.progress import Progress
