@@ -1,6 +1,6 @@
 """Response schemas of Gemini's routes, for the OpenAPI document.
 
-The responses themselves are plain JSON (see `translation` and `streaming`).
+The responses themselves are plain JSON (see `translation`).
 """
 
 from typing import Literal

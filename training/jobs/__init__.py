@@ -1,1 +1,1 @@
-"""One module per job: `qguide <job> --config FILE` reads one kind of record and writes the next."""
+"""Jobs, one module each: `qguide <job> --config FILE` reads one kind of record and writes the next."""
