@@ -24,13 +24,14 @@ from qguide.commands.environment import generate, play
 from qguide.commands.errors import exit_with, shown_errors
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
+from qguide.commands.mcp_tools import mcp
 from qguide.commands.plan import plan
 from qguide.commands.report import compare, report
 from qguide.commands.run import run
 from qguide.commands.scorer import app as scorer
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
-from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, REPORT, TRAIN, install, left_out
+from qguide.qnet.support.extras import LEARN, MCP, MODELS, REMOTE, REPORT, TRAIN, install, left_out
 from qguide.server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
@@ -44,6 +45,7 @@ _EXTRAS: Final = {
     "export-trunk": MODELS,
     "inspect": LEARN,
     "learn": LEARN,
+    "mcp": MCP,
     "plan": REMOTE,
     "report": REPORT,
     "progress": MODELS,
@@ -113,7 +115,7 @@ def _add(group: str, *commands: Callable[..., None]) -> None:
         app.command(rich_help_panel=group)(command)
 
 
-_add("Server", serve, doctor, plan, demo, report, fake_upstream)
+_add("Server", serve, doctor, plan, demo, report, mcp, fake_upstream)
 _add("Pipelines", run)
 app.add_typer(configs, name="configs", rich_help_panel="Pipelines")
 add_jobs(app)

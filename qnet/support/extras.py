@@ -11,6 +11,7 @@ LEARN: Final = "learn"
 REMOTE: Final = "remote"
 MODELS: Final = "models"
 REPORT: Final = "report"
+MCP: Final = "mcp"
 TRAIN: Final = "train"
 
 PACKAGES: Final = {
@@ -20,6 +21,7 @@ PACKAGES: Final = {
     ),
     MODELS: frozenset({"torch"}),
     REPORT: frozenset({"jinja2", "matplotlib"}),
+    MCP: frozenset({"mcp"}),
     TRAIN: frozenset({"accelerate", "bm25s", "peft", "rapidfuzz"}),
 }
 """Packages of each extra itself: `models` and `report` bring those of `learn`, `train` all."""

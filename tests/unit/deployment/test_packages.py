@@ -184,7 +184,7 @@ def test_the_image_installs_all_that_the_server_can_be_told_to_use() -> None:
     asked = done.stdout.splitlines()
     extras = project["optional-dependencies"]
     used = [one for name in (*PACKAGES, "otel") for one in extras[name]]
-    own = {"qguide[learn,remote]", "qguide[learn]", "qguide[models,report]"}
+    own = {"qguide[learn,remote]", "qguide[learn]", "qguide[mcp,models,report]"}
     assert {one for one in used if one.startswith("qguide")} == own
     assert set(asked) == {*project["dependencies"], *used} - own
     assert len(set(asked)) == len(asked)
