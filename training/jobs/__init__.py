@@ -1,1 +1,1 @@
-"""Jobs, one module each: `qguide <job> --config FILE` reads one kind of record and writes the next."""
+"""Jobs, one module each: `qguide <job> --config FILE` reads one kind of record, writes the next."""
