@@ -206,6 +206,12 @@ class Architecture(BaseModel):
     """Shape of a Llama and of its tokenizer.
 
     Attributes:
+        vocab_size: most tokens of the tokenizer, which is trained on the trajectories.
+        hidden_size: width of the residual stream; a multiple of twice `heads`.
+        intermediate_size: width of each layer's MLP.
+        layers: number of layers.
+        heads: number of attention heads in each layer.
+        context: most tokens of a history with its reply.
         copy_heads: number of heads in each layer that start as copying heads.
         induction_heads: number of heads in the second layer that start as induction heads, beside
             the copying ones. Three heads of the first layer then look at the tokens before instead

@@ -61,8 +61,9 @@ export class Choices {
     byId("choice-on").disabled = index >= this.shown.length - 1;
     byId("choice-none").hidden = Boolean(choice);
     byId("choice-asked").hidden = !choice;
-    byId("choice-asked").textContent = choice?.asked ?? "";
+    byId("choice-asked").textContent = choice?.asked.trim() ?? "";
     byId("choice-asked").scrollTop = byId("choice-asked").scrollHeight; // the task is at the end
+    byId("choice-above").hidden = byId("choice-asked").scrollTop === 0;
     const order = choice ? choice.candidates.map((_, place) => place) : [];
     order.sort((a, b) => choice.candidates[b].q_value - choice.candidates[a].q_value);
     byId("choice-candidates").replaceChildren(...order.map((place) => itemOf(choice, place)));
@@ -79,7 +80,7 @@ function itemOf(choice, place) {
   if (choice.by_q.includes(place)) marks.push(el("b", { className: "mark", textContent: "Q takes this" }));
   if (choice.by_rule.includes(place)) {
     const alone = choice.by_rule.length === 1;
-    marks.push(el("span", { className: "count", textContent: alone ? "the rule takes this" : "the rule may take this" }));
+    marks.push(el("span", { className: "count", textContent: alone ? "the rule takes this" : "tied by the rule" }));
   }
   if (!valid) marks.push(el("span", { className: "count", textContent: "not valid" }));
   const outcome = reward >= 1 ? "right" : reward > 0 ? `reward ${written(reward)}` : "wrong";
@@ -94,7 +95,7 @@ function itemOf(choice, place) {
       ...marks,
       el("span", { className: "q" }, el("meter", { min: 0, max: 1, value: q, "aria-label": "Q" }), ` Q ${written(q)}`),
     ),
-    el("pre", { className: "said", textContent: said || "(nothing)", tabIndex: 0 }),
+    el("pre", { className: "said", textContent: said.trim() || "(nothing)", tabIndex: 0 }),
     answer === null ? null : folded("What followed", answer),
   );
 }
@@ -104,7 +105,7 @@ function itemOf(choice, place) {
  * @param {string} text
  */
 function folded(label, text) {
-  const seen = el("blockquote", { className: "seen", textContent: text || "(nothing)", tabIndex: 0 });
+  const seen = el("blockquote", { className: "seen", textContent: text.trim() || "(nothing)", tabIndex: 0 });
   return el("details", {}, el("summary", { textContent: label }), seen);
 }
 

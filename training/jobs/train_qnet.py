@@ -61,6 +61,7 @@ class TrainQNetConfig(Examples, QNetLossOptions, TrainingConfig):
 
     Attributes:
         trunk: the SFT policy's folder.
+        freeze_trunk: train the value head alone, and leave the trunk as it is.
         head: "mlp" is the paper's value head. "linear" is one layer, so that `qguide export-model`
             can write the Q model as a Hugging Face sequence classifier with one label.
         head_width: width of the hidden layers of an "mlp".
