@@ -13,6 +13,7 @@ QGuideError
 │   └── UpstreamRefusedError     a request that the upstream refused
 ├── RenderingError               a chat template that leaves out what was said
 ├── CheckpointError              a checkpoint whose manifest, hash or shapes do not match
+│   └── OutdatedFeaturesError    a learned Q model reads features that this release does not make
 ├── RoutingError                 a change that would let a name lead nowhere, or to two Q models
 ├── ScorerUnavailableError       no Q can be given: a dead scorer, a full queue, or no time left
 │   ├── OutOfDomainError         a state of another kind than the Q model was trained on
@@ -120,6 +121,10 @@ class CheckpointError(QGuideError):
 
 class RoutingError(QGuideError):
     """A change that would let a name lead nowhere, in a circle, or to two Q models at once."""
+
+
+class OutdatedFeaturesError(CheckpointError):
+    """A learned Q model reads features that this version does not make, and never will."""
 
 
 class ScorerUnavailableError(QGuideError):

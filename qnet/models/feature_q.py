@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from qguide.qnet.errors import CheckpointError
+from qguide.qnet.errors import CheckpointError, OutdatedFeaturesError
 from qguide.qnet.features.domain import DOMAIN, Domain
 from qguide.qnet.features.hashing import Hasher, Sparse
 from qguide.qnet.features.state_action import (
@@ -127,7 +127,7 @@ def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:
     except (ValidationError, SafetensorError, OSError) as error:
         raise CheckpointError(f"{directory} does not load: {error}; learn it again") from error
     if config.features_version != FEATURES_VERSION:
-        raise CheckpointError(
+        raise OutdatedFeaturesError(
             f"{directory} has features of version {config.features_version}; this version makes "
             f"{FEATURES_VERSION}; learn it again"
         )

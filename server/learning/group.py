@@ -110,6 +110,19 @@ class Group:
             self._write(line)
             return [*found, *self._decide()]
 
+    def outdated(self, version: int, reason: str) -> list[PhaseLine]:
+        """Collect again if a version that no server of this release can load guides or is tried.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._lock, self._ledger.locked():
+            found = self._catch_up()
+            if self.progress.phase == "collecting" or self.progress.version != version:
+                return found
+            change = phase_changes.back(self.progress, f"rolled back: {reason}")
+            return [*found, self._change(change), *self._decide()]
+
     def order(self, order: Order) -> list[PhaseLine]:
         """Obey the operator.
 

@@ -49,6 +49,7 @@ class Seat:
         spent, pending: on candidates, in the budget's period and since that was noted.
         loads_again_s: versions that could not be loaded, and the time of the loop before which
             that is not tried again.
+        outdated: versions that no server of this release can load, and why.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
     """
 
@@ -66,6 +67,7 @@ class Seat:
     spent: Spent = field(default_factory=Spent)
     pending: Spent = field(default_factory=Spent)
     loads_again_s: dict[int, float] = field(default_factory=dict)
+    outdated: dict[int, str] = field(default_factory=dict)
     fits_again_s: float = 0.0
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -16,7 +16,7 @@ from typing import Final, get_args
 
 import structlog
 
-from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
 from qguide.qnet.support.extras import LEARN, require_extra
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.cost import Spent
@@ -243,8 +243,12 @@ class Learning:
 
     async def _publish(self, seat: Seat, changes: Sequence[PhaseLine]) -> None:
         """Let steps see the state; the versions that guide are loaded before."""
+        await self._serve(seat, seat.group.progress.served)
+        version = seat.group.progress.version
+        if version is not None and version in seat.outdated:
+            back = partial(seat.group.outdated, version, seat.outdated[version])
+            changes = [*changes, *await asyncio.to_thread(back)]
         progress = seat.group.progress
-        await self._serve(seat, progress.served)
         challenger = progress.challenge.version if progress.challenge else None
         seat.version, seat.challenger = progress.version, challenger
         seat.candidate = progress.candidate.version if progress.candidate else None
@@ -304,6 +308,8 @@ class Learning:
                     unlicensed=True,  # a trial tells whether it helps
                 )
             except (OSError, QGuideError) as error:
+                if isinstance(error, OutdatedFeaturesError):
+                    seat.outdated[version] = str(error)
                 _log.error(
                     "learned_not_loaded", group=seat.group.name, version=version, reason=str(error)
                 )

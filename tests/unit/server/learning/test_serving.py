@@ -370,6 +370,20 @@ def test_a_version_that_cannot_be_loaded_yet_is_tried_again_and_needs_no_licence
     wait_until(lambda: state(replica)["share"] == 0.5)
 
 
+def test_a_version_with_features_of_another_release_is_rolled_back(
+    serve: Serve, after_fit: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, chance, numbers = serve(after_fit), Random(8), count(120)
+    play_to_trial(client, numbers, chance)
+    monkeypatch.setattr("qguide.qnet.models.feature_q.FEATURES_VERSION", 99)
+    later = serve(after_fit)
+    play(later, next(numbers), chance)
+    wait_until(lambda: state(later)["phase"] == "collecting")
+    last = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text().splitlines()
+    [change] = [line for line in last if "this version makes 99" in line]
+    assert json.loads(change)["event"] == "rolled_back"
+
+
 def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
     serve: Serve, settings: Settings, tmp_path: Path
 ) -> None:
