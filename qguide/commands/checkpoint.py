@@ -117,6 +117,9 @@ def progress(
     with shown_errors(config_status=1):
         if output.exists():
             raise CheckpointError(f"{output} exists; name a folder that does not")
+        for folder in (child, parent):
+            if not folder.is_dir():
+                raise CheckpointError(f"there is no folder {folder}; name a checkpoint's")
         folders = model_folder(child), model_folder(parent)
         tokenizer, other = (load_renderer(folder).tokenizer for folder in folders)
         if tokenizer.get_vocab() != other.get_vocab():

@@ -9,6 +9,7 @@ recipe of the Q model is fixed, so that what was found on one recording can be t
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -178,8 +179,8 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, models=config.models, format_=config.format)
         flat, table = _table(config, attempts)
-        torch.set_num_threads(1)  # more of them only wait for each other on networks this small
-        found = measure(table, config.design, Training(steps=config.steps))
+        with _one_thread():
+            found = measure(table, config.design, Training(steps=config.steps))
         if not found.tasks:
             raise ConfigError(
                 f"no state of {', '.join(config.judged_in)} has {config.candidates} candidates "
@@ -220,12 +221,27 @@ def _table(
     return [one for found in states.values() for one in found], table_of(states, families)
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread of torch: more of them only wait for each other on networks this small."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def _choices(flat: Sequence[Candidate], table: Table, found: Earned) -> Iterator[ChoiceRow]:
     """One choice of each task."""
+    written = set()
     for groups, logits in found.shown:
         ruled = rule_scores(table, groups)[_SHOWN_RULE]
         for group, own, rule in zip(groups, logits, ruled, strict=True):
             offered = [flat[i] for i in group]
+            if offered[0].attempt.task in written:  # by the models of another fold
+                continue
+            written.add(offered[0].attempt.task)
             yield ChoiceRow(
                 task_id=offered[0].attempt.task,
                 asked=offered[0].attempt.opening[-1].text,

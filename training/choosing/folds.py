@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qguide.qnet.errors import ConfigError
 from qguide.training.choosing.choosers import (
     KNOWING,
     earned,
@@ -160,6 +161,12 @@ def _add_training(
             draw_groups(table, learned & part, size=design.size, draws=draws, rng=rng)
             for part, draws in ((~aside, design.training_draws), (aside, design.draws))
         )
+        if not len(fit) or not len(held):
+            raise ConfigError(
+                f"{len(tasks)} tasks to learn from have no groups of {design.size} candidates in "
+                f"a fold; name other learned_in ({', '.join(design.learned_in)}), lower "
+                "candidates, or raise training_tasks"
+            )
         for name in logits:
             score = train_small_q(
                 table, fit, held, options, in_group=name != "q", seed=seed * _MEMBERS + member

@@ -325,11 +325,12 @@ def _render(
     tree, leaf = labelled.tree, path.nodes[-1]
     if not whole:
         return renderer.encode_episode((*tree.history(leaf.parent), leaf.step.message))
-    if not leaf.step.tried:
+    judged = labelled.target == "judge"  # a judge values also what was not seen through
+    if not leaf.step.tried or (judged and leaf.step.unobserved):
         raise RecordError(
-            f"task {labelled.task_id}, node {leaf.id}: nobody took this candidate, so the "
-            "observation after it, which this training reads, is unknown; train with "
-            "read_at = 'action', or on labels of another target"
+            f"task {labelled.task_id}, node {leaf.id}: the observation after this candidate, which "
+            "this training reads, is unknown; train with read_at = 'action', or on labels of "
+            "another target"
         )
     return renderer.encode_state(tree.history(leaf.id))
 

@@ -123,5 +123,5 @@ def test_a_candidate_that_nobody_took_trains_no_value_of_its_observation() -> No
     candidate = replace(tree, tree=replace(tree.tree, nodes=(untried,)))
     packed = partial(pack_tree, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
     assert len(packed(renderer(), candidate, read_at="action")) == 1
-    with pytest.raises(RecordError, match="task t, node 1: nobody took"):
+    with pytest.raises(RecordError, match="task t, node 1: the observation after this candidate"):
         packed(renderer(), candidate, read_at="observation")
