@@ -266,19 +266,21 @@ def _probe(model: PreTrainedModel) -> float:
             leaves.append(tree.add([*stem, *between, *tail])[-1])
             blind.append(without.add([*between, *tail])[-1])
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad][:8]
-    found = []
+    found, gradients = [], []
     for read in (_by_branches, _by_paths):
         outputs = read(model, partial(_run, model), tree, leaves)
-        gradients = torch.autograd.grad(outputs.sum(), trained, allow_unused=True)
-        flat = torch.cat([one.flatten() for one in gradients if one is not None])
-        found.append((outputs.detach(), flat))
-    (outputs, gradient), (expected, expected_gradient) = found
-    effect = expected - _by_paths(model, partial(_run, model), without, blind)
-    distances = (
-        (outputs - expected).norm() / effect.norm().clamp(min=1e-30),
-        (gradient - expected_gradient).norm() / expected_gradient.norm().clamp(min=1e-30),
-    )
-    return float(max(distances).detach())
+        found.append(outputs.detach())
+        if trained:
+            some = torch.autograd.grad(outputs.sum(), trained, allow_unused=True)
+            gradients.append(torch.cat([one.flatten() for one in some if one is not None]))
+    outputs, expected = found
+    effect = expected - _by_paths(model, partial(_run, model), without, blind).detach()
+    distance = (outputs - expected).norm() / effect.norm().clamp(min=1e-30)
+    if gradients:
+        of_branches, of_paths = gradients
+        apart = (of_branches - of_paths).norm() / of_paths.norm().clamp(min=1e-30)
+        distance = torch.maximum(distance, apart)
+    return float(distance)
 
 
 def _run(

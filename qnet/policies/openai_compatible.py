@@ -139,7 +139,7 @@ class OpenAICompatiblePolicy:
     async def _ask_beside(
         self, route: tuple[str, frozenset[str]] | None, history: History, sampling: Sampling
     ) -> Json | None:
-        """The answer of a route that draws nothing; None if the upstream has it not."""
+        """The answer of a route that draws nothing; None if the upstream does not have it."""
         if route is None:
             return None
         path, fields = route
@@ -148,7 +148,7 @@ class OpenAICompatiblePolicy:
         return await self.ask(path, {n: v for n, v in body.items() if n in fields}, headers)
 
     async def ask(self, path: str, body: Json, headers: dict[str, str]) -> Json | None:
-        """The answer of any route that takes and gives JSON; None if the upstream has it not.
+        """The answer of any route that takes and gives JSON; None if the upstream does not have it.
 
         Raises:
             QGuideError: see `sample`.

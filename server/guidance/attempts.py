@@ -54,7 +54,7 @@ class Attempt(Body):
         description="its history with its latest action, and what that was answered if it is "
         "known; null compares the Q of its episode's latest step",
     )
-    tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(
+    tokens: Annotated[int, Field(ge=0, le=2**53), WHOLE] | None = Field(
         default=None, description="its cost so far; null counts its episode's steps"
     )
     running: bool = Field(

@@ -38,11 +38,12 @@ def priced(
     total = sum_of_known([sample, score])
     if total is None:
         return taken
+    own = None if taken.policies else prices
     kept = TokenUsage(0, 0, usage.cached_prompt_tokens, written_tokens=usage.written_prompt_tokens)
     cost = StepCost(
         sample=sample,
-        cached=prices.cached_cost_of(kept) if prices else None,
-        written=prices.written_cost_of(kept) if prices else None,
+        cached=own.cached_cost_of(kept) if own else None,
+        written=own.written_cost_of(kept) if own else None,
         score=score,
         total=total,
     )

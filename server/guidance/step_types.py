@@ -1,6 +1,7 @@
 """The request of a guided step, what its options come to beside the settings, and its result."""
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -27,7 +28,7 @@ from qguide.server.own_bodies.schemas import StepOptions
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.served import ServedQModel
-from qguide.server.settings.settings import Settings
+from qguide.server.settings.settings import SCRIPTED, Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
 OutOfDomain = Literal["unguided", "guide"]
@@ -215,7 +216,8 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
 def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None:
     """The stop of draws that can change nothing; None where all M are drawn.
 
-    The highest Q is the highest label that the Q model was trained on; a judge's is 1.
+    The highest Q is the highest label that the Q model was trained on, and 1 of a judge and of the
+    scripted one. Where none is known, any further draw could change the choice by its Q.
     """
     if not options.until_decided:
         return None
@@ -228,7 +230,10 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
             "'votes'"
         )
     labels = q_model.manifest.label_range if q_model.manifest else None
-    return UntilDecided(highest_q=labels[1] if labels else 1.0)
+    if labels:
+        return UntilDecided(highest_q=labels[1])
+    known = q_model.prompted is not None or q_model.source == SCRIPTED
+    return UntilDecided(highest_q=1.0 if known else math.inf)
 
 
 def previous_q(

@@ -22,6 +22,7 @@ _COUNTS = (1, 2, 3, 4, 5, 8, 16, 32, 64)
 _Q_MODEL: Final = ["q_model"]
 _TOKENS: Final = ("computed", "cached")
 _AHEAD: Final = ("used", "wasted")
+_VERDICTS: Final = ("best", "behind", "budget", "ended")
 _SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
 _CALL_OUTCOMES: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
@@ -371,6 +372,7 @@ class Metrics:
         yield from ((self.queue_seconds, (q_model, ended)) for ended in _ENDINGS)
         yield from ((self.read_ahead_tokens, (q_model, outcome)) for outcome in _AHEAD)
         yield from ((self.rewards, (q_model, sign)) for sign in _SIGNS)
+        yield from ((self.attempts, (q_model, verdict)) for verdict in _VERDICTS)
         for action in _ACTIONS:
             yield self.threshold_tokens, (q_model, action)
             for ended_as in _ACTION_OUTCOMES:

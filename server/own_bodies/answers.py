@@ -174,11 +174,18 @@ class ScoredCandidate(Body):
 class StepCost(Body):
     """Cost of a step in the currency of the operator's prices; null where nothing tells it."""
 
-    sample: float | None = Field(description="of all candidates, by the upstream's word or prices")
-    cached: float | None = Field(description="of it, what upstreams read from their caches")
-    written: float | None = Field(description="of it, what upstreams wrote to their caches")
+    sample: float | None = Field(
+        description="of all candidates, by the upstream's word or the policy's prices, at which "
+        "those of an escalation count, too; paraphrases are not in it"
+    )
+    cached: float | None = Field(
+        description="of it, what the upstream read from its cache; null for several policies"
+    )
+    written: float | None = Field(
+        description="of it, what the upstream wrote to its cache; null for several policies"
+    )
     score: float | None = Field(description="of the judge; null for a trained Q model")
-    total: float
+    total: float = Field(description="of the parts that are known")
 
 
 COST_TEXT: Final = "present if the operator's prices or the upstream tell something of it"

@@ -369,7 +369,8 @@ def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str
         return _NO_VERSION, build_imported_source(source)
     if source == SCRIPTED:
         return _NO_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
-    folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
+    with extra_named(f"{name}, a Q model of the hub,", MODELS):
+        folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
     origin = replace(_source_of_folder(settings, folder, source, name), domain=Domain.load(folder))
     assert origin.manifest is not None
     return content_sha256(folder, origin.manifest)[:_VERSION_DIGITS], origin

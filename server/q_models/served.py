@@ -81,7 +81,7 @@ class ServedQModel(ABC):
         domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
         only_votes: its values are how often each candidate was drawn.
-        upstream: name of a judge's; "" for any other.
+        upstream: name of the judge's upstream; "" for other Q models.
         refusal: why `none` scores nothing; "" for a Q model.
     """
 

@@ -824,14 +824,15 @@ export interface StageUsage {
 
 /** @description Cost of a step in the currency of the operator's prices; null where nothing tells it. */
 export interface StepCost {
-    /** @description of all candidates, by the upstream's word or prices */
+    /** @description of all candidates, by the upstream's word or the policy's prices, at which those of an escalation count, too; paraphrases are not in it */
     sample: number | null;
-    /** @description of it, what upstreams read from their caches */
+    /** @description of it, what the upstream read from its cache; null for several policies */
     cached: number | null;
-    /** @description of it, what upstreams wrote to their caches */
+    /** @description of it, what the upstream wrote to its cache; null for several policies */
     written: number | null;
     /** @description of the judge; null for a trained Q model */
     score: number | null;
+    /** @description of the parts that are known */
     total: number;
 }
 

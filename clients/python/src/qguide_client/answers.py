@@ -212,14 +212,18 @@ class StepCost(Answer):
     """Cost of a step in the currency of the operator's prices; null where nothing tells it."""
 
     sample: float | None
-    """of all candidates, by the upstream's word or prices"""
+    """
+    of all candidates, by the upstream's word or the policy's prices, at which those of an
+    escalation count, too; paraphrases are not in it
+    """
     cached: float | None
-    """of it, what upstreams read from their caches"""
+    """of it, what the upstream read from its cache; null for several policies"""
     written: float | None
-    """of it, what upstreams wrote to their caches"""
+    """of it, what the upstream wrote to its cache; null for several policies"""
     score: float | None
     """of the judge; null for a trained Q model"""
     total: float
+    """of the parts that are known"""
 
 
 class TakenAction(Answer):

@@ -203,3 +203,9 @@ def counted_passes(qnet: QNet) -> Iterator[list[torch.Size]]:
     )
     yield shapes
     hook.remove()
+
+
+@pytest.mark.parametrize("model_type", HYBRIDS)
+def test_a_frozen_trunk_reads_branches(model_type: str) -> None:
+    policy = causal_lm(model_type).requires_grad_(False)
+    assert reads_branches(policy)

@@ -73,6 +73,15 @@ def test_a_command_prefers_what_it_prints(serve: Serve) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_no_draw_is_saved_where_the_highest_value_is_unknown(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"q_models": {"mine": "commanded:CommandScorer"}}))
+    body = {"messages": [{"role": "user", "content": "Please open the box"}], "num_candidates": 6}
+    options = {"q_model": "mine", "until_decided": True}
+    answer = client.post("/v1/act", json=body | options | {"tau": 0.01}).json()
+    assert answer["draws_saved"] == 0
+
+
+@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
