@@ -14,7 +14,11 @@ def convert_records(
         typer.Argument(help="Run folders of explore or import, rows, or QGUIDE_EPISODES_DIR."),
     ],
 ) -> None:
-    """Rewrite trees of an earlier version; the old files stay beside the new ones as *.v1."""
+    """Rewrite trees of an earlier version; the old files stay beside the new ones as *.v1.
+
+    Stop the server that writes to them first, and run this as its user. Nothing deletes the *.v1
+    files, which QGUIDE_EPISODES_MAX_FILES does not count: remove them when you need them no longer.
+    """
     with shown_errors():
         from qguide.training.data.old_trees import convert_file, tree_files
 

@@ -18,7 +18,7 @@ from qguide.qnet.errors import (
     UnknownEpisodeError,
 )
 from qguide.qnet.types import History, Message
-from qguide.server.episodes.recorder import EpisodeRecorder
+from qguide.server.episodes.recorder import EpisodeRecorder, warn_of_old_trees
 from qguide.server.episodes.redaction import (
     NoRedaction,
     RedactionProcesses,
@@ -314,6 +314,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
     """Build the recorder of finished episodes; None if no folder is configured."""
     if (folder := settings.episodes_folder) is None:
         return None
+    warn_of_old_trees(folder)
     redactor: Redactor = NoRedaction()
     if name := settings.episodes_redact:
         timeout_s = settings.episodes_redact_timeout_s

@@ -7,45 +7,99 @@ The rows of `qguide label` are not converted: the job takes seconds, and is run 
 """
 
 import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from qguide.qnet.errors import RecordError
+from pydantic import ValidationError
+
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, TreeRow
-from qguide.training.data.runs import RunFolder, regular, rows_at_once
+from qguide.training.data.runs import JsonlWriter, RunFolder, regular, whole_lines
+
+_AGENT: Final = "agent"
+"""The `source` of an action that no policy of the server drew, as the server writes it."""
 
 
-def tree_files(source: Path) -> Iterator[Path]:
-    """The file itself, a run's rows, or the trees that a server recorded in a folder."""
+def tree_files(source: Path) -> list[Path]:
+    """The file itself, a run's rows, or the trees that a server recorded in a folder.
+
+    Raises:
+        ConfigError: there is none of them.
+    """
+    if not source.exists():
+        raise ConfigError(f"{source} does not exist; name a file or a folder of trees")
     if not source.is_dir():
-        yield regular(source)
-    elif (rows := RunFolder(source).rows).is_file():
-        yield rows
-    else:
-        yield from sorted(source.glob("trees-*.jsonl"))
+        return [regular(source)]
+    if (rows := RunFolder(source).rows).is_file():
+        return [rows]
+    if not (trees := sorted(source.glob("trees-*.jsonl"))):
+        raise ConfigError(f"{source} holds no rows.jsonl and no trees-*.jsonl; name another folder")
+    return trees
 
 
 def convert_file(path: Path) -> int:
-    """Rewrite the trees of a file, and keep the old one as `*.v1`; returns how many it changed."""
-    changed = 0
+    """Rewrite the trees of a file, and keep the old one as `*.v1`; returns how many it changed.
+
+    Raises:
+        RecordError: a line holds no tree, or the file grew meanwhile; it is left as it was.
+    """
+    unfinished = path.with_name(f"{path.name}.partial")
+    unfinished.unlink(missing_ok=True)
     try:
-        with (
-            path.open("rb") as lines,
-            rows_at_once(path.with_suffix(".converted")) as writer,
-        ):
-            for line in lines:
-                row = json.loads(line)
-                changed += row.get("version") == 1
-                writer.write(TreeRow.model_validate(_converted(row)))
-    except (ValueError, AttributeError, OSError) as error:
-        raise RecordError(f"{path} holds no trees of version 1 or 2: {error}") from error
-    if changed:
-        path.replace(path.with_name(f"{path.name}.v1"))
-        path.with_suffix(".converted").replace(path)
-    else:
-        path.with_suffix(".converted").unlink()
+        size = path.stat().st_size
+        changed = _write_converted(path, unfinished)
+        if changed:
+            shutil.copymode(path, unfinished)
+            if path.stat().st_size != size:
+                raise RecordError(
+                    f"{path} grew while it was converted, and is left as it was; stop the server "
+                    "that writes it, and run the command again"
+                )
+            _keep_old(path)
+            unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return changed
+
+
+def _write_converted(path: Path, unfinished: Path) -> int:
+    changed = 0
+    lines = whole_lines(path, warns=True)
+    unfinished.touch(mode=0o600)  # it holds users' texts before it has the old file's mode
+    with JsonlWriter(unfinished) as writer:
+        for number, line in lines:
+            try:
+                row = json.loads(line)
+                if "nodes" not in row:
+                    raise RecordError(
+                        f"{path}, line {number} holds no tree, and only trees are converted; "
+                        "labels are made again by `qguide label`"
+                    )
+                changed += row.get("version") == 1
+                tree = TreeRow.model_validate(_converted(row))
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise RecordError(
+                    f"{path}, line {number} holds no tree of version 1 or 2: {_flaw(error)}"
+                ) from error
+            writer.write(tree)
+    return changed
+
+
+def _flaw(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return f"it is of another shape ({type(error).__name__})"
+    first = error.errors(include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'the row'}: {first['msg']}"
+
+
+def _keep_old(path: Path) -> None:
+    """Link the old file to `*.v1`, so that a kill before it is replaced leaves it in its place."""
+    old = path.with_name(f"{path.name}.v1")
+    if old.exists() and not old.samefile(path):
+        raise RecordError(f"{old} is there already, of another conversion; move it elsewhere")
+    if not old.exists():
+        old.hardlink_to(path)
 
 
 def _converted(row: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +114,7 @@ def _converted(row: dict[str, Any]) -> dict[str, Any]:
             ids[place] = len(nodes) + 1
             depth = 1 + (nodes[place[0] - 1]["depth"] if place[0] else 0)
             said = {name: judged[name] for name in ("parent", "action", "reply") if name in judged}
-            unknown = {"observation": "", "tried": False, "source": judged["judge"]}
+            unknown = {"observation": "", "tried": False, "source": _AGENT}
             nodes.append({"id": ids[place], "depth": depth, **said, **unknown})
         columns.setdefault(JUDGED + judged["judge"], {})[ids[place]] = judged["q_value"]
     values = {name: [own.get(node["id"]) for node in nodes] for name, own in columns.items()}

@@ -16,7 +16,7 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, model_validator
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
+from qguide.qnet.records import JUDGED, DrawnRow, NodeRow, NonEmpty, Reward, TaskRow, TreeRow
 from qguide.qnet.records import MessageRow as MessageRow
 from qguide.qnet.records import messages_of as messages_of
 from qguide.qnet.records import rows_of as rows_of
@@ -242,13 +242,13 @@ def labelled_tree(row: TreeRow) -> LabelledTree:
     Raises:
         RecordError: it has no column of labels, or several.
     """
-    if len(row.values) != 1:
+    targets = [name for name in row.values if not name.startswith(JUDGED)]
+    if len(targets) != 1:
         raise RecordError(
-            f"the tree of {row.task_id} has {len(row.values)} columns of values, and a tree with "
+            f"the tree of {row.task_id} has {len(targets)} columns of labels, and a tree with "
             "labels has one; run `qguide label`"
         )
-    (target,) = row.values
-    return LabelledTree(row.task_id, tree_from_row(row), target)
+    return LabelledTree(row.task_id, tree_from_row(row), targets[0])
 
 
 def _known(column: Sequence[float | None]) -> dict[int, float]:

@@ -296,7 +296,7 @@ def placed_rows(path: Path, row_type: type[Row]) -> Iterator[tuple[int, Row]]:
         RecordError: as `read_rows`.
     """
     place = 0
-    for number, line in _lines(path, warns=True):
+    for number, line in whole_lines(path, warns=True):
         try:
             yield place, row_type.model_validate_json(line)
         except ValidationError as error:
@@ -305,12 +305,16 @@ def placed_rows(path: Path, row_type: type[Row]) -> Iterator[tuple[int, Row]]:
             raise RecordError(
                 f"{path}, line {number}: {field}: {first['msg']}; expected a "
                 f"{row_type.__name__}: name another file, or run the job that writes this one again"
-                f"{_REMEDIES.get(field, '')}"
+                f"{_remedy(line) if field == 'version' else ''}"
             ) from error
         place += len(line)
 
 
-_REMEDIES: Final = {"version": "; `qguide convert-records` converts trees of an earlier version"}
+def _remedy(line: bytes) -> str:
+    """The way out for a row of an earlier version, which its fields tell."""
+    if b'"nodes"' in line:
+        return "; `qguide convert-records PATH` converts trees of an earlier version"
+    return "; labels are made again by `qguide label`" if b'"q_values"' in line else ""
 
 
 def row_at(path: Path, place: int, row_type: type[Row]) -> Row:
@@ -338,7 +342,7 @@ def finished_task_ids(path: Path) -> set[str]:
     """
     if not path.exists():
         return set()
-    return {_task_id(path, number, line) for number, line in _lines(path)}
+    return {_task_id(path, number, line) for number, line in whole_lines(path)}
 
 
 def _task_id(path: Path, number: int, line: bytes) -> str:
@@ -351,7 +355,7 @@ def _task_id(path: Path, number: int, line: bytes) -> str:
         ) from error
 
 
-def _lines(path: Path, *, warns: bool = False) -> Iterator[tuple[int, bytes]]:
+def whole_lines(path: Path, *, warns: bool = False) -> Iterator[tuple[int, bytes]]:
     """The whole lines of a file with their numbers.
 
     Args:

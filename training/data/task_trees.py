@@ -170,7 +170,9 @@ class TaskTrees:
             if row.nodes:
                 tree = whole_task_id(row), opening_hash_of_row(row)
                 self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (*tree, number, place))
-                judges = [name.removeprefix(JUDGED) for name in row.values if JUDGED in name]
+                judges = [
+                    name.removeprefix(JUDGED) for name in row.values if name.startswith(JUDGED)
+                ]
                 self._index.executemany(
                     "INSERT INTO judged VALUES (?, ?, ?)", [(*tree, judge) for judge in judges]
                 )

@@ -17,6 +17,11 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
     """The episodes of a tree, one per leaf; none if it is of an episode that is not asked for."""
     if fields.episodes and record.get("episode") not in fields.episodes:
         return
+    if record.get("version") == 1:
+        raise RecordError(
+            "it is a tree of version 1; stop the server that writes to this file, and run `qguide "
+            "convert-records PATH`, which keeps every tree"
+        )
     try:
         row = TreeRow.model_validate(_of_the_row(record))
     except ValidationError as error:

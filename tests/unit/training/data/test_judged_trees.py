@@ -98,3 +98,6 @@ def test_judges_are_never_mixed(tmp_path: Path) -> None:
 def test_trees_without_a_judge_are_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no tree has a judge's scores; serve with a judge"):
         label(tmp_path, row("a", scores=[]))
+    other = row("a", scores=[]).model_copy(update={"values": {"no judge:x": (0.5,)}})
+    with pytest.raises(ConfigError, match="no tree has a judge's scores"):
+        label(tmp_path / "other", other)

@@ -1,14 +1,17 @@
 """Trees of version 1 become trees of today, by the command."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
+from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
-from qguide.training.data.runs import read_rows
+from qguide.training.data.runs import JsonlWriter, read_rows
 
 TASK = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "go", "draws": 1}
 
@@ -53,6 +56,7 @@ def test_values_of_searches_and_judges_become_columns(tmp_path: Path) -> None:
         (1, 2, "b", True),
         (1, 2, "c", False),
     ]
+    assert judged.nodes[-1].source == "agent", "as the server writes it, not the judge"
     assert json.loads((tmp_path / "rows.jsonl.v1").read_text()) == SEARCHED
 
 
@@ -68,5 +72,105 @@ def test_a_file_without_trees_is_refused_and_kept(tmp_path: Path) -> None:
     run = write(tmp_path / "rows.jsonl", {"task_id": "t", "q_values": []})
     refused = convert(run)
     assert refused.exit_code != 0
-    assert "holds no trees" in refused.output
+    assert "line 1 holds no tree" in refused.output
+    assert "labels are made again by `qguide label`" in refused.output
     assert json.loads((tmp_path / "rows.jsonl").read_text())["task_id"] == "t"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("row", "flaw"),
+    [
+        (TASK | {"version": 3, "nodes": PATH}, "version: Input should be 2"),
+        (JUDGED | {"nodes": [{"id": 1}]}, "another shape (KeyError)"),
+    ],
+)
+def test_the_line_without_a_tree_is_named(tmp_path: Path, row: dict[str, Any], flaw: str) -> None:
+    refused = convert(write(tmp_path / "rows.jsonl", SEARCHED, row))
+    assert refused.exit_code == 1
+    assert "line 2 holds no tree of version 1 or 2" in refused.output
+    assert flaw in refused.output
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    run = write(tmp_path / "rows.jsonl", SEARCHED)
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.write('{"task_id": "t", "vers')
+    assert "1 trees converted" in convert(run).output
+    assert len(list(read_rows(tmp_path / "rows.jsonl", TreeRow))) == 1
+    assert (tmp_path / "rows.jsonl.v1").read_text().endswith('"vers')
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_who_may_read_a_file_may_read_it_converted(tmp_path: Path, mode: int) -> None:
+    served = write(tmp_path / "trees-1.jsonl", JUDGED)
+    (tmp_path / "trees-1.jsonl").chmod(mode)
+    assert convert(served).exit_code == 0
+    for name in ("trees-1.jsonl", "trees-1.jsonl.v1"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode, name
+
+
+def test_a_file_that_a_server_writes_meanwhile_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trees-1.jsonl"
+    served = write(path, JUDGED)
+    converted = JsonlWriter.write
+
+    def write_as_a_server_does(writer: JsonlWriter, *rows: Any) -> int:
+        if path.read_text().count("\n") == 1:
+            write(path, JUDGED, SEARCHED)
+        return converted(writer, *rows)
+
+    monkeypatch.setattr(JsonlWriter, "write", write_as_a_server_does)
+    refused = convert(served)
+    assert refused.exit_code == 1
+    assert "stop the server that writes it" in refused.output
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [JUDGED, SEARCHED]
+    assert [each.name for each in tmp_path.iterdir()] == ["trees-1.jsonl"]
+
+
+def test_a_conversion_that_ends_before_its_last_step_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write(tmp_path / "rows.jsonl", SEARCHED)
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", fail)
+        assert convert(run).exit_code == 1
+    assert json.loads((tmp_path / "rows.jsonl").read_text()) == SEARCHED
+    assert "1 trees converted" in convert(run).output
+    assert json.loads((tmp_path / "rows.jsonl.v1").read_text()) == SEARCHED
+
+
+def test_an_older_copy_is_not_overwritten(tmp_path: Path) -> None:
+    run = write(tmp_path / "rows.jsonl", SEARCHED)
+    (tmp_path / "rows.jsonl.v1").write_text("kept")
+    refused = convert(run)
+    assert refused.exit_code == 1
+    assert "is there already" in refused.output
+    assert (tmp_path / "rows.jsonl.v1").read_text() == "kept"
+
+
+def test_a_source_without_trees_is_refused(tmp_path: Path) -> None:
+    empty = convert(str(tmp_path))
+    assert empty.exit_code == 2
+    assert "holds no rows.jsonl and no trees-*.jsonl" in empty.output
+    missing = convert(str(tmp_path / "nosuch" / "rows.jsonl"))
+    assert missing.exit_code == 2
+    assert "does not exist" in missing.output
+
+
+def test_rows_of_version_1_name_their_remedy(tmp_path: Path) -> None:
+    write(tmp_path / "rows.jsonl", SEARCHED)
+    with pytest.raises(RecordError, match="qguide convert-records PATH"):
+        list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+    labels = {"version": 1, "target": "max", "messages": [], "q_values": []}
+    write(tmp_path / "rows.jsonl", TASK | labels)
+    with pytest.raises(RecordError, match="labels are made again by `qguide label`") as refused:
+        list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+    assert "convert-records" not in str(refused.value)

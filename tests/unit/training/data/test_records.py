@@ -125,8 +125,10 @@ def test_nothing_follows_a_candidate_that_nobody_took() -> None:
 
 def test_a_tree_without_labels_trains_nothing() -> None:
     row = TreeRow(**TASK, first_observation="x", nodes=(node(1, 0, 1),), draws=1)
-    with pytest.raises(RecordError, match="0 columns of values"):
-        labelled_tree(row)
+    judged = row.model_copy(update={"values": {"judge:j@1": (0.5,)}})
+    for unlabelled in (row, judged):
+        with pytest.raises(RecordError, match="0 columns of labels"):
+            labelled_tree(unlabelled)
 
 
 def test_what_was_drawn_comes_back_with_its_steps() -> None:

@@ -105,6 +105,12 @@ def test_actions_without_an_observation_between_them_are_a_bad_record(tmp_path: 
     assert (report.episodes, report.skipped) == (1, 1)
 
 
+def test_a_served_tree_of_version_1_names_the_remedy(tmp_path: Path) -> None:
+    old = served_tree(served_node(1)) | {"version": 1}
+    with pytest.raises(RecordError, match=r"line 1: it is a tree of version 1; .*convert-records"):
+        imported(tmp_path, [old])
+
+
 def test_a_served_tree_without_the_named_task_key_keeps_its_task_id(tmp_path: Path) -> None:
     imported(tmp_path, [served_tree(served_node(1), kind="")], task_key="kind")
     assert [tree.task_id for tree in trees(tmp_path)] == ["served:1"]
