@@ -117,6 +117,7 @@ LEARN: Final = (
     Option("name", "Name that it is served under."),
     Option("reward_key", "Field or span attribute that holds the reward."),
     Option("task_key", "Field or span attribute that holds the task id."),
+    Option("messages_key", "Place of the messages, such as result.messages."),
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
 )

@@ -83,7 +83,7 @@ class ImportConfig(BaseModel):
 
 def run_import(config: ImportConfig, *, console: Console | None = None) -> ImportReport:
     """Write the records and the report."""
-    recording = recording_of(config.source, config.format)
+    recording = recording_of(config.source, config.format, messages=config.messages_key)
     config = config.model_copy(update={"format": recording.format})
     paths, fields = recording.paths, config.fields
     with open_run(config.output, config) as run:

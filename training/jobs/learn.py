@@ -43,6 +43,7 @@ class LearnConfig(BaseModel):
             format's own.
         task_key: the same for the task id; without one, episodes with the same first messages are
             of one task.
+        messages_key: the same for the messages.
         default_reward: reward of an episode that states none; None refuses it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
         episodes: ids of those episodes of a server's recording that are learned from; empty: all.
@@ -60,6 +61,7 @@ class LearnConfig(BaseModel):
     environment: str = Field(default="imported", min_length=1)
     reward_key: str = ""
     task_key: str = ""
+    messages_key: str = ""
     default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
     skip_bad: bool = False
     episodes: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ class LearnConfig(BaseModel):
             self.reward_key,
             self.task_key,
             self.default_reward,
+            self.messages_key,
             episodes=frozenset(self.episodes),
         )
 

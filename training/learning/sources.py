@@ -53,7 +53,8 @@ def _rows(
     source: Path, fields: Fields, *, environment: str, skip_bad: bool
 ) -> Iterator[TrajectoryRow]:
     run = RunFolder(source)
-    recording = recording_of(run.rows if run.rows.exists() else source)
+    place = run.rows if run.rows.exists() else source
+    recording = recording_of(place, messages=fields.messages)
     if run.rows.exists() and recording.format != "served":
         yield from read_rows(run.rows, TrajectoryRow)
         return

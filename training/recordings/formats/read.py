@@ -32,12 +32,15 @@ class Recording:
     paths: tuple[Path, ...]
 
 
-def recording_of(source: Path, format_: str | None = None) -> Recording:
-    """A file or a folder, read in the format that is named, else in that of its first record."""
+def recording_of(source: Path, format_: str | None = None, *, messages: str = "") -> Recording:
+    """A file or a folder, read in the format that is named, else in that of its first record.
+
+    A record of no format, with something at the place `messages`, is a list of messages.
+    """
     if format_:
         layout = _layout_named(format_)
         return Recording(format_, layout, tuple(files_of(source, layout.files)))
-    name = detect_format(files_of(source))
+    name = detect_format(files_of(source), messages)
     return Recording(name, FORMATS[name], tuple(files_of(source, FORMATS[name].files)))
 
 
@@ -65,7 +68,7 @@ def _layout_named(name: str) -> Layout:
     return Layout(translate=found)
 
 
-def detect_format(paths: Sequence[Path]) -> str:
+def detect_format(paths: Sequence[Path], messages: str = "") -> str:
     """The format of the first record that shows one; a folder may begin with other files."""
     reasons = []
     for path in paths[:_MOST_TRIED]:
@@ -77,6 +80,8 @@ def detect_format(paths: Sequence[Path]) -> str:
                 continue
             if len(found := _formats_of(value.value)) == 1:
                 return found[0]
+            if messages and value_at(value.value, messages) is not None:
+                return "messages"
             which = f"of several formats ({', '.join(found)})" if found else "of no known format"
             reasons.append(f"{path.name}, line {value.line} is {which}")
             break

@@ -105,6 +105,17 @@ def test_a_format_that_is_not_there_is_refused(name: str, reason: str, tmp_path:
         recording_of(write(tmp_path / "a.json", {}), name)
 
 
+def test_a_record_of_no_format_is_read_where_its_messages_are_said_to_lie(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": "left"}]
+    path = write(tmp_path / "a.json", {"trace": {"said": said}, "info": {"reward": 1, "case": 7}})
+    fields = Fields(reward="info.reward", task="info.case", messages="trace.said")
+    [episode] = read_episodes(recording_of(path, messages=fields.messages), fields)
+    assert isinstance(episode, RecordedEpisode)
+    assert (episode.task_id, episode.reward, episode.messages[-1].text) == ("7", 1.0, "left")
+    with pytest.raises(ConfigError, match="no known format"):
+        recording_of(path, messages="trace.elsewhere")
+
+
 def test_an_unknown_record_is_told_of_the_levers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--messages-key"):
         recording_of(write(tmp_path / "a.json", {"what": "ever"}))
