@@ -23,6 +23,16 @@ INSERT INTO item VALUES (1, 'rope', 2.5), (2, 'lamp', 10);
 CREATE DATABASE vault; CREATE TABLE vault.gold (bars INT);
 CREATE USER reader@localhost; GRANT SELECT, SHOW VIEW ON shop.* TO reader@localhost;
 CREATE USER writer@localhost; GRANT SELECT, INSERT ON shop.* TO writer@localhost;
+CREATE USER player@localhost; GRANT SELECT ON shop.* TO player@localhost;
+CREATE ROLE boss; GRANT ALL ON shop.* TO boss; GRANT boss TO player@localhost;
+SET DEFAULT ROLE boss FOR player@localhost;
+CREATE USER pricer@localhost; GRANT SELECT, UPDATE (price) ON shop.item TO pricer@localhost;
+CREATE USER caller@localhost; GRANT SELECT ON shop.* TO caller@localhost;
+CREATE FUNCTION shop.one() RETURNS INT RETURN 1;
+GRANT EXECUTE ON FUNCTION shop.one TO caller@localhost;
+CREATE USER giver@localhost IDENTIFIED BY 'x';
+GRANT SELECT ON *.* TO giver@localhost WITH GRANT OPTION;
+CREATE USER half@localhost; GRANT SELECT (id, name) ON shop.item TO half@localhost;
 """
 
 
@@ -46,7 +56,7 @@ def serving(folder: Path, dump: str = DUMP) -> Iterator[str]:
     serve += ["--lower-case-table-names=1", "--sql-mode="]  # as the benchmark's server has them
     with subprocess.Popen(serve, stderr=subprocess.DEVNULL) as process:
         try:
-            with _root(socket) as connection, connection.cursor() as cursor:
+            with connect_root(socket) as connection, connection.cursor() as cursor:
                 cursor.execute(dump)
                 while cursor.nextset():
                     pass
@@ -55,7 +65,7 @@ def serving(folder: Path, dump: str = DUMP) -> Iterator[str]:
             process.kill()
 
 
-def _root(socket: Path) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+def connect_root(socket: Path) -> "pymysql.Connection[pymysql.cursors.Cursor]":
     """A connection of root's, once the server answers."""
     deadline = time.monotonic() + 120
     while True:

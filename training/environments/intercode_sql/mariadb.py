@@ -1,12 +1,14 @@
 """MariaDB, which the benchmark's queries were written for: sessions of a server with its dump.
 
-The server is the operator's, and so is the account, which may read and nothing else. A session
-limits time and records of a statement until the statement lifts the limits; so what is read of an
-answer is bounded here as well, and above it a new session takes the place of the old one: a result
-cannot be left before its end.
+The server is the operator's, and so is the account, which may read and nothing else. Every episode
+has a session of it, and any account may change its password and end its sessions; so statements
+that are no reads are not sent. A session limits the time of a statement, and its records unless it
+has a LIMIT; so what is read of an answer is bounded here as well, and above it a new session takes
+the place of the old one: a result cannot be left before its end.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from time import monotonic
@@ -32,16 +34,23 @@ PASSWORD: Final = "MYSQL_PWD"
 MOST_SECONDS: Final = 10
 """Time of a query; MariaDB counts no operations."""
 ANSWER_S: Final = 30
-"""Time of an answer: a statement can lift its own limit, and is then killed from outside."""
+"""Time of an answer: a statement that its own limit does not stop is killed from outside."""
 MOST_BYTES: Final = 16 * 1024**2
 """Bytes of an answer, as they arrive; a statement can make one record of any length."""
 
-_HARMLESS: Final = {"USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES"}
-_OWN: Final = """WHERE grantee = concat("'", replace(current_user(), '@', "'@'"), "'")"""
-_PRIVILEGES: Final = " UNION ".join(
-    f"SELECT privilege_type FROM information_schema.{level}_privileges {_OWN}"
-    for level in ("user", "schema", "table")
+_BLANK: Final = r"(?:\s|--.*\n|#.*\n|/\*(?:[^*]|\*(?!/))*\*/)"
+_READ: Final = re.compile(
+    rf"(?:{_BLANK}|\()*(?:select|with|values|show|desc|describe|explain)\b", re.I
 )
+"""The statements that SQLite's engine answers, too."""
+_EXECUTABLE_COMMENT: Final = re.compile(r"/\*M?!", re.I)
+_NO_READ: Final = (
+    "the statement is refused: it must begin with SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN, "
+    "and have no executable comment"
+)
+
+_HARMLESS: Final = r"(?:USAGE|SHOW VIEW|SHOW DATABASES|SELECT(?: \((?:`(?:[^`]|``)+`(?:, )?)+\))?)"
+_HARMLESS_GRANT: Final = re.compile(rf"GRANT {_HARMLESS}(?:, {_HARMLESS})* ON (?!.* GRANT OPTION)")
 
 
 class _Connection(pymysql.Connection):
@@ -77,18 +86,20 @@ def require_reader(dsn: str, databases: Sequence[str]) -> None:
     """Refuse an account that may do more than read, and one to which databases are missing."""
     try:
         with closing(_connect(dsn)) as connection, connection.cursor() as cursor:
-            cursor.execute(_PRIVILEGES)
-            held = {str(name) for (name,) in cursor.fetchall()}
+            # Of columns and routines, too, and those by roles and PUBLIC.
+            cursor.execute("SHOW GRANTS")
+            grants = [str(grant) for (grant,) in cursor.fetchall()]
             cursor.execute("SHOW DATABASES")
             there = {str(name).lower() for (name,) in cursor.fetchall()}
     except MySQLError as error:
         raise ConfigError(
             f"dsn = {dsn}: {_said(error)}; start the server, or correct the address or {PASSWORD}"
         ) from error
-    if more := sorted(held - _HARMLESS):
+    if more := [grant for grant in grants if not _HARMLESS_GRANT.match(grant)]:
+        told = re.sub(r" IDENTIFIED .*?(?= WITH |; |$)", "", "; ".join(more))  # a password's hash
         raise ConfigError(
-            f"dsn = {dsn}: the account may {', '.join(more)}, and so may an agent's statements; "
-            "name one that was granted nothing but SELECT and SHOW VIEW"
+            f"dsn = {dsn}: the account may do more than read ({told}); name one that was granted "
+            "nothing but SELECT and SHOW VIEW, and no role"
         )
     if missing := [name for name in dict.fromkeys(databases) if name.lower() not in there]:
         raise ConfigError(
@@ -106,9 +117,11 @@ class MariaDatabase:
         self._open()
 
     def execute(self, statement: str) -> QueryResult:
-        """Run one statement."""
+        """Run one statement that reads."""
         if not statement.strip():
             return QueryResult(None, "the statement is empty")
+        if not _READ.match(statement) or _EXECUTABLE_COMMENT.search(statement):
+            return QueryResult(None, _NO_READ)
         if self._connection is None:
             raise EnvironmentFailureError("the connection to MariaDB is closed; open another")
         cursor: Any = self._connection.cursor(SSCursor)
@@ -118,7 +131,7 @@ class MariaDatabase:
             if cursor.description is None:
                 return QueryResult(None, "the statement has no result")
             result, is_whole = _read(cursor)
-        except (MySQLError, ValueError) as error:  # a ValueError: the character set, or the bytes
+        except (MySQLError, ValueError) as error:  # a ValueError: the encoding, or the bytes
             result = QueryResult(None, _said(error))
             is_whole = isinstance(error, MySQLError) and not _is_of_connection(error)
         if not is_whole:
@@ -165,8 +178,6 @@ def _read(cursor: Any) -> tuple[QueryResult, bool]:
             return too_many, False
         if monotonic() > deadline:
             return QueryResult(None, f"the result takes more than {ANSWER_S} s"), False
-    if cursor.nextset():
-        return QueryResult(None, "the statement has more than one result"), False
     return QueryResult(records), True
 
 
