@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, sleep
 from typing import Any
@@ -24,6 +24,15 @@ class AnyCorridorConfig(CorridorConfig):
     """The `[environment]` table of each of them."""
 
     name: Any = ""  # an import path
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenSpec:
+    """A host that cannot be made."""
+
+    def host(self) -> Any:
+        """Raise an error that is none of ours."""
+        raise ValueError("no host")
 
 
 class Slow(CorridorEnvironment):

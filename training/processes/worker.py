@@ -25,6 +25,8 @@ from qguide.training.processes.messages import (
 )
 
 _END_S: Final = 10.0
+_DEATH_S: Final = 2.0
+"""Longest time between the end of a worker's pipe and its own: a traceback is written."""
 
 
 class ProcessWorker:
@@ -82,6 +84,8 @@ class ProcessWorker:
                 why = f"it did not answer within {self._timeout_s:g} s"
             except (EOFError, OSError):
                 why = "it died"
+                with contextlib.suppress(subprocess.TimeoutExpired):  # its own exit status is told
+                    self._process.wait(_DEATH_S)
             self._end()
             raise WorkerLostError(
                 f"a worker process was lost during {request.method}: {why} "

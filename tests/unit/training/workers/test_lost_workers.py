@@ -20,7 +20,7 @@ from qguide.training.processes.worker import ProcessExecutor, ProcessWorker
 from qguide.training.workers.config import Workers
 from qguide.training.workers.host import spec_of
 from qguide.training.workers.suite import move_to_workers
-from tests.support.worker_environments import GATE
+from tests.support.worker_environments import GATE, BrokenSpec
 from tests.support.worker_jobs import (
     REPLIES,
     SUPPORT,
@@ -133,3 +133,13 @@ def test_a_large_request_to_a_stopped_worker_ends() -> None:
             worker.ask(Request("restore", (0, bytes(5 * 1024**2))))
         with pytest.raises(WorkerClosedError):
             worker.ask(Request("abilities", ("corridor:0",)))
+
+
+def test_a_worker_that_dies_of_an_error_is_lost_with_its_own_exit_status_and_traceback(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    executor = ProcessExecutor(BrokenSpec(), timeout_s=60)
+    told = r"during reset: it died \(exit status 1\)"
+    with closing(executor.start()) as worker, pytest.raises(WorkerLostError, match=told):
+        worker.ask(Request("reset"))
+    assert "ValueError: no host" in capfd.readouterr().err

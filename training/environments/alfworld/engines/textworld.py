@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qguide.qnet.errors import EnvironmentFailureError
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.support.extras import install
 from qguide.training.environment import StepResult
 from qguide.training.processes.messages import Request
 from qguide.training.processes.worker import ProcessWorker
@@ -28,8 +29,12 @@ class _EngineSpec:
 
     def host(self) -> Any:
         """The sessions of a worker, whose libraries are imported there."""
-        from qguide.training.environments.alfworld.engines.textworld_worker import open_sessions
-
+        try:
+            from qguide.training.environments.alfworld.engines.textworld_worker import open_sessions
+        except ImportError as error:
+            raise ConfigError(
+                f"the TextWorld engine does not start ({error}); {install('alfworld')}"
+            ) from error
         return open_sessions()
 
 
@@ -134,7 +139,8 @@ class EnginePool:
 
     def release(self, worker: EngineProcess, session: int) -> None:
         """End an episode; the last one of a retired worker ends its process."""
-        with contextlib.suppress(EnvironmentFailureError):  # a dead worker has no sessions
+        # A worker that died or did not start has no sessions.
+        with contextlib.suppress(EnvironmentFailureError, ConfigError):
             worker.call("close", session)
         with self._lock:
             worker.open_sessions -= 1
