@@ -46,6 +46,7 @@ from qguide.server.routes import (
     episodes,
     gemini,
     health,
+    ollama,
     pages,
     pass_through,
     recorded,
@@ -64,12 +65,13 @@ from qguide.server.routes.dependencies import (
     scorings,
 )
 from qguide.server.routes.games import Games
+from qguide.server.routes.ollama import OllamaErrorBody
 from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
-_DIALECTS: Final = (act, score, rerank, chat, responses, anthropic, gemini)
-_ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody)
+_DIALECTS: Final = (act, score, rerank, chat, responses, anthropic, gemini, ollama)
+_ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody, OllamaErrorBody)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
 """Data of the events of each streaming route."""
 

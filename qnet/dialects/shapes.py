@@ -2,7 +2,8 @@
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -94,6 +95,33 @@ def thoughts_in(message: Mapping[str, Any]) -> tuple[str, str] | None:
     """Field and text of a reply's thoughts; upstreams with both fields say the same in both."""
     found = [(name, said) for name in THOUGHTS if isinstance(said := message.get(name), str)]
     return next(((name, said) for name, said in found if said), None)
+
+
+class OpenCalls:
+    """Calls of a turn that have no result yet, found by id or, without one, by name."""
+
+    def __init__(self, calls: Iterable[Json] = ()) -> None:
+        self._open = Counter[str]()
+        self._ids: dict[str, deque[str]] = {}
+        for call in calls:
+            self._open[call["id"]] += 1
+            for name in (call["function"]["name"], ""):
+                self._ids.setdefault(name, deque()).append(call["id"])
+
+    def answered_by(self, name: str, call_id: str | None) -> str | None:
+        """The id of the call that a result answers, which is then no longer open.
+
+        Args:
+            name: of the call; "" for any.
+        """
+        same = self._ids.get(name, deque())
+        while same and not self._open[same[0]]:
+            same.popleft()
+        found = call_id or (same[0] if same else "")
+        if not self._open[found]:
+            return None
+        self._open[found] -= 1
+        return found
 
 
 _PIECE: Final = re.compile(r"\S*\s*")

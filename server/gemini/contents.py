@@ -6,12 +6,11 @@ has an id for each, so calls without one get their place in the conversation.
 
 import base64
 import json
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
-from qguide.qnet.dialects.shapes import THOUGHTS, Json
+from qguide.qnet.dialects.shapes import THOUGHTS, Json, OpenCalls
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.pace import paced
@@ -28,12 +27,12 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
     if system and system.parts:
         parts = [_part(part, "systemInstruction.parts") for part in system.parts]
         turns.append({"role": "system", "content": _joined(parts)})
-    open_calls = _OpenCalls()
+    open_calls = OpenCalls()
     for index, content in enumerate(paced(contents)):
         place = f"contents[{index}].parts"
         if content.role == "model":
             turns.append(_model_turn(content.parts or (), index, place))
-            open_calls = _OpenCalls(turns[-1].get("tool_calls", ()))
+            open_calls = OpenCalls(turns[-1].get("tool_calls", ()))
         else:
             turns.extend(_user_turns(content.parts or (), open_calls, place))
     return turns
@@ -70,15 +69,13 @@ def _model_turn(parts: Sequence[GeminiPart], index: int, place: str) -> Json:
     return turn | {"tool_calls": calls} if calls else turn
 
 
-def _user_turns(
-    parts: Sequence[GeminiPart], open_calls: "_OpenCalls", place: str
-) -> Iterator[Json]:
+def _user_turns(parts: Sequence[GeminiPart], open_calls: OpenCalls, place: str) -> Iterator[Json]:
     """Results of functions, then a message of everything else."""
     others: list[Json] = []
     for number, part in enumerate(paced(parts)):
         here = f"{place}[{number}]"
         if result := part.function_response:
-            call_id = open_calls.answered_by(result, here)
+            call_id = _answered(result, open_calls, here)
             content = _text_of(result.response or {})
             yield {"role": "tool", "tool_call_id": call_id, "content": content}
         else:
@@ -87,29 +84,14 @@ def _user_turns(
         yield {"role": "user", "content": _joined(others)}
 
 
-class _OpenCalls:
-    """Calls of a model's turn that have no result yet, found by id or, without one, by name."""
-
-    def __init__(self, calls: Iterable[Json] = ()) -> None:
-        self._open = Counter[str]()
-        self._ids: dict[str, deque[str]] = {}
-        for call in calls:
-            self._open[call["id"]] += 1
-            self._ids.setdefault(call["function"]["name"], deque()).append(call["id"])
-
-    def answered_by(self, result: GeminiResult, place: str) -> str:
-        """The id of the call that a result answers, which is then no longer open."""
-        same = self._ids.get(result.name, deque())
-        while same and not self._open[same[0]]:
-            same.popleft()
-        call_id = result.id or (same[0] if same else "")
-        if self._open[call_id]:
-            self._open[call_id] -= 1
-            return call_id
-        raise MalformedHistoryError(
-            f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; "
-            "send the turn that called it, with the same name and id"
-        )
+def _answered(result: GeminiResult, open_calls: OpenCalls, place: str) -> str:
+    """The id of the call that a result answers."""
+    if call_id := open_calls.answered_by(result.name, result.id):
+        return call_id
+    raise MalformedHistoryError(
+        f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; "
+        "send the turn that called it, with the same name and id"
+    )
 
 
 def _text_of(response: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Error bodies in the formats of OpenAI, Anthropic and Google, for their clients' routes. Pure."""
+"""Error bodies in the formats of OpenAI, Anthropic, Google and Ollama, for their routes. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -164,3 +164,13 @@ def gemini_body(
     }
     detail = {"code": status, "message": message, "status": kind, "details": [reason]}
     return status, {"error": detail}
+
+
+def speaks_ollama(path: str) -> bool:
+    """True for the routes whose clients expect Ollama's error format."""
+    return path.startswith("/api/")
+
+
+def ollama_body(status: int, message: str) -> tuple[int, dict[str, Any]]:
+    """Status and body of an error in Ollama's format, where a malformed body is a 400."""
+    return 400 if status == 422 else status, {"error": message}

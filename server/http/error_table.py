@@ -46,9 +46,11 @@ from qguide.server.http.error_bodies import (
     UpstreamWords,
     anthropic_body,
     gemini_body,
+    ollama_body,
     openai_detail,
     speaks_anthropic,
     speaks_gemini,
+    speaks_ollama,
     speaks_openai,
 )
 from qguide.server.http.errors import (
@@ -154,6 +156,8 @@ def error_response(
         status, body = anthropic_body(status, code, message, request_id, details, param)
     elif speaks_gemini(path):
         status, body = gemini_body(status, code, message, request_id, details)
+    elif speaks_ollama(path):
+        status, body = ollama_body(status, message)
     else:
         detail = {"code": code, "message": message}
         unrouted = code == HTTP_CODES[404] and path.startswith(_API)  # OpenAI's, as far as known

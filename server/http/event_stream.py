@@ -58,8 +58,9 @@ class EventStream(StreamingResponse):
         writer: EventWriter,
         *,
         heartbeat_s: float,
+        media_type: str = "text/event-stream",
     ) -> None:
-        super().__init__(self._events(), media_type="text/event-stream", headers=_HEADERS)
+        super().__init__(self._events(), media_type=media_type, headers=_HEADERS)
         self._request = request
         self._complete = complete
         self._writer = writer

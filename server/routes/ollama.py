@@ -1,0 +1,269 @@
+"""POST /api/chat: Ollama's API, answered with the best candidate; its lists of models."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+
+from qguide.qnet.dialects.ollama import OPTIONS, answer_of, chat_of, lines_of, sign_of_life
+from qguide.qnet.dialects.shapes import Json
+from qguide.server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.schemas import (
+    GuidanceOptions,
+    Whole,
+    WholeRequest,
+    chat_request_of,
+    options_of,
+)
+from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.guidance.guided_step import GuidedStepService
+from qguide.server.guidance.step_types import GuidedStepRequest
+from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.error_table import STATUSES
+from qguide.server.http.event_stream import EventStream, described_errors
+from qguide.server.own_bodies.schemas import NOT_EMPTY, ListOf
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.routes.dependencies import ModelsDep, StepperDep
+from qguide.server.settings.allowed_parameters import without_effect
+from qguide.server.settings.settings import Settings
+
+router = APIRouter(prefix="/api", tags=["ollama"], route_class=BodyRoute)
+
+_NDJSON: Final = "application/x-ndjson"
+_API_VERSION: Final = "0.12.6"
+"""Version of Ollama whose fields these routes have; some clients refuse servers below 0.6."""
+_LATEST: Final = ":latest"
+_CALLED_HERE: Final = {
+    "stop": "options.stop",
+    "response_format": "format",
+    "reasoning_effort": "think",
+} | {chat: f"options.{name}" for name, chat in OPTIONS.items()}
+
+
+class OllamaErrorBody(BaseModel):
+    """Error response of these routes."""
+
+    error: str
+
+
+class OllamaFunction(Whole):
+    """Name and arguments of a called function."""
+
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
+class OllamaCall(Whole):
+    """A call of a function that the caller runs."""
+
+    id: str | None = None
+    function: OllamaFunction
+
+
+class OllamaMessage(Whole):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    images: ListOf[str] | None = Field(default=None, description="JPEG, PNG, GIF, WebP in base64")
+    tool_calls: ListOf[OllamaCall] | None = None
+    tool_name: str | None = Field(default=None, description="of the call whose result this is")
+    tool_call_id: str | None = Field(
+        default=None, description="of the call; without it, the first open call of `tool_name`"
+    )
+
+
+class OllamaOptions(Whole):
+    """Options of the draws; those of Ollama's own engine have no effect."""
+
+    num_predict: int | None = Field(default=None, description="below 0 is no limit")
+
+
+class OllamaChatRequest(WholeRequest):
+    """Ollama's request body."""
+
+    model: str
+    messages: ListOf[OllamaMessage] = Field(json_schema_extra=NOT_EMPTY)
+    stream: bool | None = Field(default=None, description="null is true")
+    tools: ListOf[dict[str, Any]] | None = None
+    format: str | dict[str, Any] | None = Field(
+        default=None, description="`json`, or the JSON schema of the answer"
+    )
+    think: bool | str | None = Field(
+        default=None, description="false leaves out thoughts; `low`, `medium`, `high` are sent on"
+    )
+    options: OllamaOptions | None = None
+    qguide: GuidanceOptions = GuidanceOptions()
+
+
+class OllamaReply(BaseModel):
+    """The assistant's message."""
+
+    role: Literal["assistant"]
+    content: str
+    thinking: str | Absent = None
+    tool_calls: list[OllamaCall] | Absent = None
+
+
+class OllamaAnswer(BaseModel):
+    """The answer with the best candidate, or a line of it; the last line has the other fields."""
+
+    model: str = Field(description="name of the policy")
+    created_at: datetime
+    message: OllamaReply
+    done: bool
+    done_reason: Literal["stop", "length"] | Absent = None
+    total_duration: int | Absent = Field(default=None, description="in nanoseconds")
+    prompt_eval_count: int | Absent = Field(default=None, description="tokens of all prompts")
+    eval_count: int | Absent = Field(default=None, description="tokens of all candidates")
+    eval_duration: int | Absent = Field(default=None, description="of the draws, in nanoseconds")
+    qguide: ChatGuidance | Absent = None
+
+
+class OllamaModel(BaseModel):
+    """A policy as Ollama lists its models."""
+
+    name: str
+    model: str
+    modified_at: datetime
+    size: Literal[0] = 0
+    digest: Literal[""] = ""
+    details: dict[str, str] = Field(default_factory=dict)
+
+
+class OllamaModels(BaseModel):
+    """The policies."""
+
+    models: list[OllamaModel]
+
+
+class OllamaShowRequest(Whole):
+    """Name of a policy."""
+
+    model: str
+
+
+class OllamaShown(BaseModel):
+    """A policy as Ollama shows a model."""
+
+    modified_at: datetime
+    details: dict[str, str] = Field(default_factory=dict)
+    model_info: dict[str, str | int]
+    capabilities: list[Literal["completion", "tools"]]
+
+
+class OllamaVersion(BaseModel):
+    """Version of Ollama whose API this is, and of this server."""
+
+    version: str
+    qguide: str
+
+
+_ERRORS: Final = described_errors(OllamaErrorBody, STATUSES)
+_CHAT: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "The answer, or with `stream` its lines.",
+        "model": OllamaAnswer,
+        "content": {_NDJSON: {"schema": {"$ref": "#/components/schemas/OllamaAnswer"}}},
+    },
+    **_ERRORS,
+}
+
+
+@router.post("/chat", response_class=JSONResponse, responses=_CHAT)
+async def ollama_chat(body: OllamaChatRequest, request: Request, stepper: StepperDep) -> Response:
+    """Draw M candidates and return the one with the highest Q as Ollama's answer."""
+    options = options_of(body.qguide, request.headers)
+    policy = _policy(body.model, stepper.models)
+    read = partial(_read, body, options, policy, stepper.settings)
+    step, warnings = await translate_body(request, read)
+    thinks = body.think is not False
+    complete = partial(_complete, step, options, stepper, thinks=thinks, warnings=warnings)
+    if body.stream is False:
+        return JSONResponse(await complete())
+    heartbeat_s = stepper.settings.heartbeat_s
+    writer = LineWriter(policy.name)
+    return EventStream(request, complete, writer, heartbeat_s=heartbeat_s, media_type=_NDJSON)
+
+
+@router.get("/tags", responses=_ERRORS)
+async def list_ollama_models(models: ModelsDep) -> OllamaModels:
+    """List the policies as Ollama lists its models."""
+    started = datetime.fromtimestamp(models.started_at, UTC)
+    return OllamaModels(
+        models=[OllamaModel(name=name, model=name, modified_at=started) for name in models.policies]
+    )
+
+
+@router.post("/show", responses=_ERRORS)
+async def show_ollama_model(body: OllamaShowRequest, models: ModelsDep) -> OllamaShown:
+    """Show a policy as Ollama shows a model."""
+    policy = _policy(body.model, models)
+    known: dict[str, str | int] = {"general.architecture": "qguide"}
+    return OllamaShown(
+        modified_at=datetime.fromtimestamp(models.started_at, UTC),
+        model_info=known | ({"qguide.context_length": policy.context} if policy.context else {}),
+        capabilities=["completion", "tools"] if policy.upstream_model else ["completion"],
+    )
+
+
+@router.get("/version", responses=_ERRORS)
+async def ollama_version() -> OllamaVersion:
+    """Tell the version of Ollama whose API this is."""
+    return OllamaVersion(version=_API_VERSION, qguide=version("qguide"))
+
+
+def _policy(name: str, models: Models) -> ServedPolicy:
+    """A policy by its name, to which Ollama's clients may add a tag."""
+    return models.find_policy(name if name in models.policies else name.removesuffix(_LATEST))
+
+
+def _read(
+    body: OllamaChatRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+) -> tuple[GuidedStepRequest, tuple[str, ...]]:
+    chat, dropped = chat_of(body.model_dump(exclude={"qguide"}))
+    step = read_request(chat_request_of(chat), options, policy, settings, names=_CALLED_HERE)
+    return step, without_effect(dropped | body.parameters.keys())
+
+
+async def _complete(
+    step: GuidedStepRequest,
+    options: GuidanceOptions,
+    stepper: GuidedStepService,
+    *,
+    thinks: bool,
+    warnings: tuple[str, ...],
+) -> Json:
+    completion = completion_of(await stepper.take(step), n=1, options=options)
+    return answer_of(completion, thinks=thinks, warnings=warnings)
+
+
+class LineWriter:
+    """The answer as lines of JSON; implements `EventWriter`."""
+
+    def __init__(self, policy: str) -> None:
+        self._policy = policy
+
+    def waiting(self) -> Iterable[bytes]:
+        """A line without text."""
+        return (_written(sign_of_life(self._policy, time.time())),)
+
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """Lines with a piece each; the last one has the counts and the guidance."""
+        return map(_written, lines_of(answer))
+
+    def failed(self, error: Json) -> Iterable[bytes]:
+        """The error in place of an answer."""
+        return (_written(error),)
+
+
+def _written(line: Json) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n"

@@ -1,0 +1,58 @@
+"""Ollama's routes through the server: signs of life, errors in a stream, thoughts, warnings."""
+
+import json
+from typing import Any
+
+from fastapi.testclient import TestClient
+
+from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from tests.unit.server.conftest import Serve, settings_of
+
+BODY = {"model": "demo", "messages": [{"role": "user", "content": "find the mug"}]}
+
+
+def lines_of(client: TestClient, **body: Any) -> list[dict[str, Any]]:
+    response = client.post("/api/chat", json=BODY | {"qguide": {"num_candidates": 3}} | body)
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def test_a_slow_answer_begins_with_lines_without_text(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], heartbeat_s=0.05))
+    upstream.delay_s = 0.3
+    lines = lines_of(client)
+    assert [line["message"]["content"] for line in lines[:3]] == ["", "", ""]
+    assert "".join(line["message"]["content"] for line in lines) == DEFAULT_REPLIES[2]
+    assert lines[-1]["qguide"]["q_values"] == [0.5, 0.25, 0.75]
+
+
+def test_an_error_after_a_sign_of_life_is_the_last_line(
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    client = serve(settings_of(address[1], heartbeat_s=0.05, timeout_s=0.3))
+    upstream.fault = "hang"
+    *waiting, last = lines_of(client)
+    assert waiting
+    assert list(last) == ["error"]
+    assert isinstance(last["error"], str)
+
+
+def test_thoughts_are_shown_unless_the_caller_declines(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    upstream.fault = "reasoning"
+    thinking = guided.post("/api/chat", json=BODY | {"stream": False}).json()
+    silent = guided.post("/api/chat", json=BODY | {"stream": False, "think": False}).json()
+    assert thinking["message"]["thinking"]
+    assert "thinking" not in silent["message"]
+    assert silent["message"]["content"]
+
+
+def test_what_has_no_effect_is_named(guided: TestClient, upstream: FakeUpstream) -> None:
+    options = {"num_ctx": 4096}
+    body = BODY | {"stream": False, "keep_alive": "5m", "options": options}
+    [warning] = guided.post("/api/chat", json=body).json()["qguide"]["warnings"]
+    assert warning.endswith("on this server: keep_alive, options.num_ctx")
