@@ -217,6 +217,8 @@ def code_of(response: Any) -> str:
     if response.status_code not in (400, 422):
         return ""
     error = response.json()["error"]
+    if isinstance(error, str):  # Ollama's, which has no code
+        return ""
     match error.get("details"):
         case [reason, *_]:  # Google's
             return str(reason["reason"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.dialects.ollama import chat_of, lines_of
+from qguide.qnet.dialects.ollama import answer_of, chat_of, lines_of
 from qguide.qnet.errors import MalformedHistoryError
 
 ASKED = {"role": "user", "content": "find the mug"}
@@ -60,6 +60,34 @@ def test_options_of_the_engine_are_named_and_left_out() -> None:
     assert (chat["top_k"], chat["repetition_penalty"]) == (40, 1.1)
     assert chat["response_format"] == {"type": "json_object"}
     assert chat["reasoning_effort"] == "low"
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_thoughts_are_shown_unless_the_caller_declines(thinks: bool) -> None:
+    function = {"name": "look", "arguments": "not JSON"}
+    message = {
+        "content": None,
+        "reasoning_content": "hm",
+        "tool_calls": [{"id": "a", "type": "function", "function": function}],
+    }
+    completion = {
+        "model": "demo",
+        "created": 0,
+        "choices": [{"message": message, "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+        "qguide": {"warnings": [], "timings_ms": {"total": 2.0, "sample": 1.5}},
+    }
+    answer = answer_of(completion, thinks=thinks, warnings=["one"])
+    assert answer["message"].get("thinking") == ("hm" if thinks else None)
+    [call] = answer["message"]["tool_calls"]
+    assert call == {
+        "id": "a",
+        "function": {"name": "look", "arguments": {"INVALID_JSON": "not JSON"}},
+    }
+    assert (answer["created_at"], answer["done_reason"]) == ("1970-01-01T00:00:00Z", "length")
+    assert (answer["total_duration"], answer["eval_duration"]) == (2_000_000, 1_500_000)
+    assert answer["qguide"]["warnings"][0] == "one"
+    assert "not a JSON object" in answer["qguide"]["warnings"][1]
 
 
 def test_lines_together_are_the_answer() -> None:

@@ -1,4 +1,4 @@
-"""Ollama's routes through the server: signs of life, errors in a stream, thoughts, warnings."""
+"""Ollama's routes through the server: signs of life, errors in a stream, warnings."""
 
 import json
 from typing import Any
@@ -38,17 +38,6 @@ def test_an_error_after_a_sign_of_life_is_the_last_line(
     assert waiting
     assert list(last) == ["error"]
     assert isinstance(last["error"], str)
-
-
-def test_thoughts_are_shown_unless_the_caller_declines(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
-    upstream.fault = "reasoning"
-    thinking = guided.post("/api/chat", json=BODY | {"stream": False}).json()
-    silent = guided.post("/api/chat", json=BODY | {"stream": False, "think": False}).json()
-    assert thinking["message"]["thinking"]
-    assert "thinking" not in silent["message"]
-    assert silent["message"]["content"]
 
 
 def test_what_has_no_effect_is_named(guided: TestClient, upstream: FakeUpstream) -> None:
