@@ -58,9 +58,8 @@ def server(started: Server) -> Server:
 @pytest.fixture
 def client(server: Server) -> Iterator[ollama.Client]:
     headers = {"Authorization": f"Bearer {server.key}", **M}
-    client = ollama.Client(server.url, headers=headers)
-    yield client
-    client._client.close()
+    with ollama.Client(server.url, headers=headers) as client:
+        yield client
 
 
 def look(place: str) -> str:
