@@ -36,6 +36,7 @@ from qguide.qnet.types import (
 
 DRAWING: Final = "candidates were still being drawn"
 SCORING: Final = "candidates were still being scored"
+AT_UPSTREAM: Final = "the upstream was still at work"
 REWORDING: Final = "the task was still being reworded"
 """Work that a deadline can end."""
 

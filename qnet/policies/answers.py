@@ -180,12 +180,13 @@ class _UsageOnly(IgnoringExtras):
 
 def read_completion(said: dict[str, Any]) -> Completion:
     """Read a completion; never raises."""
-    usage = _usage_of(said)
+    usage = usage_of(said)
     read = read_as(_Answer, said)
     return Completion(_candidates_of(read) if read else [], usage, is_object=True)
 
 
-def _usage_of(said: dict[str, Any]) -> TokenUsage:
+def usage_of(said: dict[str, Any]) -> TokenUsage:
+    """The usage that an answer states; nothing if it states none that can be read."""
     try:
         usage = _UsageOnly.model_validate(said).usage
     except (ValidationError, RecursionError):

@@ -153,6 +153,8 @@ class OpenAICompatiblePolicy:
         Raises:
             QGuideError: see `sample`.
         """
+        if self._takes_cache_salt:
+            body = body | cache_salt_of(body)
         response = await self._http.post(path, body, headers)
         if response.status_code in _NO_ROUTE:
             return None

@@ -15,6 +15,7 @@ from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage, ChunkWriter
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
+    ChatTurn,
     GuidanceOptions,
     StreamOptions,
     WholeRequest,
@@ -64,6 +65,12 @@ class CompletionRequest(WholeRequest):
     qguide: GuidanceOptions = GuidanceOptions()
 
     @property
+    def num_prompts(self) -> int:
+        """Number of prompts; the tokens of one are no list of prompts."""
+        lists = () if isinstance(self.prompt, str) else self.prompt
+        return sum(not isinstance(prompt, int) for prompt in lists) or 1
+
+    @property
     def texts(self) -> list[str]:
         """The prompts; none if they are tokens."""
         given = [self.prompt] if isinstance(self.prompt, str) else self.prompt
@@ -74,7 +81,8 @@ class CompletionRequest(WholeRequest):
         """The field that only an upstream's own completions have; "" for none."""
         if self.prompt and not self.texts:
             return "prompt"
-        return next((name for name in _OF_TEXTS if getattr(self, name)), "")
+        needed = (self.echo, self.logprobs is not None, self.suffix)
+        return next((name for name, is_so in zip(_OF_TEXTS, needed, strict=True) if is_so), "")
 
     @property
     def include_usage(self) -> bool:
@@ -122,12 +130,9 @@ def to_chat_requests(body: CompletionRequest) -> list[ChatCompletionRequest]:
         "max_tokens": body.max_tokens,
         "seed": body.seed,
     }
-    return [
-        chat_request_of(
-            body.parameters | given | {"messages": [{"role": "user", "content": prompt}]}
-        )
-        for prompt in body.texts
-    ]
+    turns = [ChatTurn(role="user", content=prompt) for prompt in body.texts]
+    first = chat_request_of(body.parameters | given | {"messages": turns[:1]})
+    return [first.model_copy(update={"messages": [turn]}) for turn in turns]
 
 
 def text_request(body: CompletionRequest, policy: ServedPolicy, named: Collection[str]) -> Json:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from qguide.qnet.dialects.compaction import COMPACTIONS, turn_of
+from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.native_requests import DialectName, NativeRequest
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.settings.allowed_parameters import native_fields
@@ -39,8 +41,16 @@ def as_it_came(
     passed, warnings = native_fields(given, dialect, settings.caller_fields)
     for name in _READ:
         settings.reach.check_addresses(passed.get(name), name)
+    if isinstance(items := passed.get("input"), list):
+        passed["input"] = [_readable(item) for item in items]
     native = NativeRequest(dialect, passed, step.history)
     return replace(step, sampling=replace(step.sampling, native=native), warnings=warnings)
+
+
+def _readable(item: Json) -> Json:
+    """The item, or the message that says what this server compacted, which no upstream reads."""
+    turn = turn_of(item) if item.get("type") in COMPACTIONS else None
+    return item if turn is None else {"type": "message", **turn}
 
 
 def native_answer(taken: GuidedStepResult, dialect: DialectName) -> Mapping[str, Any] | None:

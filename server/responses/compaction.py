@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.compaction import COMPACTIONS, compaction_of, turn_of
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.errors import UnsupportedParameterError, UpstreamError
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError, UpstreamError
 from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.responses.answers import ResponseUsage
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
@@ -46,10 +46,12 @@ class Compaction(BaseModel):
 
 def asking(body: ResponsesRequest) -> ResponsesRequest:
     """The request for a summary of an input."""
-    given = body.input
-    items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
+    if not body.input:
+        raise InvalidRequestError(
+            "input is empty; send the history to compact, or the previous_response_id of its end"
+        )
     ask = InputItem(role="user", content=_ASK)
-    return body.model_copy(update={"input": [*items, ask], **_UNSENT})
+    return body.model_copy(update={"input": [*_items(body), ask], **_UNSENT})
 
 
 def compacted(body: ResponsesRequest, answer: Json) -> Json:
@@ -58,10 +60,11 @@ def compacted(body: ResponsesRequest, answer: Json) -> Json:
     Args:
         answer: the response whose text is the summary.
     """
-    items = [] if isinstance(body.input, str) else body.input
+    if answer["status"] != "completed":
+        raise UpstreamError("the policy's summary was cut off; compact a shorter history")
     kept = [
         {"type": "message"} | item.model_dump(exclude_unset=True)
-        for item in items
+        for item in _items(body)
         if item.role in _KEPT
     ]
     texts = [
@@ -80,6 +83,11 @@ def compacted(body: ResponsesRequest, answer: Json) -> Json:
         "output": [*kept, compaction_of("\n".join(texts))],
         "usage": answer["usage"],
     }
+
+
+def _items(body: ResponsesRequest) -> list[InputItem]:
+    given = body.input
+    return [InputItem(role="user", content=given)] if isinstance(given, str) else given
 
 
 def check_readable(body: ResponsesRequest) -> None:

@@ -207,11 +207,11 @@ class StoredResponses:
         told = await self.response(response_id)
         if not told["background"]:
             raise InvalidRequestError(
-                f"response {response_id[:100]!r} was not asked for with background: true, so there "
-                "is nothing to cancel"
+                f"response {response_id[:100]!r} is not in the background: nothing to cancel"
             )
-        await self._stop(response_id)
-        return await self._end(response_id, lambda told: told | {"status": "cancelled"})
+        told = await self._end(response_id, lambda told: told | {"status": "cancelled"})
+        await self._stop(response_id)  # not before: what is stopped ends as failed
+        return told
 
     async def _stop(self, response_id: str) -> None:
         """Stop the work of a response in the background, or tell the server that does it."""

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
+from qguide.qnet.decision.guide import AT_UPSTREAM
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.work_context import all_of
 from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
@@ -30,6 +32,7 @@ from qguide.server.chat.text_completions import (
     with_best_of,
 )
 from qguide.server.chat.translation import completion_of, read_request
+from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
@@ -37,6 +40,7 @@ from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import answer_or_events, answered, described_errors
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import StepperDep
+from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
@@ -85,17 +89,21 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
     settings = stepper.settings
     options = with_best_of(options_of(body.qguide, request.headers), body.best_of)
     policy = stepper.models.find_policy(body.model)
-    if body.needs_texts:
-        return JSONResponse(await _complete_texts(body, policy, stepper))
-    if len(body.texts) > (most := settings.max_score_items):
+    if body.num_prompts > (most := settings.max_score_items):
         raise InvalidRequestError(
-            f"prompt has {len(body.texts)} texts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)"
+            f"there are {body.num_prompts} prompts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)"
         )
-    chats = to_chat_requests(body)
-    if len(chats) > 1:  # no steps of one episode
-        stepper = replace(stepper, session_id=None, agent_session="", outcome=None)
+    if body.needs_texts:
+        return JSONResponse(await _complete_texts(body, policy, request, stepper))
+    if body.num_prompts > 1:  # no steps of one episode
+        if stepper.outcome is not None:
+            raise InvalidRequestError(
+                f"the header {OUTCOME_HEADER} ends an episode after its step, and several prompts "
+                "are no steps of one; send them one by one"
+            )
+        stepper = replace(stepper, session_id=None, agent_session="")
         options = options.model_copy(update={"episode_id": None})
-    asked = [read_request(chat, options, policy, settings) for chat in chats]
+    asked = await translate_body(request, partial(_read_texts, body, options, policy, settings))
 
     async def complete() -> Json:
         completions = await all_of([_complete(one, options, stepper) for one in asked])
@@ -105,24 +113,32 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 
+def _read_texts(
+    body: CompletionRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+) -> list[GuidedStepRequest]:
+    """The step of each prompt; several are no steps of the session that the body names."""
+    asked = [read_request(chat, options, policy, settings) for chat in to_chat_requests(body)]
+    return [replace(one, agent_session="") for one in asked] if len(asked) > 1 else asked
+
+
 async def _complete_texts(
-    body: CompletionRequest, policy: ServedPolicy, stepper: GuidedStepService
+    body: CompletionRequest, policy: ServedPolicy, request: Request, stepper: GuidedStepService
 ) -> Json:
     """The answer of the upstream's own completions, unguided."""
-    sent = text_request(body, policy, stepper.settings.caller_fields)
+    stepper.check_num_candidates(max(body.n or 1, body.best_of or 1))
+    fields = stepper.settings.caller_fields
+    sent = await translate_body(request, partial(text_request, body, policy, fields))
     assert isinstance(policy.model, OpenAICompatiblePolicy)
-    answer = await policy.model.ask("completions", sent, {})
+    async with stepper.deadline.enforce(AT_UPSTREAM):
+        answer = await policy.model.ask("completions", sent, {})
     if answer is None:
         raise UnsupportedParameterError(
             f"{body.needs_texts} needs an upstream that completes texts, and {policy.name!r} has "
             "no such route; send texts without it",
             parameter=body.needs_texts,
         )
-    usage = answer.get("usage") or {}
-    stepper.metrics.count_drawn(
-        prompt=int(usage.get("prompt_tokens") or 0),
-        completion=int(usage.get("completion_tokens") or 0),
-    )
+    spent = usage_of(answer)
+    stepper.metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
     return answer | {"model": policy.name}
 
 

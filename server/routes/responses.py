@@ -14,8 +14,11 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.background import BackgroundTask
 
+from qguide.qnet.decision.guide import AT_UPSTREAM
+from qguide.qnet.dialects import responses_answers
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import QGuideError, UnsupportedParameterError
+from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
 from qguide.server.chat.token_count import count_tokens, read_prompt
@@ -29,7 +32,7 @@ from qguide.server.http.errors import DrainingError
 from qguide.server.http.event_stream import answer_or_events, answered, described_errors
 from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
-from qguide.server.responses.answers import ResponseEvent, ResponseObject, ResponseUsage
+from qguide.server.responses.answers import ResponseEvent, ResponseObject
 from qguide.server.responses.compaction import (
     ALONE,
     Compaction,
@@ -153,10 +156,13 @@ async def compact_input(body: CompactRequest, request: Request, stepper: Stepper
     upstream = policy.model
     if policy.dialect == "responses" and isinstance(upstream, OpenAICompatiblePolicy):
         asked, _ = await translate_body(request, partial(_read, whole, options, policy, settings))
-        told = await upstream.compact(asked.history, asked.sampling)
+        async with stepper.deadline.enforce(AT_UPSTREAM):
+            told = await upstream.compact(asked.history, asked.sampling)
         if told is not None:
-            spent = ResponseUsage.model_validate(told.get("usage"))
-            stepper.metrics.count_drawn(prompt=spent.input_tokens, completion=spent.output_tokens)
+            spent = usage_of(responses_answers.completion_of(told))
+            stepper.metrics.count_drawn(
+                prompt=spent.prompt_tokens, completion=spent.completion_tokens
+            )
             return JSONResponse(told)
     read = partial(_read, asking(whole), options, policy, settings)
     asked, response = await translate_body(request, read)

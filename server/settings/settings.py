@@ -375,6 +375,11 @@ class Settings(LearningSettings):
                     f"pass_through sends {kind} to {name!r}, which is no upstream; name one of "
                     f"{', '.join(self.upstreams) or 'none, so add it to upstreams'}"
                 )
+            if self.upstreams[name].dialect == "messages":
+                raise ValueError(
+                    f"pass_through sends {kind} to {name!r}, whose dialect is 'messages' and has "
+                    "no such routes; name an upstream of 'chat' or 'responses'"
+                )
         return self
 
     @model_validator(mode="after")
