@@ -4,6 +4,7 @@ Written apart from the codecs in `qguide.qnet.dialects`, so that a test with the
 mistakes. It knows what the tests send, and no more.
 """
 
+import asyncio
 import json
 import uuid
 from collections import Counter
@@ -32,9 +33,11 @@ class DialectUpstream(FakeUpstream):
     Attributes:
         repeated: how often each body in such a dialect has come.
         counts: it has the dialects' routes that count tokens and compact.
+        odd: fields that the answers of its other routes than chats' have in place of theirs.
     """
 
     counts: bool = True
+    odd: Json = field(default_factory=dict)
     repeated: Counter[str] = field(default_factory=Counter)
 
     def app(self) -> FastAPI:
@@ -72,7 +75,7 @@ class DialectUpstream(FakeUpstream):
         choice["logprobs"] = logprobs if "logprobs" in body else None
         usage = {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5}
         head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "fake"}
-        return JSONResponse(head | {"choices": [choice], "usage": usage})
+        return await self._beside(head | {"choices": [choice], "usage": usage})
 
     async def embed(self, request: Request) -> Response:
         """POST /v1/embeddings, the same for every text."""
@@ -85,7 +88,12 @@ class DialectUpstream(FakeUpstream):
             for index in range(len(body["input"]))
         ]
         usage = {"prompt_tokens": len(data), "total_tokens": len(data)}
-        return JSONResponse({"object": "list", "model": "fake", "data": data, "usage": usage})
+        head = {"object": "list", "model": "fake"}
+        return await self._beside(head | {"data": data, "usage": usage})
+
+    async def _beside(self, answer: Json) -> Response:
+        await asyncio.sleep(self.delay_s)
+        return JSONResponse(answer | self.odd)
 
     async def lie(self, request: Request) -> Response:
         """The routes of files and batches, with one of each."""
@@ -94,6 +102,8 @@ class DialectUpstream(FakeUpstream):
         name, deletes = request.path_params.get("name"), request.method == "DELETE"
         if name == "file-unknown":
             return error_response(404, "no such file")
+        if name == "file-busy":
+            return error_response(429, "slow down", "rate_limit_exceeded", {"Retry-After": "7"})
         if request.url.path.endswith("/content"):
             return Response(b"{}\n", media_type="application/octet-stream")
         if "/batches" in request.url.path:
@@ -102,7 +112,7 @@ class DialectUpstream(FakeUpstream):
             return JSONResponse({"id": "batch_1", "object": "batch", "status": status} | given)
         file = {"id": "file-1", "object": "file", "filename": "in.jsonl", "deleted": deletes}
         lists = request.method == "GET" and name is None
-        return JSONResponse({"object": "list", "data": [file]} if lists else file)
+        return await self._beside({"object": "list", "data": [file]} if lists else file)
 
     async def compact(self, request: Request) -> Response:
         """POST /v1/responses/compact: OpenAI's, whose content only OpenAI reads."""
@@ -111,7 +121,7 @@ class DialectUpstream(FakeUpstream):
         usage = {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 0}}
         usage |= {"output_tokens": 2, "output_tokens_details": {"reasoning_tokens": 0}}
         head = {"id": "resp_1", "object": "response.compaction", "created_at": 1}
-        return JSONResponse(head | {"output": [item], "usage": usage | {"total_tokens": 5}})
+        return await self._beside(head | {"output": [item], "usage": usage | {"total_tokens": 5}})
 
     async def message(self, request: Request) -> Response:
         """POST /v1/messages: Anthropic's."""

@@ -161,6 +161,10 @@ def test_an_upstream_that_takes_it_is_told_the_salt(
     ada, again, bob, other = [asked["cache_salt"] for asked in upstream.asked]
     assert ada == again
     assert len({ada, bob, other, "of ada"}) == 4
+    for who, given in (("ada", {}), ("bob", {}), ("bob", {"cache_salt": "of ada"})):
+        keys.ask(client, who, "/v1/completions", {"prompt": "x", "echo": True} | given)
+    texts = [asked["cache_salt"] for asked in upstream.asked[4:]]
+    assert len({*texts, "of ada"}) == 4
 
 
 def test_an_upstream_that_may_refuse_a_salt_is_told_none(

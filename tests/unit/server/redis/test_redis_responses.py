@@ -67,9 +67,15 @@ def test_a_conversation_goes_on_at_another_server(
     assert len(one.get(f"/v1/conversations/{talk}/items").json()["data"]) == 4
 
 
-@pytest.mark.parametrize("how", ["cancel", "delete"])
-def test_another_server_stops_the_draws_of_a_response_in_the_background(
-    redis: RedisServer, address: tuple[FakeUpstream, str], upstream: FakeUpstream, how: str
+@pytest.mark.parametrize(
+    ("how", "by_another"), [("cancel", True), ("cancel", False), ("delete", True)]
+)
+def test_any_server_stops_the_draws_of_a_response_in_the_background(
+    redis: RedisServer,
+    address: tuple[FakeUpstream, str],
+    upstream: FakeUpstream,
+    how: str,
+    by_another: bool,
 ) -> None:
     upstream.delay_s = 45.0
     limits = {"timeout_s": 90, "concurrent_requests": 1}
@@ -80,11 +86,12 @@ def test_another_server_stops_the_draws_of_a_response_in_the_background(
         wait_until(lambda: bool(upstream.asked))
         busy = f"{one}/v1/responses/any"
         assert httpx.get(busy).status_code == 429
-        path = f"{other}/v1/responses/{begun['id']}"
-        assert httpx.get(path).json()["status"] == "queued"
+        path = f"{other if by_another else one}/v1/responses/{begun['id']}"
+        shown = f"{other}/v1/responses/{begun['id']}"
+        assert httpx.get(shown).json()["status"] == "queued"
         answer = httpx.post(f"{path}/cancel") if how == "cancel" else httpx.delete(path)
         assert answer.status_code == 200
         wait_until(lambda: httpx.get(busy).status_code == 404)
-        found = httpx.get(path)
+        found = httpx.get(shown)
         assert found.status_code == (200 if how == "cancel" else 404)
         assert how == "delete" or found.json()["status"] == "cancelled"

@@ -7,7 +7,11 @@ import openai
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.qnet.dialects.compaction import compaction_of
+from qguide.qnet.errors import UpstreamError
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.responses.compaction import compacted
+from qguide.server.responses.schemas import ResponsesRequest
 from tests.support.dialect_upstream import DialectUpstream
 from tests.unit.server.conftest import Serve, settings_of
 
@@ -88,18 +92,72 @@ def test_another_servers_compaction_is_refused_where_nothing_can_read_it(
         assert "input[0] was compacted by another server" in answer.json()["error"]["message"]
 
 
-def test_an_upstream_of_the_dialect_compacts_itself(
-    serve: Serve, address: tuple[DialectUpstream, str], upstream: DialectUpstream
-) -> None:
+def test_a_text_is_kept_beside_its_summary(guided: TestClient) -> None:
+    told = guided.post("/v1/responses/compact", json={"input": "find the mug"}).json()
+    assert [item["type"] for item in told["output"]] == ["message", "compaction"]
+    assert told["output"][0]["content"] == "find the mug"
+
+
+@pytest.mark.parametrize("body", [{}, {"input": []}, {"input": ""}])
+def test_nothing_is_not_compacted(guided: TestClient, body: Any) -> None:
+    answer = guided.post("/v1/responses/compact", json=body)
+    assert answer.status_code == 400
+    assert "input is empty" in answer.json()["error"]["message"]
+
+
+def test_a_summary_that_was_cut_off_stands_for_nothing() -> None:
+    text = {"type": "output_text", "text": "The mug is"}
+    answer = {"status": "incomplete", "output": [{"type": "message", "content": [text]}]}
+    with pytest.raises(UpstreamError, match="cut off"):
+        compacted(ResponsesRequest(input="find the mug"), answer)
+
+
+@pytest.fixture
+def native(serve: Serve, address: tuple[DialectUpstream, str]) -> TestClient:
+    """A server in front of an upstream of the dialect `responses`."""
     settings = settings_of(address[1])
     demo = settings.upstreams["demo"].model_copy(update={"dialect": "responses"})
-    client = serve(settings.model_copy(update={"upstreams": {"demo": demo}}))
+    return serve(settings.model_copy(update={"upstreams": {"demo": demo}}))
+
+
+def test_an_upstream_of_the_dialect_reads_our_own_compaction_as_a_message(
+    native: TestClient, upstream: DialectUpstream
+) -> None:
+    items = [compaction_of("The mug is on the shelf."), HISTORY[0]]
+    for path in ("responses", "responses/compact"):
+        assert native.post(f"/v1/{path}", json={"input": items}).status_code == 200
+        first, last = upstream.asked[-1]["input"]
+        assert (first["type"], first["role"], last) == ("message", "user", HISTORY[0])
+        assert first["content"].endswith("The mug is on the shelf.")
+
+
+@pytest.mark.parametrize("usage", [None, [], {"input_tokens": 3}, {"input_tokens": -3}])
+def test_an_upstreams_compaction_may_have_any_usage(
+    native: TestClient, upstream: DialectUpstream, usage: Any
+) -> None:
+    upstream.odd = {"usage": usage}
+    answer = native.post("/v1/responses/compact", json={"input": HISTORY})
+    assert (answer.status_code, answer.json()["usage"]) == (200, usage)
+
+
+def test_an_upstreams_compaction_ends_with_the_requests_time(
+    native: TestClient, upstream: DialectUpstream
+) -> None:
+    upstream.delay_s = 20.0
+    headers = {"X-QGuide-Timeout-S": "0.2"}
+    answer = native.post("/v1/responses/compact", json={"input": HISTORY}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_exceeded")
+
+
+def test_an_upstream_of_the_dialect_compacts_itself(
+    native: TestClient, upstream: DialectUpstream
+) -> None:
     body = {"input": HISTORY, "tools": TOOLS, "instructions": "Be brief.", "stream": False}
-    told = client.post("/v1/responses/compact", json=body).json()
+    told = native.post("/v1/responses/compact", json=body).json()
     sent = upstream.asked[-1]
     assert sent == {"model": "fake-1"} | {k: v for k, v in body.items() if k != "stream"}
     [item] = told["output"]
     assert item == {"id": "cmp_1", "type": "compaction", "encrypted_content": "theirs"}
-    going = client.post("/v1/responses", json={"input": [item, HISTORY[0]]})
+    going = native.post("/v1/responses", json={"input": [item, HISTORY[0]]})
     assert going.json()["status"] == "completed"
     assert upstream.asked[-1]["input"][0] == item

@@ -1,12 +1,15 @@
 """POST /v1/completions: the prompt is a chat's user message, the best reply its text."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.chat.text_completions import CompletionRequest, to_chat_requests
+from tests.support.dialect_upstream import DialectUpstream
 
 PATH = "/v1/completions"
 
@@ -55,7 +58,10 @@ def test_a_stream_brings_the_texts_in_parts(guided: TestClient) -> None:
 @pytest.mark.parametrize(
     ("body", "code", "param", "said"),
     [
-        ({"prompt": ["a"] * 65}, "invalid_request", None, "prompt has 65 texts; send at most 64"),
+        ({"prompt": ["a"] * 65}, "invalid_request", None, "are 65 prompts; send at most 64"),
+        ({"prompt": [[1, 2]] * 65}, "invalid_request", None, "65 prompts; send at most 64"),
+        ({"prompt": [1, 2], "best_of": 99}, "invalid_candidates", None, "ask for 1 to 8"),
+        ({"echo": True, "n": 9}, "invalid_candidates", None, "ask for 1 to 8"),
         ({"prompt": []}, "invalid_request", None, "prompt is empty"),
         ({"prompt": [1, "a"]}, "malformed_body", "prompt", "valid string"),
         ({"echo": True, "stream": True}, "unsupported_parameter", "echo", "do not stream"),
@@ -100,6 +106,7 @@ def test_each_of_several_prompts_is_answered_with_its_best(guided: TestClient) -
         {"prompt": [1, 2, 3], "max_tokens": 2},
         {"prompt": [[1, 2], [3]]},
         {"prompt": "find", "echo": True, "logprobs": 1, "max_tokens": 0, "temperature": 0.0},
+        {"prompt": "find", "logprobs": 0},
         {"prompt": "find", "suffix": "."},
     ],
 )
@@ -118,3 +125,43 @@ def test_tokens_for_a_policy_without_completions_are_refused(client: TestClient)
     error = client.post(PATH, json={"prompt": [1, 2]}).json()["error"]
     assert (error["code"], error["param"]) == ("unsupported_parameter", "prompt")
     assert "'scripted' answers chats" in error["message"]
+
+
+def test_the_parameters_of_several_prompts_are_validated_once() -> None:
+    bias = {str(token): 1.0 for token in range(20_000)}
+
+    def seconds(num_prompts: int) -> float:
+        body = CompletionRequest.model_validate({"prompt": ["x"] * num_prompts, "logit_bias": bias})
+        begun = time.perf_counter()
+        assert len(to_chat_requests(body)) == num_prompts
+        return time.perf_counter() - begun
+
+    assert min(seconds(64) for _ in range(3)) < 8 * min(seconds(1) for _ in range(3))
+
+
+def test_several_prompts_are_no_steps_of_an_episode(guided: TestClient) -> None:
+    body: Any = {"prompt": ["x", "y"], "prompt_cache_key": "s"}
+    body["tools"] = [{"type": "function", "function": {"name": "look"}}]
+    assert "episode_id" in ask(guided, **body | {"prompt": "x"})["qguide"]
+    assert not any("episode_id" in choice["qguide"] for choice in ask(guided, **body)["choices"])
+    answer = guided.post(PATH, json=body, headers={"X-QGuide-Outcome": "1"})
+    assert answer.status_code == 400
+    assert "send them one by one" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("usage", [[], "x", {"prompt_tokens": -5}, None])
+def test_an_odd_usage_of_the_upstream_counts_for_nothing(
+    guided: TestClient, upstream: DialectUpstream, usage: Any
+) -> None:
+    upstream.odd = {"usage": usage}
+    assert ask(guided, echo=True)["usage"] == usage
+
+
+def test_the_upstreams_own_completions_end_with_the_requests_time(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    upstream.delay_s = 20.0
+    answer = guided.post(
+        PATH, json={"prompt": "x", "echo": True}, headers={"X-QGuide-Timeout-S": "0.2"}
+    )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_exceeded")

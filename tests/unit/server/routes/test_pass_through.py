@@ -86,6 +86,35 @@ def test_what_the_upstream_refuses_is_told(passing: TestClient) -> None:
         gpt(passing).post("/embeddings", body={"encoding_format": "float"}, cast_to=object)
 
 
-def test_an_upstream_that_is_not_there_stops_the_start() -> None:
+def test_an_answer_says_when_to_come_again_and_is_no_page(passing: TestClient) -> None:
+    answer = passing.get("/v1/files/file-busy")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_what_is_passed_on_ends_with_the_requests_time(
+    passing: TestClient, upstream: DialectUpstream
+) -> None:
+    upstream.delay_s = 20.0
+    headers = {"X-QGuide-Timeout-S": "0.2"}
+    for answer in (
+        passing.post("/v1/embeddings", json={"input": ["a"]}, headers=headers),
+        passing.get("/v1/files", headers=headers),
+    ):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_exceeded")
+
+
+@pytest.mark.parametrize("usage", [[], {"prompt_tokens": -5}])
+def test_an_odd_usage_of_the_upstream_counts_for_nothing(
+    passing: TestClient, upstream: DialectUpstream, usage: Any
+) -> None:
+    upstream.odd = {"usage": usage}
+    assert passing.post("/v1/embeddings", json={"input": ["a"]}).json()["usage"] == usage
+
+
+def test_an_upstream_without_these_routes_stops_the_start() -> None:
     with pytest.raises(ValidationError, match="sends files to 'gone', which is no upstream"):
         Settings(pass_through={"files": "gone"})
+    claude: Any = {"url": "http://127.0.0.1:9/v1", "model": "m", "dialect": "messages"}
+    with pytest.raises(ValidationError, match="whose dialect is 'messages'"):
+        Settings(upstreams={"claude": claude}, pass_through={"embeddings": "claude"})
