@@ -1,18 +1,22 @@
 """Responses that later requests continue: for whom, and for how long."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.keys import create_key
-from qguide.server.http.long_bodies import LongBodies
+from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
 from qguide.server.observability.request_context import open_account
 from qguide.server.responses.shelf import Shelf
+from tests.support.serving import serving_app
 from tests.unit.server.conftest import Serve, settings_of
 
 TASK = "You see a desk. Your task is to: take the mug."
@@ -120,3 +124,19 @@ async def test_what_is_continued_is_no_larger_than_four_bodies_may_be(bodies: Lo
     assert await shelf.get(["a"]) == [{"text": "x" * 30}]
     with pytest.raises(BodyTooLargeError, match="larger than 60 bytes"):
         await shelf.get(["a", "b"])
+
+
+def test_what_is_cancelled_does_not_end_as_failed(
+    address: tuple[FakeUpstream, str], upstream: FakeUpstream
+) -> None:
+    upstream.delay_s = 45.0
+    app = create_app(settings_of(address[1], timeout_s=90))
+    with serving_app(app) as url, httpx.Client(base_url=f"{url}/v1", timeout=30) as client:
+        body = {"input": f"{TASK} {'x' * 4 * LONG_BYTES}", "background": True}
+        path = f"/responses/{client.post('/responses', json=body).json()['id']}"
+        while not upstream.asked:
+            time.sleep(0.05)
+        assert client.post(f"{path}/cancel").json()["status"] == "cancelled"
+        for _ in range(10):  # while the work ends
+            assert client.get(path).json()["status"] == "cancelled"
+            time.sleep(0.1)
