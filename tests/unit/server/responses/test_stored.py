@@ -134,7 +134,9 @@ def test_what_is_cancelled_does_not_end_as_failed(
     with serving_app(app) as url, httpx.Client(base_url=f"{url}/v1", timeout=30) as client:
         body = {"input": f"{TASK} {'x' * 4 * LONG_BYTES}", "background": True}
         path = f"/responses/{client.post('/responses', json=body).json()['id']}"
+        until = time.monotonic() + 30
         while not upstream.asked:
+            assert time.monotonic() < until
             time.sleep(0.05)
         assert client.post(f"{path}/cancel").json()["status"] == "cancelled"
         for _ in range(10):  # while the work ends
