@@ -36,12 +36,12 @@ async def test_a_body_of_forty_megabytes_is_413(url: str, scorer: GatedScorer) -
     assert len(scorer.asked) == 2
 
 
-async def test_a_history_of_two_and_a_half_million_tokens_is_refused_before_it_is_counted(
+async def test_a_history_of_five_million_tokens_is_refused_before_it_is_counted(
     url: str, scorer: GatedScorer
 ) -> None:
     scorer.gate.set()
     async with httpx.AsyncClient(base_url=url, timeout=END_S) as client:
-        long = asyncio.create_task(client.post("/v1/score", json=say("a " * 2_500_000)))
+        long = asyncio.create_task(client.post("/v1/score", json=say("a " * 5_000_000)))
         other = await client.post("/v1/score", json=SCORE)
         assert other.status_code == 200
         answer = await long

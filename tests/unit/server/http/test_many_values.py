@@ -49,7 +49,7 @@ FAULTY: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": "HERE"}),
     ("/v1/chat/completions", {"messages": PARTS}),
     ("/v1/chat/completions", {"messages": CALLS}),
-    ("/v1/completions", {"prompt": "HERE"}),
+    ("/v1/completions", {"prompt": "look", "qguide": "HERE"}),
     ("/v1/responses", {"input": "HERE"}),
     ("/v1/responses", {"input": PARTS}),
     ("/v1/responses", {"input": "look", "tools": "HERE"}),

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.checkpoint import load_policy, load_qnet
 from qguide.qnet.models.manifest import MergedLora
@@ -133,14 +133,6 @@ def test_a_head_on_a_trunk_held_in_bfloat16_is_written_in_float32(
     assert {weight.dtype for weight in written.values()} == {torch.float32}
     trunk = load_file(policy / "model.safetensors")["model.embed_tokens.weight"]
     assert torch.equal(written["trunk.embed_tokens.weight"], trunk.bfloat16().float())
-
-
-def test_labels_without_a_last_observation_cannot_train_a_reader_of_observations(
-    tmp_path: Path, policy: Path, labels: Path
-) -> None:
-    config = qnet_config(tmp_path, policy, labels=(labels,), groups=(), read_at="observation")
-    with pytest.raises(RecordError, match="run `qguide label` again"):
-        run_train_qnet(config)
 
 
 def test_hl_gauss_learns_a_distribution_and_its_mean_is_q(tmp_path: Path, policy: Path) -> None:
