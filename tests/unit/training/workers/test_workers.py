@@ -269,7 +269,7 @@ def test_a_worker_that_cannot_build_the_suite_says_why(tmp_path: Path, executor:
     values = {"name": "intercode-sql", "tasks": tmp_path / "none.json", "databases": tmp_path}
     workers = Workers.model_validate({"executor": executor, "count": 1})
     good = build_any_suite(CorridorConfig(count=1))
-    with pytest.raises(ConfigError, match="none.json: No such file"):
+    with pytest.raises(ConfigError, match=r"none\.json: No such file"):
         move_to_workers(good, environment_config(values), workers, replays=True)
 
 
