@@ -62,11 +62,7 @@ def compacted(body: ResponsesRequest, answer: Json) -> Json:
     """
     if answer["status"] != "completed":
         raise UpstreamError("the policy's summary was cut off; compact a shorter history")
-    kept = [
-        {"type": "message"} | item.model_dump(exclude_unset=True)
-        for item in _items(body)
-        if item.role in _KEPT
-    ]
+    kept = [_in_parts(item) for item in _items(body) if item.role in _KEPT]
     texts = [
         part["text"]
         for item in answer["output"]
@@ -83,6 +79,14 @@ def compacted(body: ResponsesRequest, answer: Json) -> Json:
         "output": [*kept, compaction_of("\n".join(texts))],
         "usage": answer["usage"],
     }
+
+
+def _in_parts(item: InputItem) -> Json:
+    """A message whose content is a list of parts, which is the only one that clients read back."""
+    message: Json = {"type": "message"} | item.model_dump(exclude_unset=True)
+    if isinstance(content := message.get("content"), str):
+        message["content"] = [{"type": "input_text", "text": content}]
+    return message
 
 
 def _items(body: ResponsesRequest) -> list[InputItem]:

@@ -95,7 +95,7 @@ def test_another_servers_compaction_is_refused_where_nothing_can_read_it(
 def test_a_text_is_kept_beside_its_summary(guided: TestClient) -> None:
     told = guided.post("/v1/responses/compact", json={"input": "find the mug"}).json()
     assert [item["type"] for item in told["output"]] == ["message", "compaction"]
-    assert told["output"][0]["content"] == "find the mug"
+    assert told["output"][0]["content"] == [{"type": "input_text", "text": "find the mug"}]
 
 
 @pytest.mark.parametrize("body", [{}, {"input": []}, {"input": ""}])
