@@ -24,7 +24,7 @@ from qguide.commands.environment import generate, play
 from qguide.commands.errors import exit_with, shown_errors
 from qguide.commands.jobs import add_jobs
 from qguide.commands.keys import app as keys
-from qguide.commands.mcp_tools import mcp
+from qguide.commands.mcp import mcp
 from qguide.commands.plan import plan
 from qguide.commands.report import compare, report
 from qguide.commands.run import run
