@@ -24,7 +24,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
@@ -34,7 +33,6 @@ from qguide.qnet.types import Message, message_key
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.records import TrajectoryRow, messages_of
 from qguide.training.data.runs import RunFolder, read_rows
-from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.padded_batches import (
@@ -192,15 +190,12 @@ class SftObjective(Objective[PreTrainedModel]):
     ) -> Manifest:
         """See `Objective`."""
         config = self._config
-        manifest = config.manifest(
-            kind="policy",
+        return config.save_policy(
+            model,
+            self._tokenizer,
             trunk=config.base,
             data=config.trajectories,
             metrics=self._counts,
-            task_markers=task_markers_of(config.environment),
-        )
-        return save_checkpoint(
-            config.output / "checkpoint", model=model, tokenizer=self._tokenizer, manifest=manifest
         )
 
 

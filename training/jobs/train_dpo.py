@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.tree_attention import use_block_masks
-from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.implicit_q import ImplicitQ
@@ -193,11 +192,6 @@ class DpoObjective(Objective[PreTrainedModel]):
             max_tokens=config.optimization.micro_batch_tokens,
             seed=config.seed,
         )
-        if not examples.training:
-            raise ConfigError(
-                f"no pair in {', '.join(map(str, config.pairs))} has at most {config.max_length} "
-                "tokens; raise max_length"
-            )
         self.rows, self.epochs = plan_epochs(
             lambda _: examples.training, config.optimization, seed=config.seed, renewed=False
         )

@@ -36,11 +36,10 @@ from transformers import PreTrainedModel
 from qguide.qnet.engine.tree_attention import use_block_masks
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.checkpoint import load_policy, save_checkpoint
+from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.data.runs import RunFolder
-from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import hold_frozen
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
@@ -254,16 +253,10 @@ class PolicyObjective(Objective[PreTrainedModel]):
     ) -> Manifest:
         """See `Objective`."""
         config = self._config
-        manifest = config.manifest(
-            kind="policy",
+        return config.save_policy(
+            model,
+            self._renderer.tokenizer,
             trunk=config.policy,
             data=config.groups,
             metrics=figures,
-            task_markers=task_markers_of(config.environment),
-        )
-        return save_checkpoint(
-            config.output / "checkpoint",
-            model=model,
-            tokenizer=self._renderer.tokenizer,
-            manifest=manifest,
         )

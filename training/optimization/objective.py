@@ -15,10 +15,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import hub_name
 from qguide.qnet.models.manifest import Manifest, sha256_of
 from qguide.training.data.runs import sha256_of_rows
+from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import merged_lora
 from qguide.training.optimization.options import Optimization
@@ -70,6 +73,24 @@ class TrainingConfig(BaseModel):
             lora=merged_lora(self.optimization.lora),
             metrics=dict(metrics),
             **sections,
+        )
+
+    def save_policy(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        trunk: Path | None,
+        data: Iterable[Path],
+        metrics: Mapping[str, float],
+    ) -> Manifest:
+        """Write a policy that was trained, as the checkpoint of the run; see `manifest`."""
+        markers = task_markers_of(self.environment)
+        manifest = self.manifest(
+            kind="policy", trunk=trunk, data=data, metrics=metrics, task_markers=markers
+        )
+        return save_checkpoint(
+            self.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest
         )
 
 

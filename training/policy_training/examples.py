@@ -128,8 +128,14 @@ def read_pair_examples(
         (groups, "held_back_groups"),
     ):
         refuse_overlap(tasks, found, name)
+    training = [tree for task, trees in tasks.items() if task not in kept for tree in trees]
+    if not training:
+        raise ConfigError(
+            f"no pair in {', '.join(map(str, examples.pairs))} has at most {examples.max_length} "
+            "tokens; raise max_length"
+        )
     return PackedExamples(
-        training=[tree for task, trees in tasks.items() if task not in kept for tree in trees],
+        training=training,
         held_back=[*chain(*(tasks[task] for task in sorted(kept)), *held_back.values())],
         others=[*chain(*others.values())],
         groups=examples.packed(renderer, chain(*groups.values()), max_tokens=max_tokens),

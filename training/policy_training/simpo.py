@@ -25,11 +25,9 @@ from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.uploads import upload
-from qguide.qnet.errors import ConfigError
-from qguide.qnet.models.checkpoint import load_policy, save_checkpoint
+from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import Manifest
-from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.options import DpoOptimization
@@ -87,11 +85,6 @@ class SimpoObjective(Objective[PreTrainedModel]):
             max_tokens=config.optimization.micro_batch_tokens,
             seed=config.seed,
         )
-        if not examples.training:
-            raise ConfigError(
-                f"no pair in {', '.join(map(str, config.pairs))} has at most {config.max_length} "
-                "tokens; raise max_length"
-            )
         self.rows, self.epochs = plan_epochs(
             lambda _: examples.training, config.optimization, seed=config.seed, renewed=False
         )
@@ -127,18 +120,12 @@ class SimpoObjective(Objective[PreTrainedModel]):
     ) -> Manifest:
         """See `Objective`."""
         config = self._config
-        manifest = config.manifest(
-            kind="policy",
+        return config.save_policy(
+            model,
+            self._renderer.tokenizer,
             trunk=config.policy,
             data=config.pairs,
             metrics=figures,
-            task_markers=task_markers_of(config.environment),
-        )
-        return save_checkpoint(
-            config.output / "checkpoint",
-            model=model,
-            tokenizer=self._renderer.tokenizer,
-            manifest=manifest,
         )
 
     def _margins(self, row: PackedReplies) -> Tensor:
