@@ -23,8 +23,7 @@ def check(
 ) -> None:
     """Run the contract's checks on a scorer; exit 1 if one fails."""
     with shown_errors():
-        from qguide.server.q_models.build import build_scorer
-        from qguide.server.q_models.contract import check_scorer
+        from qguide.server.q_models.contract import build_scorer, check_scorer
 
         findings = check_scorer(build_scorer(source))
     raise typer.Exit(show_findings(findings))

@@ -26,7 +26,6 @@ from qguide.qnet.models.manifest import content_sha256, is_feature_q
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
-from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, extra_named
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
@@ -347,7 +346,7 @@ def open_q_model(
     unlicensed: bool = False,
 ) -> QModel:
     """Verify, load and build a Q model, which takes seconds; only building uses the device."""
-    found, origin = _version_and_source(settings, source, f"{name}@{version}" if version else name)
+    found, origin = version_and_source(settings, source, f"{name}@{version}" if version else name)
     require_licence(origin.manifest, name, unlicensed=unlicensed or settings.unlicensed)
     model = QModel(name, version or found, origin, runtime)
     with ExitStack() as refused:
@@ -357,13 +356,7 @@ def open_q_model(
     return model
 
 
-def build_scorer(source: str) -> CachingScorer:
-    """The scorer of a source of `QGUIDE_Q_MODELS`, outside of a server."""
-    _, origin = _version_and_source(Settings(), source, source)
-    return origin.build()
-
-
-def _version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
+def version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
     """Default version of a source, by its content, and the builder of its scorer."""
     if _IMPORT_PATH.fullmatch(source):
         return _NO_VERSION, build_imported_source(source)

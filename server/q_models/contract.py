@@ -8,6 +8,8 @@ from math import isclose, isfinite
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.support.contract import Check, Finding, finding_of, require
 from qguide.qnet.types import Message, ScoreRequest, ToolCall
+from qguide.server.q_models.build import version_and_source
+from qguide.server.settings.settings import Settings
 
 _TOLERANCE = 1e-3
 """Of two values of one candidate; passes of another shape round otherwise."""
@@ -126,6 +128,12 @@ CHECKS = (
         "let the value depend on the candidate; a scorer that cannot tell any apart guides nothing",
     ),
 )
+
+
+def build_scorer(source: str) -> CachingScorer:
+    """The scorer of a source of `QGUIDE_Q_MODELS`, outside of a server."""
+    _, origin = version_and_source(Settings(), source, source)
+    return origin.build()
 
 
 def check_scorer(scorer: CachingScorer) -> list[Finding]:
