@@ -31,7 +31,7 @@ inputs := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test test-fast test-architectures test-vllm test-litellm test-clients test-open-responses test-openapi \
 	test-image test-typescript vllm-cpu \
-	check format pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
+	check format lock pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
 help: ## what this file can do
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -111,6 +111,14 @@ check: setup $(VENV)/.installed-dev ## lint, format and types
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
+
+# The extras that an image can have, for every platform; torch's CUDA libraries are the package index's own.
+image_extras := train otel gymnasium mariadb openenv parquet ray
+lock: setup ## requirements.lock, the hashes of what images install, after a change of constraints.txt
+	$(install) uv
+	echo 'setuptools>=77' | UV_CUSTOM_COMPILE_COMMAND='make lock' $(bin)/uv pip compile --quiet --universal \
+		--python-version 3.11 --generate-hashes --no-emit-index-url --constraint constraints.txt \
+		$(image_extras:%=--extra %) --output-file requirements.lock pyproject.toml -
 
 helm-schema: setup ## the Helm chart's schema, after a change of the server's settings
 	$(bin)/python docker/helm/settings_schema.py

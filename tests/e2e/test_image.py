@@ -68,7 +68,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
         if instruction == "COPY":
             *sources, target = given.split()
             for source in sources:
-                _copy(ROOT / source, build / target / (source if target == "./" else ""))
+                name = Path(source).name if target.endswith("/") else ""
+                _copy(ROOT / source, build / target / name)
             continue
         step = re.sub(r"^--mount=\S+ ", "", given).replace(OPT, str(opt))
         if index := os.environ.get("TORCH_INDEX"):
@@ -93,6 +94,7 @@ def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=IGNORED, dirs_exist_ok=True)
     else:
+        target.parent.mkdir(exist_ok=True)
         shutil.copy(source, target)
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping
 from ipaddress import ip_address, ip_network
@@ -39,6 +38,7 @@ BOTH = pytest.mark.parametrize(
 REPLICAS = [name for name in CLUSTER["services"] if name.startswith("replica-")]
 OPERATORS = re.compile(r"\$\{\w+:-\./\w+\}")
 """A folder of the operator's, which need not be there."""
+PYTHON = "${PYTHON_IMAGE:-python:3.11-slim}"
 VARIABLE = re.compile(r"\$\{(\w+)")
 SECRET = re.compile("PASSWORD|TOKEN$|SECRET|API_KEY")
 
@@ -53,12 +53,13 @@ def active(profile: str) -> set[str]:
 def test_the_cpu_profile_needs_no_gpu_and_no_vllm() -> None:
     assert active("cpu") == {"server", "redis", "prometheus", "grafana"}
     assert not [name for name in active("cpu") if "deploy" in SERVICES[name]]
-    assert SERVICES["server"]["build"]["args"] == {"TORCH": "cpu"}
+    assert SERVICES["server"]["build"]["args"] == {"TORCH": "cpu", "PYTHON": PYTHON}
 
 
 def test_the_judge_profile_has_no_torch_and_the_example_starts_it() -> None:
     assert active("judge") == {"server-judge", "redis", "prometheus", "grafana"}
-    assert SERVICES["server-judge"]["build"]["args"] == {"EXTRAS": "${EXTRAS:-otel}"}
+    args = {"EXTRAS": "${EXTRAS:-otel}", "PYTHON": PYTHON}
+    assert SERVICES["server-judge"]["build"]["args"] == args
     lines = re.findall(r"^(\w+)='?(.*?)'?$", (DOCKER / ".env.example").read_text(), re.MULTILINE)
     example = dict(lines)
     assert example["COMPOSE_PROFILES"] == "judge"
@@ -118,7 +119,7 @@ def test_our_processes_can_gain_no_rights_and_write_only_where_they_must(
 ) -> None:
     for name, service in compose["services"].items():
         assert service["cap_drop"] == ["ALL"], name
-        compiles = service["image"].startswith("vllm/")
+        compiles = "vllm/" in service["image"]
         assert compiles or service["read_only"] is True, name
         assert service["security_opt"] == ["no-new-privileges:true"], name
 
@@ -152,7 +153,9 @@ def test_the_example_names_every_variable_that_is_read_and_no_other() -> None:
 def test_every_image_has_a_version_which_is_the_same_in_both_files() -> None:
     versions: dict[str, set[str]] = defaultdict(set)
     for service in (*SERVICES.values(), *CLUSTER["services"].values()):
-        name, _, version = service["image"].partition(":")
+        own = re.fullmatch(r"\$\{[A-Z]+_IMAGE:-(.+)\}", service["image"])
+        name, _, version = (own[1] if own else service["image"]).partition(":")
+        assert own or name == "qguide", "an operator may give a digest"
         versions[name].add(version)
     assert versions.pop("qguide") == {"lean", "cpu", "cuda", "cluster"}
     assert all(len(each) == 1 for each in versions.values())
@@ -301,12 +304,7 @@ def test_ray_s_machines_have_one_image_one_token_and_the_same_files() -> None:
     assert f"--address=head:{port.removeprefix('--port=')}" in worker["entrypoint"]
     # An actor reserves a CPU, so that none of them starts beside the job.
     assert "--num-cpus=0" in head["entrypoint"]
-    build = head["build"]["dockerfile_inline"]
-    [version] = re.findall(r"ray==(\S+)", build)
-    assert f"ray=={version}\n" in (ROOT / "constraints.txt").read_text()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert extras["optional-dependencies"]["ray"] == ["ray>=2.50"]
-    assert build.strip().endswith("USER 10001:10001")
+    assert head["build"]["args"]["EXTRAS"] == "train,otel,ray"
 
 
 def test_the_options_of_ray_exist() -> None:
@@ -319,22 +317,36 @@ def test_the_options_of_ray_exist() -> None:
         assert all(option in done.stdout for option in options)
 
 
-@BOTH
-def test_compose_itself_accepts_the_file(folder: Path, compose: Mapping[str, Any]) -> None:
-    if not has_compose():
-        pytest.skip("no docker compose")
-    variables = {"RAY_AUTH_TOKEN": "0" * 64, "GRAFANA_PASSWORD": "p", "COMPOSE_PROFILES": "cpu"}
-    command = ["docker", "compose", "--file", str(folder / "compose.yaml"), "config", "--quiet"]
+@pytest.mark.parametrize("profile", ["judge", "cpu", "gpu"])
+def test_compose_itself_resolves_every_profile(profile: str) -> None:
+    variables = {"GRAFANA_PASSWORD": "p", "COMPOSE_PROFILES": profile}
+    resolved = resolve(DOCKER / "compose.yaml", **variables)
+    assert set(resolved["services"]) == active(profile)
+    assert resolved["services"]["redis"]["image"] == "redis:8-alpine"
+
+
+def test_compose_itself_resolves_the_cluster_and_takes_a_digest() -> None:
+    pinned = f"redis:8-alpine@sha256:{'0' * 64}"
+    file = DOCKER / "cluster" / "compose.yaml"
+    resolved = resolve(file, RAY_AUTH_TOKEN="0" * 64, REDIS_IMAGE=pinned)
+    assert set(resolved["services"]) == set(CLUSTER["services"])
+    assert resolved["services"]["redis"]["image"] == pinned
+
+
+def resolve(file: Path, **variables: str) -> dict[str, Any]:
+    """The file as Compose reads it; no engine has to run."""
+    for compose in (["docker", "compose"], ["docker-compose"]):
+        if shutil.which(compose[0]) is None:
+            continue
+        told = subprocess.run([*compose, "version"], capture_output=True, text=True, check=False)
+        if told.returncode == 0 and not re.search(r"version v?1\.", told.stdout):
+            break
+    else:
+        pytest.skip("no Compose 2 or newer, as `docker compose` or `docker-compose`")
+    command = [*compose, "--file", str(file), "config", "--format", "json"]
     done = subprocess.run(
         command, env=os.environ | variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def has_compose() -> bool:
-    """True if docker is installed with its compose plugin; no engine has to run."""
-    docker = shutil.which("docker")
-    if docker is None:
-        return False
-    command = [docker, "compose", "version"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

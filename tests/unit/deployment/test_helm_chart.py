@@ -286,18 +286,34 @@ def test_numbers_of_a_values_file_stay_whole(tmp_path: Path) -> None:
     assert command == ["sleep", str(many)]
 
 
+def default(value: str) -> str:
+    """What Compose takes where the operator gives no variable."""
+    return re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
+
+
+def test_images_may_be_pinned_to_a_digest() -> None:
+    digest = f"@sha256:{'0' * 64}"
+    given = [f"redis.image=redis:8-alpine{digest}", f"vllm.image=vllm/vllm-openai:v0.32.0{digest}"]
+    values = (*CASES["insecure"], "redis.enabled=true", f"image.tag=cpu{digest}", *given)
+    documents = rendered(*values)
+    assert server_of(documents)["image"] == f"qguide:cpu{digest}"
+    for name in ("qguide-redis", "qguide-vllm"):
+        (container,) = pods(documents)[name]["spec"]["containers"]
+        assert container["image"].endswith(digest)
+
+
 def test_redis_and_vllm_are_those_of_the_compose_file() -> None:
     documents = rendered(*CASES["insecure"], "redis.enabled=true")
     (redis,) = pods(documents)["qguide-redis"]["spec"]["containers"]
     assert (redis["image"], redis["args"]) == (
-        COMPOSE["redis"]["image"],
+        default(COMPOSE["redis"]["image"]),
         COMPOSE["redis"]["command"],
     )
     context = pods(documents)["qguide-redis"]["spec"]["securityContext"]
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == COMPOSE["redis"]["user"]
     (vllm,) = pods(documents)["qguide-vllm"]["spec"]["containers"]
-    assert vllm["image"] == COMPOSE["vllm"]["image"]
-    plain = [re.sub(r"\$\{\w+:-(.*)\}", r"\1", argument) for argument in COMPOSE["vllm"]["command"]]
+    assert vllm["image"] == default(COMPOSE["vllm"]["image"])
+    plain = [default(argument) for argument in COMPOSE["vllm"]["command"]]
     shared = "--gpu-memory-utilization=0.80"  # compose's one GPU scores, too
     assert vllm["args"] == [
         "--gpu-memory-utilization=0.9" if argument == shared else argument for argument in plain
