@@ -23,7 +23,7 @@ from qguide.server.guidance.learning_step import (
     shadowed,
 )
 from qguide.server.guidance.pooled import pooled, with_policies
-from qguide.server.guidance.step_cost import extra_of, priced, prices_of, step_cost
+from qguide.server.guidance.step_cost import extra_of, priced, prices_of
 from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
@@ -115,9 +115,10 @@ class GuidedStepService(RequestService):
         )
         if asked.options.policies:
             taken = with_policies(taken, asked, self.settings)
-        taken = priced(taken, asked, self.settings, held.model.upstream)
+        prices = prices_of(asked, plan.threshold, self.settings)
+        taken = priced(taken, prices, self.settings, held.model.upstream)
         if self.learning is not None and (held.model.refusal or play.q_model):
-            self.learning.spent(play, extra_of(decision, prices_of(asked, self.settings)))
+            self.learning.spent(play, extra_of(decision, prices))
         await self._remember(asked, plan, taken, held, play)
         require_not_stopped(decision, held.model)
         return taken
@@ -307,7 +308,7 @@ class GuidedStepService(RequestService):
             policy=asked.policy.name,
             prompt_tokens=decision.usage.prompt_tokens,
             completion_tokens=decision.usage.completion_tokens,
-            cost=step_cost(decision, prices_of(asked, self.settings)),
+            cost=taken.cost.sample if taken.cost else None,
             counts=Counter(candidate.message.text for candidate in decision.candidates),
             greedy=decision.candidates[0].message.text if greedy else "",
             asked=asked.options.q_model or "",

@@ -11,6 +11,7 @@ down each counts on its own, starting at zero.
 """
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -61,6 +62,9 @@ DOCS: Final = frozenset(
 )
 PAGE: Final = frozenset({"/", "/playground"})
 """The playground page; the paths below /playground/ (its files and features) are open as well."""
+_OF_A_RESPONSE: Final = re.compile(r"/v1/responses/(?!compact$|input_tokens$)[^/]+(/cancel)?")
+"""Looks at a stored response, cancels or deletes it: what the response itself must not prevent,
+which has its caller's place as long as it is made in the background."""
 _SCHEMES: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},
     **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
@@ -120,9 +124,15 @@ class Limiter:
         return self._running.total()
 
     @asynccontextmanager
-    async def admit(self, caller: Caller, account: Account) -> AsyncIterator[Mapping[str, str]]:
-        """Admit a request; yields the RateLimit headers, and charges its tokens afterwards."""
-        self._enter(caller)
+    async def admit(
+        self, caller: Caller, account: Account, *, in_addition: bool = False
+    ) -> AsyncIterator[Mapping[str, str]]:
+        """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
+
+        Args:
+            in_addition: it is served beside as many others as the caller may have at once.
+        """
+        self._enter(caller, in_addition=in_addition)
         try:
             headers = await self._windows(caller, lambda windows: self._count(caller, windows))
             try:
@@ -134,8 +144,8 @@ class Limiter:
             if not self._running[caller.name]:
                 del self._running[caller.name]
 
-    def _enter(self, caller: Caller) -> None:
-        most = self._concurrent_requests
+    def _enter(self, caller: Caller, *, in_addition: bool) -> None:
+        most = 0 if in_addition else self._concurrent_requests
         if most and self._running[caller.name] >= most:
             raise OverLimitError(
                 f"{caller.name} has {most:,} requests running, its limit; wait until one has ended",
@@ -302,7 +312,8 @@ class RateLimits:
         limiter: Limiter = scope["app"].state.limiter
         account = scope["state"]["account"]
         tenant = Tenant(account.key or "", caller.cache_salt, request=account)
-        async with limiter.admit(caller, account) as left:
+        in_addition = bool(_OF_A_RESPONSE.fullmatch(scope["path"]))
+        async with limiter.admit(caller, account, in_addition=in_addition) as left:
 
             async def with_limits(message: Message) -> None:
                 if message["type"] == "http.response.start":

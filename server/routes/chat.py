@@ -93,14 +93,15 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
         raise InvalidRequestError(
             f"there are {body.num_prompts} prompts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)"
         )
+    if stepper.outcome is not None and (body.needs_texts or body.num_prompts > 1):
+        raise InvalidRequestError(
+            f"the header {OUTCOME_HEADER} ends an episode after its step, and neither several "
+            "prompts nor an upstream's own completions are one; post the outcome to "
+            "/v1/episodes/ID/outcome"
+        )
     if body.needs_texts:
         return JSONResponse(await _complete_texts(body, policy, request, stepper))
     if body.num_prompts > 1:  # no steps of one episode
-        if stepper.outcome is not None:
-            raise InvalidRequestError(
-                f"the header {OUTCOME_HEADER} ends an episode after its step, and several prompts "
-                "are no steps of one; send them one by one"
-            )
         stepper = replace(stepper, session_id=None, agent_session="")
         options = options.model_copy(update={"episode_id": None})
     asked = await translate_body(request, partial(_read_texts, body, options, policy, settings))

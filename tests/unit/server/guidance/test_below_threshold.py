@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.records import OfferRow, TreeRow
+from qguide.qnet.usage import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.q_models.build import build_models
 from qguide.server.settings.remote_models import Upstream
@@ -157,6 +158,24 @@ def test_an_escalated_step_names_the_policy_and_records_who_drew(
     assert (action.candidates, action.q_before, action.q_after) == ((GOOD,), 0.5, 0.95)
     assert action.completion_tokens == len(GOOD.split())
     assert [node.source for node in tree.nodes] == ["strong"]
+
+
+def test_what_a_step_escalated_to_costs_its_own_price(
+    serve: Serve, weak: str, strong: Address
+) -> None:
+    settings = settings_of(weak, ESCALATE, other=strong[1])
+    prices = {"demo": Prices(prompt=1, completion=1), "strong": Prices(prompt=50, completion=50)}
+    upstreams = {
+        name: one.model_copy(update={"prices": prices[name]})
+        for name, one in settings.upstreams.items()
+    }
+    client = serve(settings.model_copy(update={"upstreams": upstreams}))
+    answer = act(client)
+    [taken] = answer["threshold"]["actions"]
+    escalated = taken["prompt_tokens"] + taken["completion_tokens"]
+    own = answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"] - escalated
+    cost = (own + 50 * escalated) / 1e6
+    assert answer["cost"]["sample"] == answer["cost"]["total"] == pytest.approx(cost)
 
 
 def test_an_escalation_that_fails_leaves_the_step_as_it_is(

@@ -1,6 +1,7 @@
 """Cost of learning: what is extra, by whose word, and what a budget stops."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -8,11 +9,12 @@ from random import Random
 import pytest
 
 from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.decision.threshold import ActionTaken, BelowThreshold
 from qguide.qnet.types import Candidate, Message
-from qguide.qnet.usage import Prices
+from qguide.qnet.usage import Prices, TokenUsage
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
-from qguide.server.guidance.step_cost import extra_of, step_cost
+from qguide.server.guidance.step_cost import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
 from qguide.server.learning.cost import Spending, Spent
 from qguide.server.learning.lines import EpisodeLine, SpentLine
@@ -25,6 +27,7 @@ from tests.unit.server.learning.test_serving import play, state
 from tests.unit.server.learning.test_serving import settings as settings  # the fixture
 
 PRICES = Prices(prompt=1.0, completion=10.0, cached_prompt=0.5)
+OWN = StepPrices(PRICES)
 
 
 def decision(drawn: int, **usage: float) -> Decision:
@@ -35,7 +38,7 @@ def decision(drawn: int, **usage: float) -> Decision:
 
 
 def test_one_candidate_costs_nothing_extra() -> None:
-    assert extra_of(decision(1, prompt_tokens=100, completion_tokens=10), PRICES) == Spent()
+    assert extra_of(decision(1, prompt_tokens=100, completion_tokens=10), OWN) == Spent()
 
 
 @pytest.mark.parametrize(
@@ -47,14 +50,25 @@ def test_extra_is_what_one_candidate_would_not_have_cost(
     read: int, cached: int, tokens: int, cost: float
 ) -> None:
     step = decision(4, prompt_tokens=read, completion_tokens=40, cached_prompt_tokens=cached)
-    assert extra_of(step, PRICES) == Spent(tokens, cost / 1e6)
+    assert extra_of(step, OWN) == Spent(tokens, cost / 1e6)
 
 
 def test_the_word_of_the_upstream_goes_before_prices() -> None:
     step = decision(4, prompt_tokens=100, completion_tokens=40, cost=0.08)
-    assert step_cost(step, PRICES) == 0.08
-    assert step_cost(decision(4, prompt_tokens=100, completion_tokens=40), None) is None
-    assert extra_of(step, None).cost == pytest.approx(0.06)
+    assert cost_of(TokenUsage(100, 40, cost=0.08), PRICES) == 0.08
+    assert cost_of(TokenUsage(100, 40), None) is None
+    assert extra_of(step, StepPrices()).cost == pytest.approx(0.06)
+
+
+def test_what_a_step_escalated_to_is_extra_at_its_own_price() -> None:
+    """Four candidates of the policy in one request, and one of a policy at ten times its price."""
+    strong = ActionTaken("escalate", "raised", 1.0, (4,), TokenUsage(100, 10))
+    below = BelowThreshold(0.5, 0.0, (strong,))
+    step = replace(decision(5, prompt_tokens=200, completion_tokens=50), below_threshold=below)
+    dear = Prices(prompt=10.0, completion=100.0)
+    extra = extra_of(step, StepPrices(PRICES, dear))
+    assert extra.tokens == 30 + 110
+    assert extra.cost == pytest.approx((300 + 2000) / 1e6)
 
 
 def test_spending_is_of_the_latest_period() -> None:

@@ -130,7 +130,8 @@ def test_what_is_cancelled_does_not_end_as_failed(
     address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     upstream.delay_s = 45.0
-    app = create_app(settings_of(address[1], timeout_s=90))
+    # The one place that its caller has is the response's own, which looks and the end need none of.
+    app = create_app(settings_of(address[1], timeout_s=90, concurrent_requests=1))
     with serving_app(app) as url, httpx.Client(base_url=f"{url}/v1", timeout=30) as client:
         body = {"input": f"{TASK} {'x' * 4 * LONG_BYTES}", "background": True}
         path = f"/responses/{client.post('/responses', json=body).json()['id']}"
@@ -138,6 +139,8 @@ def test_what_is_cancelled_does_not_end_as_failed(
         while not upstream.asked:
             assert time.monotonic() < until
             time.sleep(0.05)
+        assert client.post("/responses", json=body).status_code == 429
+        assert client.get(path).json()["status"] == "queued"
         assert client.post(f"{path}/cancel").json()["status"] == "cancelled"
         for _ in range(10):  # while the work ends
             assert client.get(path).json()["status"] == "cancelled"

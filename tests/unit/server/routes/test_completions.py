@@ -144,9 +144,17 @@ def test_several_prompts_are_no_steps_of_an_episode(guided: TestClient) -> None:
     body["tools"] = [{"type": "function", "function": {"name": "look"}}]
     assert "episode_id" in ask(guided, **body | {"prompt": "x"})["qguide"]
     assert not any("episode_id" in choice["qguide"] for choice in ask(guided, **body)["choices"])
-    answer = guided.post(PATH, json=body, headers={"X-QGuide-Outcome": "1"})
+
+
+@pytest.mark.parametrize("body", [{"prompt": ["x", "y"]}, {"prompt": "x", "echo": True}])
+def test_an_outcome_is_refused_where_there_is_no_step(
+    guided: TestClient, upstream: FakeUpstream, body: dict[str, Any]
+) -> None:
+    headers = {"X-Session-ID": "s", "X-QGuide-Outcome": "1"}
+    answer = guided.post(PATH, json=body, headers=headers)
     assert answer.status_code == 400
-    assert "send them one by one" in answer.json()["error"]["message"]
+    assert "post the outcome to /v1/episodes/ID/outcome" in answer.json()["error"]["message"]
+    assert upstream.asked == []
 
 
 @pytest.mark.parametrize("usage", [[], "x", {"prompt_tokens": -5}, None])
