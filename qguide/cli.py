@@ -32,6 +32,7 @@ from qguide.commands.scorer import app as scorer
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
 from qguide.qnet.support.extras import LEARN, MCP, MODELS, REMOTE, REPORT, TRAIN, install, left_out
+from qguide.qnet.support.operator_code import plugins
 from qguide.server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
@@ -57,10 +58,16 @@ _EXTRAS: Final = {
 class ExtrasGroup(TyperGroup):
     """Commands, with the name of the extra to install in place of a failed import."""
 
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Names of all commands, the jobs of installed packages last."""
+        ours = super().list_commands(ctx)
+        return [*ours, *(name for name in plugins("jobs") if name not in ours)]
+
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
-        """The command of a name; a job that is not installed has its import path as a name."""
-        if ":" not in cmd_name:
-            return super().get_command(ctx, cmd_name)
+        """The command of a name: ours, an installed package's job, or a job's import path."""
+        own_job = ":" in cmd_name or cmd_name in plugins("jobs")
+        if (ours := super().get_command(ctx, cmd_name)) is not None or not own_job:
+            return ours
         with shown_errors():
             own = typer.Typer()
             add_jobs(own, [find_job(cmd_name)])

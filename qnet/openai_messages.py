@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 from qguide.qnet.types import Message, ToolCall
 
 PART_END = "\n"

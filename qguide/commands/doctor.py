@@ -9,7 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, get_args
 
 import typer
 from rich.console import Console
@@ -17,6 +17,7 @@ from rich.console import Console
 from qguide.commands.serve import Learn, Scorer, Upstream, models_given, read_settings
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.support.extras import PACKAGES, install
+from qguide.qnet.support.operator_code import Kind, plugins
 
 if TYPE_CHECKING:
     from qguide.server.q_models.build import Models
@@ -49,7 +50,7 @@ def doctor(
     upstream: Upstream = None,
     learn: Learn = False,
 ) -> None:
-    """Check packages, settings, keys, disk, Redis, models, upstreams and judges.
+    """Check packages, plug-ins, settings, keys, disk, Redis, models, upstreams and judges.
 
     It takes the settings of `serve`, asks an upstream for one reply, and exits with 1 at a fault.
     """
@@ -82,6 +83,7 @@ def _show(found: list[Finding], console: Console) -> None:
 def examine(settings: "Settings") -> Iterator[Finding]:
     """Run all checks, those first that others depend on."""
     yield from _packages()
+    yield from _plugins()
     yield _keys(settings)
     if (folder := settings.episodes_folder) is not None:
         yield _disk(folder)
@@ -96,6 +98,17 @@ def _packages() -> Iterator[Finding]:
             yield Finding("note", f"packages of {extra}", f"without {names}; {install(extra)}")
         else:
             yield Finding("ok", f"packages of {extra}", ", ".join(sorted(packages)))
+
+
+def _plugins() -> Iterator[Finding]:
+    for kind in get_args(Kind):
+        try:
+            names = ", ".join(sorted(plugins(kind)))
+        except QGuideError as error:
+            yield Finding("fault", f"plug-ins: {kind}", str(error))
+        else:
+            if names:
+                yield Finding("ok", f"plug-ins: {kind}", names)
 
 
 def _keys(settings: "Settings") -> Finding:

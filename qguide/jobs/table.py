@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import import_named, raised_text
+from qguide.qnet.support.operator_code import import_named, plugins, raised_text
 
 Group = Literal["Recordings", "Data", "Training", "Evaluation"]
 
@@ -187,11 +187,12 @@ JOBS: Final = {job.name: job for job in _ALL}
 
 
 def find_job(name: str) -> Job:
-    """The job of a name of the table, or of an import path such as `my_package.jobs:JOB`."""
-    if ":" not in name:
+    """The job of a name, ours or an installed package's, or of `my_package.jobs:JOB`."""
+    path = name if name in JOBS else plugins("jobs").get(name, name)
+    if ":" not in path:
         return _of_table(name)
     try:
-        job = import_named(name)
+        job = import_named(path)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"job {name!r} cannot be imported: {raised_text(error)}") from error
     if not isinstance(job, Job):

@@ -15,8 +15,8 @@ from time import perf_counter
 from traceback import clear_frames
 from typing import Any, Protocol, TypeVar
 
-from qguide.qnet.device.fair_queue import FairQueue
 from qguide.qnet.errors import OverloadedError, ScorerUnavailableError
+from qguide.qnet.turns import FairQueue
 from qguide.qnet.usage import NOTHING, TokenUsage
 
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 
 INVALID_JSON: Final = "INVALID_JSON"
 """The only name in the input of a tool_use block whose arguments are not a JSON object."""

@@ -12,7 +12,7 @@ from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import arguments_of
 from qguide.qnet.dialects.shapes import LENGTH, Json, OpenCalls, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import MalformedHistoryError
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 
 OPTIONS: Final = {
     "temperature": "temperature",

@@ -12,7 +12,7 @@ from qguide.qnet.dialects.compaction import COMPACTIONS, turn_of
 from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 
 _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))

@@ -10,7 +10,7 @@ than parsing, so JSON that could just be parsed might not be serialisable.
 
 from typing import Any, Final
 
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 
 MOST_LEVELS = 100
 _MARKS: Final = (b",", b"[", b"{")

@@ -14,7 +14,7 @@ from qguide.qnet.errors import (
     UnsupportedParameterError,
 )
 from qguide.qnet.openai_messages import wire_message
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view

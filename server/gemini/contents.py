@@ -13,7 +13,7 @@ from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
 from qguide.qnet.dialects.shapes import THOUGHTS, Json, OpenCalls
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 from qguide.server.gemini.schemas import Content, GeminiPart, GeminiResult
 
 _RESULT: Final = ("output", "result")

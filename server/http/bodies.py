@@ -23,12 +23,12 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.errors import OverloadedError, QGuideError
-from qguide.qnet.pace import paced, rested
-from qguide.qnet.support.json_limits import has_more_values
+from qguide.qnet.support.json_limits import has_more_values, marks_in
+from qguide.qnet.turns import paced, rested
 from qguide.server.http.admission import Caller
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import BodyTimeoutError, BodyTooLargeError, MalformedBodyError
-from qguide.server.http.long_bodies import LongBodies, is_long
+from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies
 
 T = TypeVar("T")
 
@@ -172,6 +172,11 @@ def _announced(scope: Scope) -> int:
         if name == b"content-length" and value.isdigit():
             return int(value)
     return 0
+
+
+def is_long(body: bytes) -> bool:
+    """True if a body is read in the thread."""
+    return len(body) > LONG_BYTES or marks_in(body) > LONG_VALUES
 
 
 async def parse_body(request: Request, schema: TypeAdapter[Any]) -> Any:

@@ -68,8 +68,6 @@ def openai_detail(
 
 OVERLOADED: Final = 529
 """Anthropic's status for a service that takes no more requests now."""
-REQUEST_ID_HEADER: Final = "Request-ID"
-"""Header in which Anthropic's clients look for the request's id."""
 
 _ANTHROPIC_PATHS: Final = ("/v1/messages", "/v1/messages/count_tokens")
 _ANTHROPIC_TYPES: Final = {

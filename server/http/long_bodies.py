@@ -13,9 +13,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final, TypeVar
 
-from qguide.qnet.device.fair_queue import FairQueue
-from qguide.qnet.pace import resting
-from qguide.qnet.support.json_limits import marks_in
+from qguide.qnet.turns import FairQueue, resting
 
 T = TypeVar("T")
 
@@ -30,11 +28,6 @@ A turn ends when its task first awaits something after its body was read.
 """
 _LONGEST_REST_S: Final = 0.1
 """Limit of the pause, for when the machine itself stood still during a turn."""
-
-
-def is_long(body: bytes) -> bool:
-    """True if a body is read in the thread."""
-    return len(body) > LONG_BYTES or marks_in(body) > LONG_VALUES
 
 
 class LongBodies:

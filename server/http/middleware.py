@@ -13,7 +13,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qguide.server.http.error_bodies import REQUEST_ID_HEADER, speaks_anthropic
 from qguide.server.http.error_table import error_event, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
 from qguide.server.observability.metrics import Metrics
@@ -21,6 +20,8 @@ from qguide.server.observability.request_context import Account, open_account
 
 STAND_IN_HEADER: Final = "X-QGuide-Model"
 """Names the model that served a request for one that is not served."""
+_ID_HEADERS: Final = ("X-Request-ID", "Request-ID")
+"""Headers in which clients look for a request's id; Anthropic's read the second."""
 CLIENT_GONE: Final = 499
 """Status in logs and metrics of a request whose client disconnected; it is never sent."""
 _CUT_OFF: Final = (
@@ -150,9 +151,8 @@ class Observe:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 streams = headers.get("content-type", "").startswith("text/event-stream")
-                headers["X-Request-ID"] = request.state.request_id
-                if speaks_anthropic(request.scope["path"]):  # the path that was meant
-                    headers[REQUEST_ID_HEADER] = request.state.request_id
+                for name in _ID_HEADERS:
+                    headers[name] = request.state.request_id
                 if replica:
                     headers["X-QGuide-Replica"] = replica
                 if stand_in := request.state.account.stand_in:

@@ -12,7 +12,7 @@ from qguide.qnet.errors import (
     InvalidCandidatesError,
     MalformedHistoryError,
 )
-from qguide.qnet.pace import paced
+from qguide.qnet.turns import paced
 from qguide.qnet.types import History, Message, Role
 from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage
 

@@ -23,7 +23,7 @@ from qguide.qnet.openai_messages import (
     calls_of,
     plain_message,
 )
-from qguide.qnet.pace import rested
+from qguide.qnet.turns import rested
 from qguide.qnet.types import Message, Role
 
 # Tags of the schemas that one path accepts; they are not fields.

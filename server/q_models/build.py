@@ -27,6 +27,7 @@ from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, extra_named
+from qguide.qnet.support.operator_code import plugins
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
 from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
@@ -358,10 +359,11 @@ def open_q_model(
 
 def version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:
     """Default version of a source, by its content, and the builder of its scorer."""
-    if _IMPORT_PATH.fullmatch(source):
-        return _NO_VERSION, build_imported_source(source)
     if source == SCRIPTED:
         return _NO_VERSION, ScorerSource(lambda: ScriptedScorer(DEMO_Q), SCRIPTED)
+    path = source if source == EMBEDDED else plugins("scorers").get(source, source)
+    if _IMPORT_PATH.fullmatch(path):
+        return _NO_VERSION, build_imported_source(path)
     with extra_named(f"{name}, a Q model of the hub,", MODELS):
         folder = embedded_path("qnet") if source == EMBEDDED else model_folder(source)
     origin = replace(_source_of_folder(settings, folder, source, name), domain=Domain.load(folder))

@@ -8,7 +8,7 @@ from typing import Final, TypeVar, cast
 from cachetools import TTLCache
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.pace import rested
+from qguide.qnet.turns import rested
 from qguide.server.http.errors import BodyTooLargeError
 from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
 from qguide.server.observability.request_context import calling_key, scoped_episode_id

@@ -54,13 +54,13 @@ class Settings(LearningSettings):
         q_models: `name` or `name@version` -> "embedded", "scripted", a checkpoint folder, a Hugging
             Face folder or hub name of any sequence classifier with one label, "judge:UPSTREAM" for
             a chat model that is prompted for scores, "package.module:NAME" for a scorer of your own
-            code, or "none" for unguided steps. The rules
-            "votes", "likelihood" and "validity" need no model; they stand alone or before another,
-            as in "validity+votes" and "validity+judge:UPSTREAM". Without any, the
-            embedded policy has the embedded Q model, and every other policy none. A name without a
-            version selects the first version listed. The default version is the first 12 digits of
-            the SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a judge's
-            begins with `judge-`.
+            code, the name of one that an installed package brings (`qguide.scorers`), or "none" for
+            unguided steps. The rules "votes", "likelihood" and "validity" need no model; they stand
+            alone or before another, as in "validity+votes" and "validity+judge:UPSTREAM". Without
+            any, the embedded policy has the embedded Q model, and every other policy none. A name
+            without a version selects the first version listed. The default version is the first 12
+            digits of the SHA-256 of the checkpoint's manifest, which identifies the checkpoint; a
+            judge's begins with `judge-`.
         unknown_models: chat clients and rerankers that insist on another service's names of models
             get: with "only" the one that is served, and 404 where there are several; with "default"
             the default; with "error" 404. The header `X-QGuide-Model` names what served.

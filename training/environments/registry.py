@@ -4,6 +4,7 @@
 name = "alfworld"                    # a name in the registry
 name = "my_package.shop:BUNDLE"      # or the import path of an `EnvironmentBundle`
 name = "my_package.shop:make"        # or of a factory: Gymnasium's interface or TRL's
+name = "shop"                        # or what a package calls it (`qguide.environments`)
 name = "openenv:ws://127.0.0.1:8000" # or a server; `environment = "…"` is short for a table
 """
 
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import import_named
+from qguide.qnet.support.operator_code import import_named, paths_by_name
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Suite
 from qguide.training.environments.adapters.build import (
@@ -36,22 +37,28 @@ ENVIRONMENTS = {
 DEFAULT_ENVIRONMENT = "alfworld"
 
 
+def environment_names() -> dict[str, str]:
+    """Import path of each name, those that installed packages bring included."""
+    return paths_by_name("environments", ENVIRONMENTS)
+
+
 def find_environment(name: str) -> EnvironmentBundle[Any]:
     """The bundle with that name, import path or address."""
     if is_address(name):
         return bundle_of_address(name)
-    path = ENVIRONMENTS.get(name, name)
-    if ":" not in path:
+    path = name if ":" in name else environment_names().get(name)
+    if path is None:
         raise ConfigError(
-            f"environment {name!r} is unknown; name one of {', '.join(ENVIRONMENTS)}, an import "
-            'path such as "my_package.shop:BUNDLE", or a server such as "openenv:ws://HOST:PORT"'
+            f"environment {name!r} is unknown; name one of {', '.join(environment_names())}, an "
+            'import path such as "my_package.shop:BUNDLE", or a server such as '
+            '"openenv:ws://HOST:PORT"'
         )
     try:
         bundle = import_named(path)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"environment {name!r} cannot be imported: {error}; install its package, start in the "
-            f"folder that has it, or name one of {', '.join(ENVIRONMENTS)}"
+            f"folder that has it, or name one of {', '.join(environment_names())}"
         ) from error
     if isinstance(bundle, EnvironmentBundle):
         return bundle
@@ -65,7 +72,7 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
 
 def task_markers_of(name: str) -> tuple[TaskMarker, ...]:
     """The markers of an environment's tasks; none where the name is empty or unknown."""
-    known = (name in ENVIRONMENTS or ":" in name) and not is_address(name)
+    known = (":" in name or name in environment_names()) and not is_address(name)
     return find_environment(name).task_markers if known else ()
 
 

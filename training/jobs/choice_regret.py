@@ -32,7 +32,11 @@ from qguide.training.data.runs import (
     rows_path,
 )
 from qguide.training.environment import ReadPair
-from qguide.training.environments.registry import ENVIRONMENTS, environment_config, find_environment
+from qguide.training.environments.registry import (
+    environment_config,
+    environment_names,
+    find_environment,
+)
 from qguide.training.evaluation.choice_regret import (
     PolicyDraws,
     ScoredEpisodeRow,
@@ -68,7 +72,7 @@ from qguide.training.trajectory import ChatFormat
 
 def chat_of_rows(path: Path, environment: str) -> ChatFormat:
     """The chat format of the run that wrote some rows."""
-    if environment not in ENVIRONMENTS and ":" not in environment:
+    if ":" not in environment and environment not in environment_names():
         return ChatFormat()
     bundle = find_environment(environment)
     if bundle.configure is None:

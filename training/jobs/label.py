@@ -13,14 +13,21 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Self, cast
+from typing import Annotated, Self, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID
-from qguide.qnet.support.operator_code import import_operator_module, raised_text
+from qguide.qnet.support.operator_code import import_named, plugins, raised_text
 from qguide.qnet.types import Scorer, ScoreRequest
 from qguide.training.algorithms.labelling import Target, TreeTarget, sibling_groups
 from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
@@ -39,6 +46,16 @@ from qguide.training.rollouts.rollout import value_request
 OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
 """The import path of a function that takes a `Tree` and gives labels by node id."""
 
+
+def _path_of(name: object) -> object:
+    """The import path that an installed package gives a name; anything else as it is."""
+    if not isinstance(name, str) or ":" in name or name in get_args(Target):
+        return name
+    return plugins("labels").get(name, name)
+
+
+AnyTarget = Annotated[Target | OwnTarget, BeforeValidator(_path_of)]
+
 MAY_CHANGE = frozenset({"output", "min_reward", "max_reward"}) | INFERENCE_MAY_CHANGE
 HISTOGRAM_BINS = 10
 GAE_LAMBDA = 0.95
@@ -55,7 +72,8 @@ class LabelConfig(BaseModel):
             `judge` is a judge's score of each candidate of served episodes. `td` is the return
             and `gae` the advantage that temporal differences of the values of `qnet` give
             (AgentPRM's promise and progress). "package.module:function" is a target of your own:
-            a function that takes a `Tree` and gives labels by node id.
+            a function that takes a `Tree` and gives labels by node id; so is a name that an
+            installed package brings (`qguide.labels`).
         judge: for `judge`, the `name@version` of the judge; needed if the trees have several.
         gamma: discount per step; for `q`, `td` and `gae`.
         qnet: for `td` and `gae`, the Q model whose values they are made of: "embedded" or a folder.
@@ -73,7 +91,7 @@ class LabelConfig(BaseModel):
 
     trees: tuple[Path, ...] = Field(min_length=1)
     output: Path
-    target: Target | OwnTarget = "q"
+    target: AnyTarget = "q"
     judge: str = ""
     gamma: float = Field(default=0.9, ge=0, le=1)
     normalize: bool = True
@@ -150,9 +168,8 @@ def _labels(task: TaskTree, config: LabelConfig, scorer: Scorer | None) -> dict[
 
 def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
     """The labels that a function of the user's gives."""
-    module, _, name = target.partition(":")
     try:
-        labels = dict(getattr(import_operator_module(module), name)(task.tree))
+        labels = dict(import_named(target)(task.tree))
     except Exception as error:
         raise ConfigError(
             f"target {target!r} gave no labels of task {task.row.task_id}: {raised_text(error)}; "

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.support.operator_code import import_operator_module, raised_text
+from qguide.qnet.support.operator_code import import_named, plugins, raised_text
 from qguide.training.recordings.episode import BadRecord, RecordedEpisode
 from qguide.training.recordings.fields import Fields, value_at
 from qguide.training.recordings.formats.layout import Layout, files_of, told_of_file, values_of
@@ -45,22 +45,23 @@ def recording_of(source: Path, format_: str | None = None, *, messages: str = ""
 
 
 def _layout_named(name: str) -> Layout:
-    """A format of the table, or the operator's own, named by its import path.
+    """A format of the table or of an installed package, or one that an import path names.
 
     That is a `Layout`, or a function that turns a record into plain ones.
     """
     if name in FORMATS:
         return FORMATS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    brought = plugins("formats")
+    path = brought.get(name, name)
+    if ":" not in path:
         raise ConfigError(
-            f"{name!r} is no format; choose one of {', '.join(FORMATS)}, or name your own as "
-            "package.module:name"
+            f"{name!r} is no format; choose one of {', '.join((*FORMATS, *brought))}, or name your "
+            "own as package.module:name"
         )
     try:
-        found = getattr(import_operator_module(module), attribute, None)
+        found = import_named(path)
     except Exception as error:
-        raise ConfigError(f"{module} cannot be imported: {raised_text(error)}") from error
+        raise ConfigError(f"{path} cannot be imported: {raised_text(error)}") from error
     if isinstance(found, Layout):
         return found
     if not callable(found):

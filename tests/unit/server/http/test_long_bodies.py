@@ -10,9 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from qguide.qnet.pace import Pace
+from qguide.qnet.turns import Pace
 from qguide.server.app import create_app
-from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies, is_long
+from qguide.server.http.bodies import is_long
+from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies
 from tests.unit.server.conftest import FAKES
 
 READING_S = 0.001

@@ -1,6 +1,6 @@
 """Callers take turns by the device time that they were given."""
 
-from qguide.qnet.device.fair_queue import FairQueue
+from qguide.qnet.turns import FairQueue
 
 
 def in_order(queue: FairQueue[str]) -> list[str]:
