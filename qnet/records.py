@@ -2,6 +2,7 @@
 
     /v1/act, outcome ─┐
     explore, import ──┴▶ TreeRow ─▶ label
+    groups, rro ───────▶ TreeRow ─▶ train-qnet, pairs, choice-regret
     /v1/act, outcome ──▶ OfferRow
 
 A row that does not match is refused, never repaired. The version rises whenever an older reader
@@ -9,6 +10,7 @@ would misread a new row.
 """
 
 from collections.abc import Iterable
+from statistics import fmean
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
@@ -112,8 +114,22 @@ class DrawnRow(Row):
     reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
 
 
+class RolloutRow(Row):
+    """One roll-out from a state to the end of its episode.
+
+    Attributes:
+        outcome_reward: reward at the end, whether the environment or a step limit ended it.
+        steps: environment steps to the end or the limit; after an action, with that action.
+        terminated: False if a step limit cut it off.
+    """
+
+    outcome_reward: Reward
+    steps: Annotated[int, Field(ge=1)]
+    terminated: bool
+
+
 class NodeRow(Row):
-    """One action of an exploration tree and its effect.
+    """One action of a tree and its effect.
 
     Attributes:
         id: its place in the tree's `nodes`, counted from 1 (0 is the root).
@@ -130,6 +146,14 @@ class NodeRow(Row):
         valid: False if the action meant nothing to the environment.
         tried: False for a candidate that nobody took: what would have come of it is unknown.
         source: "expert" or a policy's name, of the trajectory that brought the node first.
+        sources: the agents that took this action; written only if several were asked.
+        count: how many draws in its state have this action; 1 where that was not counted.
+        greedy: it is the policy's greedy reply in its state.
+        logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
+            policy does not report it.
+        taken: the episode went on with it, or ended; of decision groups.
+        rollouts: the episode played on from here. If the action ended the episode, there is one,
+            of a single step.
     """
 
     id: Annotated[int, Field(ge=1)]
@@ -147,6 +171,12 @@ class NodeRow(Row):
         default=None, exclude_if=lambda rows: rows is None
     )
     drawn: tuple[DrawnRow, ...] = Field(default=(), exclude_if=lambda drawn: not drawn)
+    sources: tuple[NonEmpty, ...] = Field(default=(), exclude_if=lambda sources: not sources)
+    count: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
+    greedy: bool = Field(default=False, exclude_if=lambda greedy: not greedy)
+    logprob: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
+    taken: bool = Field(default=False, exclude_if=lambda taken: not taken)
+    rollouts: tuple[RolloutRow, ...] = Field(default=(), exclude_if=lambda played: not played)
 
     @model_validator(mode="after")
     def _only_replies_are_the_assistants(self) -> Self:
@@ -156,6 +186,23 @@ class NodeRow(Row):
             raise ValueError(f"node {self.id} observed an assistant's message")
         return self
 
+    @property
+    def message(self) -> Message:
+        """The action as a chat message."""
+        return Message("assistant", self.action) if self.reply is None else self.reply.to_message()
+
+    @property
+    def answer(self) -> tuple[Message, ...]:
+        """The messages that answer the action."""
+        if self.observed is None:
+            return (Message("user", self.observation),)
+        return messages_of(self.observed)
+
+    @property
+    def outcome(self) -> float:
+        """Mean outcome reward of the roll-outs, of which there has to be one."""
+        return fmean(rollout.outcome_reward for rollout in self.rollouts)
+
 
 class TreeRow(TaskRow):
     """The one record of what was tried in a task: its actions as a tree, and values of them.
@@ -163,7 +210,8 @@ class TreeRow(TaskRow):
     `explore` writes the tree that it grew (QLASS algorithm 2), a search with the columns `visits`
     and `mcts` (StepQ algorithm 1); `label` adds the column of its target, and `train-qnet` reads
     that. The server writes one path for each episode with an outcome, with the other candidates
-    and a judge's scores where a judge was the Q model.
+    and a judge's scores where a judge was the Q model. `groups` and `rro` write decision groups: a
+    played path whose siblings are the other candidates of its states, each with its roll-outs.
 
     Attributes:
         first_observation: the root's state: the task and what is seen.
@@ -175,6 +223,7 @@ class TreeRow(TaskRow):
         draws: trajectories drawn from the policy.
         misses: attempts at a branch in which no candidate was new.
         completion_tokens: tokens drawn, those of discarded candidates included.
+        rollouts: the task played from its first observation; only `rro` does that.
         episode: id of the served episode, the same as in its offers; "" of an exploration.
     """
 
@@ -189,6 +238,7 @@ class TreeRow(TaskRow):
     draws: NonNegativeInt
     misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
+    rollouts: tuple[RolloutRow, ...] = Field(default=(), exclude_if=lambda played: not played)
     episode: str = Field(default="", exclude_if=lambda episode: not episode)
 
     @model_validator(mode="after")
@@ -224,10 +274,29 @@ class TreeRow(TaskRow):
                 untried.add(node.id)
         return self
 
+    @model_validator(mode="after")
+    def _taken_actions_form_a_path(self) -> Self:
+        at, ended = ROOT_ID, False
+        for node in (node for node in self.nodes if node.taken):
+            if node.parent != at:
+                raise ValueError(
+                    f"node {node.id} was taken after node {node.parent}, but the path taken was at "
+                    f"node {at}"
+                )
+            if ended:
+                raise ValueError(f"node {node.id} was taken after node {at} had ended the episode")
+            at, ended = node.id, node.terminated
+        return self
+
     @property
     def tried(self) -> tuple[NodeRow, ...]:
         """The actions, without the candidates that nobody took."""
         return tuple(node for node in self.nodes if node.tried)
+
+    @property
+    def is_decided(self) -> bool:
+        """True for decision groups."""
+        return any(node.rollouts for node in self.nodes)
 
 
 def _is_none(value: object) -> bool:

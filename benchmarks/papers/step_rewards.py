@@ -29,8 +29,9 @@ from benchmarks.papers.step_reward_accuracy import (
     reward_accuracy,
 )
 from qguide.qnet.errors import ConfigError
-from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow
-from qguide.training.data.runs import EXPLORED, read_rows, rows_path
+from qguide.qnet.records import NodeRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
+from qguide.training.data.runs import EXPLORED
 from qguide.training.evaluation.statistics import Interval, clustered_mean_interval
 
 
@@ -96,12 +97,12 @@ def run_step_rewards(
 
 def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunRewards:
     is_explored = (run / EXPLORED).exists()
-    path = run / EXPLORED if is_explored else rows_path(run)
+    path = run / EXPLORED if is_explored else run
     # `groups` keeps the taken candidate alone of a state that it does not value, and that one's
     # outcome is the episode's: no mean of roll-outs.
-    rows = list(read_rows(path, DecisionGroupsRow))
+    rows = list(read_groups(path))
     trajectories = [
-        [one if is_explored or len(one.candidates) > 1 else None for one in row.decisions]
+        [one if is_explored or len(one.candidates) > 1 else None for one in decisions_of(row)]
         for row in rows
     ]
     valued = [decision for decisions in trajectories for decision in decisions if decision]
@@ -154,8 +155,8 @@ def _accuracy_of(
     return AccuracyWithInterval(**asdict(overall), interval=interval)
 
 
-def _rolled_out(candidate: CandidateRow) -> RolledOut:
-    outcomes = [continuation.outcome_reward for continuation in candidate.continuations]
+def _rolled_out(candidate: NodeRow) -> RolledOut:
+    outcomes = [rollout.outcome_reward for rollout in candidate.rollouts]
     return RolledOut(outcomes, exact=candidate.terminated)
 
 

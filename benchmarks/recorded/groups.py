@@ -23,12 +23,7 @@ from benchmarks.recorded.sql_episodes import (
     read_recorded,
 )
 from qguide.qnet.errors import ConfigError
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
+from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
 from qguide.training.data.records import MessageRow, TrajectoryRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.environment import Task
@@ -96,9 +91,8 @@ def _write(config: RecordedGroupsConfig, suite: SelectedSuite, run: RunFolder) -
         for task in suite.tasks:
             if row := _groups_row(config, suite, task, proposals.get(task.id, {})):
                 groups += 1
-                candidates = row.decisions[0].candidates
-                figures["candidates"] += len(candidates)
-                figures["invalid_candidates"] += sum(not c.valid for c in candidates)
+                figures["candidates"] += len(row.nodes)
+                figures["invalid_candidates"] += sum(not node.valid for node in row.nodes)
                 for one in [row] if config.rows == "groups" else trajectories(row, config):
                     writer.write(one)
                     figures["rows"] += 1
@@ -132,7 +126,7 @@ def _turns(episode: RecordedEpisode, config: RecordedGroupsConfig) -> Iterable[R
 
 def _groups_row(
     config: RecordedGroupsConfig, suite: SelectedSuite, task: Task, proposals: Proposals
-) -> DecisionGroupsRow | None:
+) -> TreeRow | None:
     """One decision among the distinct actions; None where no run acted."""
     actions = sorted(proposals)
     most = config.most_candidates
@@ -141,41 +135,46 @@ def _groups_row(
     if not actions:
         return None
     options = config.environment.options
-    candidates = tuple(_candidate(action, proposals[action], options) for action in actions)
     environment = suite.make(task)
-    return DecisionGroupsRow(
+    return TreeRow(
         task_id=task.id,
         kind=task.kind,
         environment=INTERCODE_SQL.name,
         first_observation=environment.reset(),
         system=INTERCODE_SQL.chat.system,
-        decisions=(DecisionRow(candidates=candidates, chosen=0),),
-        source=SOURCE,
-        continuation="policy",
-        seed=config.seed,
+        nodes=tuple(
+            _candidate(number, action, proposals[action], options)
+            for number, action in enumerate(actions, start=1)
+        ),
+        draws=1,
     )
 
 
 def _candidate(
-    action: str, by: Sequence[tuple[str, RecordedTurn]], options: EpisodeOptions
-) -> CandidateRow:
+    number: int, action: str, by: Sequence[tuple[str, RecordedTurn]], options: EpisodeOptions
+) -> NodeRow:
     """An action with what MySQL answered, submitted right after."""
     turn = by[0][1]
-    submitted = ContinuationRow(outcome_reward=turn.reward, steps=2, terminated=True)
-    return CandidateRow(
+    submitted = RolloutRow(outcome_reward=turn.reward, steps=2, terminated=True)
+    return NodeRow(
+        id=number,
+        parent=ROOT_ID,
+        depth=1,
         action=action,
+        source=SOURCE,
+        taken=number == 1,
         count=len(by),
         observation=options.shown(turn.observation),
         reward=turn.reward,
         valid=turn.valid,
-        continuations=(submitted,),
+        rollouts=(submitted,),
         sources=tuple(sorted({run for run, _ in by})),
     )
 
 
-def trajectories(row: DecisionGroupsRow, config: RecordedGroupsConfig) -> Iterator[TrajectoryRow]:
+def trajectories(row: TreeRow, config: RecordedGroupsConfig) -> Iterator[TrajectoryRow]:
     """The candidates of a high reward as episodes that end with them."""
-    for candidate in row.decisions[0].candidates:
+    for candidate in row.nodes:
         if candidate.reward >= config.min_reward:
             turns: list[tuple[Literal["system", "user", "assistant"], str]] = [
                 ("system", row.system or ""),

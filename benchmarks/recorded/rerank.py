@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from benchmarks.recorded.reranking import RankedTask, method_rewards, rerank_figures
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_path
+from qguide.training.data.decision_groups import decisions_of, read_groups
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.jobs.choice_regret import score_groups
 from qguide.training.rollouts.models import Inference, build_logprob_scorer, build_scorer
 
@@ -90,8 +91,8 @@ def run_rerank_recorded(config: RerankConfig) -> dict[str, float]:
 def _ranked(config: RerankConfig, number: int) -> Iterator[RankedTask]:
     """A fold's tasks with the values of its models."""
     fold = config.folds[number]
-    rows = list(read_rows(rows_path(fold.groups), DecisionGroupsRow))
-    if more := [row.task_id for row in rows if len(row.decisions) != 1]:
+    rows = list(read_groups(fold.groups))
+    if more := [row.task_id for row in rows if len(decisions_of(row)) != 1]:
         raise ConfigError(f"{fold.groups}: {more[0]} has several decisions; name recorded groups")
     by_model = [_scores(build_scorer(name, config.inference), rows) for name in fold.qnets]
     logprobs = (
@@ -106,7 +107,7 @@ def _ranked(config: RerankConfig, number: int) -> Iterator[RankedTask]:
         )
 
 
-def _scores(scorer: Scorer, rows: list[DecisionGroupsRow]) -> list[list[float]]:
+def _scores(scorer: Scorer, rows: list[TreeRow]) -> list[list[float]]:
     """Value of each candidate of each row's decision."""
     return [decisions[0] for decisions in score_groups(scorer, rows)]
 

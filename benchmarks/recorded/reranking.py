@@ -11,7 +11,7 @@ from statistics import fmean
 
 import numpy as np
 
-from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow
+from qguide.qnet.records import NodeRow, TreeRow
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 
 Q_METHODS = ("q", "majority-then-q", "q-weighted-majority")
@@ -32,15 +32,15 @@ class RankedTask:
         logprobs: of each candidate under a policy; empty without one.
     """
 
-    row: DecisionGroupsRow
+    row: TreeRow
     fold: int
     q_values: Sequence[Sequence[float]] = ()
     logprobs: Sequence[float] = field(default=())
 
     @property
-    def candidates(self) -> Sequence[CandidateRow]:
+    def candidates(self) -> Sequence[NodeRow]:
         """The distinct candidates of its one decision."""
-        return self.row.decisions[0].candidates
+        return self.row.nodes
 
     @property
     def rewards(self) -> list[float]:
@@ -105,15 +105,15 @@ def _run_scores(task: RankedTask, by_run: Mapping[str, float]) -> list[float]:
     return [max((by_run.get(run, 0.0) for run in c.sources), default=0.0) for c in task.candidates]
 
 
-def _text(candidate: CandidateRow) -> Hashable:
+def _text(candidate: NodeRow) -> Hashable:
     return " ".join(candidate.action.lower().rstrip("; ").split())
 
 
-def _result(candidate: CandidateRow) -> Hashable:
+def _result(candidate: NodeRow) -> Hashable:
     return candidate.observation if candidate.valid else None
 
 
-def _votes(task: RankedTask, key: Callable[[CandidateRow], Hashable]) -> list[float]:
+def _votes(task: RankedTask, key: Callable[[NodeRow], Hashable]) -> list[float]:
     """Runs that agree with each candidate; 0 for one that agrees with nothing, an error."""
     votes: dict[Hashable, int] = defaultdict(int)
     for candidate in task.candidates:

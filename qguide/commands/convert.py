@@ -11,16 +11,17 @@ from qguide.commands.errors import shown_errors
 def convert_records(
     source: Annotated[
         list[Path],
-        typer.Argument(help="Run folders of explore or import, rows, or QGUIDE_EPISODES_DIR."),
+        typer.Argument(help="Run folders of explore, import, groups, rro; QGUIDE_EPISODES_DIR."),
     ],
 ) -> None:
-    """Rewrite trees of an earlier version; the old files stay beside the new ones as *.v1.
+    """Rewrite trees and decision groups of an earlier version; the old files stay as *.v1.
 
-    Stop the server that writes to them first, and run this as its user. Nothing deletes the *.v1
-    files, which QGUIDE_EPISODES_MAX_FILES does not count: remove them when you need them no longer.
+    A source may also be a file of rows. Stop the server that writes to them first, and run this as
+    its user. Nothing deletes the *.v1 files, which QGUIDE_EPISODES_MAX_FILES does not count: remove
+    them when you need them no longer.
     """
     with shown_errors():
-        from qguide.training.data.old_trees import convert_file, tree_files
+        from qguide.training.data.old_records import convert_file, record_files
 
-        for path in (file for folder in source for file in tree_files(folder)):
-            typer.echo(f"{path}: {convert_file(path)} trees converted")
+        for path in (file for folder in source for file in record_files(folder)):
+            typer.echo(f"{path}: {convert_file(path)} rows converted")

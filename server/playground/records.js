@@ -6,8 +6,7 @@
  *     rows.jsonl       of `qguide choice-regret`: candidates, Q, and the steps that an expert needs after each
  *     choices.jsonl    of `qguide choose-recorded`: candidates of real LLMs, Q, and what was right
  *
- * Rows that are drawn as trees are told apart here, too: trees with their values, decision groups
- * (see trees.js).
+ * Trees that are no recorded episode's are drawn as such (see trees.js).
  *
  * A line that is none of these is told with its number and leaves the others alone.
  *
@@ -39,7 +38,7 @@ export function readRecords(files) {
   const served = episodesOf(ofKind("offer"));
   const unused = new Set(ofKind("tree"));
   served.forEach((episode) => joinTree(episode, unused));
-  const trees = treesOf({ trees: [...unused], groups: ofKind("group") });
+  const trees = treesOf([...unused]);
   return { episodes: [...served, ...ofKind("judged").map(judgedEpisode)], trees, choices: ofKind("choice"), bad };
 }
 
@@ -59,16 +58,11 @@ function rowsOf(file, text) {
 /** What a line is, once its fields are what they have to be. */
 function kindOf(value) {
   if (value === null || typeof value !== "object") throw new BadRecord("no object");
-  if ("decisions" in value) {
-    const isGroup = isList(value.decisions) && value.decisions.some((one) => one && "candidates" in one);
-    return isGroup
-      ? { kind: "group", value: checkedGroup(value) }
-      : { kind: "judged", value: checkedJudged(value) };
-  }
+  if ("decisions" in value) return { kind: "judged", value: checkedJudged(value) };
   if ("by_q" in value) return { kind: "choice", value: checkedChoice(value) };
   if ("nodes" in value) return { kind: "tree", value: checkedTree(value) };
   if ("candidates" in value) return { kind: "offer", value: checkedOffer(value) };
-  throw new BadRecord("is no offer, tree, decision group, choice or row of choice-regret");
+  throw new BadRecord("is no offer, tree, choice or row of choice-regret");
 }
 
 function checkedOffer(value) {
@@ -89,13 +83,6 @@ function checkedTree(value) {
   const { values = {}, nodes } = value;
   const columns = values && typeof values === "object" ? Object.values(values) : [null];
   want("values", columns.every((column) => isList(column) && column.length === nodes.length && column.every(isQ)));
-  return value;
-}
-
-function checkedGroup(value) {
-  want("task_id", isText(value.task_id));
-  want("first_observation", isText(value.first_observation));
-  want("decisions", isList(value.decisions) && value.decisions.every(isGroupDecision));
   return value;
 }
 
@@ -139,16 +126,12 @@ const isAction = (value) => {
   const messages = [...(reply ? [reply] : []), ...(observed ?? [])];
   return isText(action) && isText(observation) && Number.isFinite(reward) && messages.every(isMessage);
 };
-const isNode = (value, index) =>
-  isAction(value) && Number.isInteger(value.parent) && value.parent >= 0 && value.parent <= index;
-const isContinuation = (value) => [value?.outcome_reward, value?.steps].every(Number.isFinite);
-const isTried = (value) => {
-  const { continuations, count } = value ?? {};
-  const played = isList(continuations) && continuations.length > 0 && continuations.every(isContinuation);
-  return isAction(value) && Number.isInteger(count) && played;
+const isRollout = (value) => [value?.outcome_reward, value?.steps].every(Number.isFinite);
+const isNode = (value, index) => {
+  const { parent, count = 1, rollouts = [] } = value ?? {};
+  const placed = Number.isInteger(parent) && parent >= 0 && parent <= index;
+  return isAction(value) && placed && Number.isInteger(count) && isList(rollouts) && rollouts.every(isRollout);
 };
-const isGroupDecision = (value) =>
-  isList(value?.candidates) && value.candidates.every(isTried) && value.chosen in value.candidates;
 const isDecision = (value) => {
   const lists = [value?.replies, value?.q_values, value?.draws, value?.steps];
   return (

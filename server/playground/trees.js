@@ -3,7 +3,7 @@
  *
  *     qguide explore, the server    trees: actions and their effects, with a search's or judge's values
  *     qguide label                  the same with a column of labels
- *     qguide groups, rro            the candidates of each step and how they continued
+ *     qguide groups, rro            the candidates of each step of a path, and their roll-outs
  *
  * @typedef {{ id: number, parent: number, action: string, observation: string, reward: number,
  *   terminated: boolean, valid: boolean, expert: boolean, taken: boolean, count: number,
@@ -20,12 +20,14 @@ import { plainTurn } from "./messages.js";
 const EXPERT = "expert";
 
 /**
- * The trees of some rows: one for each tree and each episode of decision groups. A tree with labels
- * brings them to the tree of its task that has its nodes; without one, it is drawn itself.
- * @param {{ trees: any[], groups: any[] }} rows checked ones
+ * The trees of some rows. A tree with labels brings them to the tree of its task that has its nodes;
+ * without one, it is drawn itself. Decision groups are drawn last.
+ * @param {any[]} rows checked ones
  * @returns {Tree[]}
  */
-export function treesOf({ trees, groups }) {
+export function treesOf(rows) {
+  const groups = rows.filter(isDecided);
+  const trees = rows.filter((row) => !isDecided(row));
   /** @type {Tree[]} */
   const drawn = [];
   for (const tree of [...trees.map(treeOf)].sort((a, b) => Number(!!a.target) - Number(!!b.target))) {
@@ -63,15 +65,17 @@ function treeOf({ task_id: title, first_observation: first, system = null, nodes
   };
 }
 
+const isDecided = ({ nodes }) => nodes.some(({ rollouts = [] }) => rollouts.length);
+
 /** @returns {TreeNode} */
 function plainNode(node) {
   const { parent, action, observation, reward = 0, terminated = false, valid = true, source = "" } = node;
-  const { reply, observed } = node;
-  const effect = { reward, terminated, valid, expert: source === EXPERT, taken: false };
+  const { reply, observed, taken = false, count = 1 } = node;
+  const effect = { reward, terminated, valid, expert: source === EXPERT, taken };
   const said = reply ? turnOfRow(reply) : { role: "assistant", content: action };
   const seen = observed ? observed.map(turnOfRow) : [{ role: "user", content: observation }];
   const turns = [said, ...seen];
-  return { id: 0, parent, action, observation, ...effect, count: 1, label: null, q: null, note: "", turns };
+  return { id: 0, parent, action, observation, ...effect, count, label: null, q: null, note: "", turns };
 }
 
 /**
@@ -109,27 +113,16 @@ function addLabels(tree, labelled) {
  * A played episode whose steps have the candidates that were not taken beside the one that was.
  * @returns {Tree}
  */
-function groupTree({ task_id: title, first_observation: first, system = null, decisions }) {
-  /** @type {TreeNode[]} */
-  const nodes = [];
-  let parent = 0;
-  for (const { candidates, chosen } of decisions) {
-    const start = nodes.length + 1;
-    candidates.forEach((candidate, index) => {
-      const { count, continuations } = candidate;
-      const steps = mean(continuations.map((one) => one.steps));
-      nodes.push({
-        ...plainNode({ ...candidate, parent }),
-        id: start + index,
-        taken: index === chosen,
-        count,
-        label: mean(continuations.map((one) => one.outcome_reward)),
-        note: `${steps.toFixed(1)} steps to the end`,
-      });
-    });
-    parent = start + chosen;
-  }
-  return { title, first, system, nodes, target: "mean outcome of the continuations", qBy: "" };
+function groupTree(row) {
+  const rolledOut = row.nodes.map(({ rollouts = [] }) => rollouts);
+  const tree = treeOf(row);
+  const nodes = tree.nodes.map((node, index) => {
+    if (!rolledOut[index].length) return node;
+    const steps = mean(rolledOut[index].map((one) => one.steps));
+    const label = mean(rolledOut[index].map((one) => one.outcome_reward));
+    return { ...node, label, note: `${steps.toFixed(1)} steps to the end` };
+  });
+  return { ...tree, nodes, target: "mean outcome of the roll-outs" };
 }
 
 /** @param {number[]} values at least one */

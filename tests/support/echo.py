@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from qguide.qnet.types import Message
-from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.jobs.sft import SftConfig
 from qguide.training.jobs.train_qnet import TrainQNetConfig
 from qguide.training.optimization.options import Optimization
 from qguide.training.small_models import Architecture
+from tests.support.decision_groups import candidate, groups_row
 from tests.support.labels import labelled, row_of
 
 TINY = Architecture(
@@ -59,31 +59,21 @@ def groups_in(folder: Path, numbers: range) -> Path:
     with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
         for number in numbers:
             asked = ("red", "blue")[number % 2]
-            candidates = [
-                {
-                    "action": f"Action: {said}",
-                    "count": 1,
-                    "observation": "Right." if said == asked else "Wrong.",
-                    "reward": float(said == asked),
-                    "terminated": True,
-                    "valid": said == asked,
-                    "continuations": [
-                        {"outcome_reward": said == asked, "steps": 1, "terminated": True}
-                    ],
-                }
-                for said in ("red", "blue")
+            said = [
+                candidate(
+                    f"Action: {color}",
+                    (float(color == asked), 1),
+                    observation="Right." if color == asked else "Wrong.",
+                    reward=float(color == asked),
+                    terminated=True,
+                    valid=color == asked,
+                )
+                for color in ("red", "blue")
             ]
-            fields = {
-                "task_id": f"g{number}",
-                "kind": "say",
-                "environment": "echo",
-                "first_observation": f"Say {asked}.",
-                "decisions": [{"candidates": candidates, "chosen": number % 3 % 2}],
-                "source": "policy",
-                "continuation": "expert",
-                "seed": 0,
-            }
-            rows.write(DecisionGroupsRow.model_validate(fields))
+            decision = said, number % 3 % 2
+            rows.write(
+                groups_row(decision, task_id=f"g{number}", first_observation=f"Say {asked}.")
+            )
     return run.path
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.runs import JsonlWriter, RunFolder
+from tests.support.decision_groups import candidate, groups_row
 
 WORDS = ("desk", "shelf")
 
@@ -13,29 +13,20 @@ def groups_of(folder: Path, numbers: range) -> Path:
     with JsonlWriter(RunFolder(folder).rows) as rows:
         for number in numbers:
             asked = WORDS[number % 2]
-            candidates = [
-                {
-                    "action": f"Action: go to {word}",
-                    "count": 1,
-                    "observation": "you see mug" if word == asked else "you see",
-                    "reward": float(word == asked),
-                    "terminated": True,
-                    "valid": word == asked,
-                    "continuations": [
-                        {"outcome_reward": word == asked, "steps": 1, "terminated": True}
-                    ],
-                }
+            ways = [
+                candidate(
+                    f"Action: go to {word}",
+                    (float(word == asked), 1),
+                    observation="you see mug" if word == asked else "you see",
+                    reward=float(word == asked),
+                    terminated=True,
+                    valid=word == asked,
+                )
                 for word in WORDS
             ]
-            fields = {
-                "task_id": f"t{number}",
-                "kind": "go",
-                "environment": "e",
-                "first_observation": f"take mug from {asked}",
-                "decisions": [{"candidates": candidates, "chosen": 0}],
-                "source": "policy",
-                "continuation": "expert",
-                "seed": 0,
-            }
-            rows.write(DecisionGroupsRow.model_validate(fields))
+            rows.write(
+                groups_row(
+                    (ways, 0), task_id=f"t{number}", first_observation=f"take mug from {asked}"
+                )
+            )
     return folder

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History, Message
-from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.records import TrajectoryRow, messages_of
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.runs import RunFolder
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
@@ -90,9 +91,8 @@ def read_attempts(
 
 
 def _read(source: Path, format_: str) -> Iterator[Attempt]:
-    run = RunFolder(source)
-    if run.rows.exists():
-        for row in read_rows(run.rows, DecisionGroupsRow):
+    if RunFolder(source).rows.exists():
+        for row in read_groups(source):
             yield from _of_group(row)
         return
     for found in read_episodes(recording_of(source, format_ or None), Fields()):
@@ -100,10 +100,10 @@ def _read(source: Path, format_: str) -> Iterator[Attempt]:
             yield _of_trajectory(found.to_row(environment="recorded"))
 
 
-def _of_group(row: DecisionGroupsRow) -> Iterator[Attempt]:
+def _of_group(row: TreeRow) -> Iterator[Attempt]:
     """An attempt of one turn for every run that took a candidate."""
     opening = (Message("user", row.first_observation),)
-    for candidate in row.decisions[0].candidates:
+    for candidate in decisions_of(row)[0].candidates:
         turn = Turn(Message("assistant", candidate.action), candidate.observation)
         for model in candidate.sources:
             yield Attempt(row.task_id, model, opening, (turn,), candidate.outcome, runs_on=True)

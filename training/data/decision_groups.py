@@ -1,21 +1,24 @@
 """Decision groups: a played episode with the value of every distinct candidate at every step.
 
-    groups, rro ─▶ DecisionGroupsRow ─▶ train-qnet, pairs, choice-regret
+    groups, rro ─▶ TreeRow ─▶ train-qnet, pairs, choice-regret
 
 An exploration tree holds examples that a Q model may learn from. A decision group holds exactly
-what it must choose between: the candidates that the policy draws in states it reaches itself. Rows
-hold outcomes and steps only; labels are computed when the rows are read.
+what it must choose between: the candidates that the policy draws in states it reaches itself. In
+the tree they are the children of one state, and one of them was taken. Rows hold outcomes and steps
+only; labels are computed when the rows are read.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import fmean
-from typing import Annotated, Literal, Self
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from qguide.qnet.records import MessageRow, NonEmpty, Reward, Row, TaskRow, messages_of, rows_of
-from qguide.qnet.types import History, Message
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow, messages_of
+from qguide.qnet.types import Candidate, History, Message
 from qguide.training.algorithms.step_values import (
     Ending,
     ValueScale,
@@ -23,204 +26,24 @@ from qguide.training.algorithms.step_values import (
     linear_value,
     steps_left,
 )
-from qguide.training.trajectory import Step, path_history, reply_key, step_messages, text_reply
+from qguide.training.algorithms.tree import Node
+from qguide.training.data.records import node_row
+from qguide.training.data.runs import read_rows, rows_path
+from qguide.training.trajectory import Step, observation_message, reply_key
 
 ContinuationBy = Literal["expert", "policy", "guided"]
 """The agent that plays on after a candidate: the environment's expert, the policy alone, or the
 policy guided by a Q model."""
 
 
-class ContinuationRow(Row):
-    """One continuation from a candidate to the end of its episode.
-
-    Attributes:
-        outcome_reward: reward at the end, whether the environment or a step limit ended it.
-        steps: environment steps to the end or the limit, the candidate included.
-        terminated: False if a step limit cut it off.
-    """
-
-    outcome_reward: Reward
-    steps: Annotated[int, Field(ge=1)]
-    terminated: bool
-
-
-class CandidateRow(Row):
-    """One distinct action drawn in a state.
-
-    Attributes:
-        action: the full text of the first reply drawn with this action ("Thought: … Action: …"),
-            tool calls as lines of `Message.text`.
-        count: how many draws have this action (equal `reply_key`), at least 1.
-        logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
-            policy does not report it.
-        observation: the environment's answer.
-        reward: outcome reward if the episode ends here.
-        terminated: the episode ended here.
-        valid: False if the environment did not understand the action.
-        continuations: the episode played on from here: once by an expert, one or more times by a
-            policy. If the action ended the episode, there is one, of a single step. A state
-            that was not valued has only the taken candidate, whose continuation is the rest of the
-            episode itself.
-        sources: the agents that took this action; written only if several agents were asked.
-        reply: the reply as a message, if it calls tools; None if `action` is all of it.
-        observed: the messages after the reply, if they are not one user message of the text
-            `observation`; None if they are.
-    """
-
-    action: str
-    count: Annotated[int, Field(ge=1)]
-    logprob: FiniteFloat | None = None
-    observation: str
-    reward: Reward = 0.0
-    terminated: bool = False
-    valid: bool = True
-    continuations: Annotated[tuple[ContinuationRow, ...], Field(min_length=1)]
-    sources: tuple[NonEmpty, ...] = Field(default=(), exclude_if=lambda sources: not sources)
-    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
-    observed: tuple[MessageRow, ...] | None = Field(
-        default=None, exclude_if=lambda rows: rows is None
-    )
-
-    @classmethod
-    def of_step(
-        cls,
-        step: Step,
-        *,
-        count: int,
-        logprob: float | None,
-        continuations: tuple[ContinuationRow, ...],
-    ) -> Self:
-        """The row of an action and its effect."""
-        return cls(
-            action=step.action,
-            count=count,
-            logprob=logprob,
-            observation=step.observation,
-            reward=step.reward,
-            terminated=step.terminated,
-            valid=step.valid,
-            continuations=continuations,
-            reply=None if step.reply is None else MessageRow.from_message(step.reply),
-            observed=None if step.observed is None else rows_of(step.observed),
-        )
-
-    @property
-    def outcome(self) -> float:
-        """Mean outcome reward of the continuations."""
-        return fmean(continuation.outcome_reward for continuation in self.continuations)
-
-    def to_step(self) -> Step:
-        """The action and its effect."""
-        return Step(
-            self.action,
-            self.observation,
-            self.reward,
-            self.terminated,
-            self.valid,
-            reply=None if self.reply is None else self.reply.to_message(),
-            observed=None if self.observed is None else messages_of(self.observed),
-        )
-
-    @property
-    def message(self) -> Message:
-        """The action as a chat message."""
-        return text_reply(self.action) if self.reply is None else self.reply.to_message()
-
-    @property
-    def answer(self) -> History:
-        """The messages that answer the action."""
-        return step_messages(self.to_step())[1:]
-
-
-class DecisionRow(Row):
-    """One state's candidates and the one with which the episode went on.
-
-    Attributes:
-        candidates: distinct by `reply_key`, in the order in which they were first drawn; a single
-            one if all draws agreed.
-        chosen: index of the candidate that the episode took.
-        greedy: index of the policy's greedy reply; None if it was not among the draws.
-    """
-
-    candidates: Annotated[tuple[CandidateRow, ...], Field(min_length=1)]
-    chosen: NonNegativeInt
-    greedy: NonNegativeInt | None = None
-
-    @model_validator(mode="after")
-    def _indices_are_candidates(self) -> Self:
-        for name, index in (("chosen", self.chosen), ("greedy", self.greedy)):
-            if index is not None and index >= len(self.candidates):
-                raise ValueError(
-                    f"{name} is {index}, but there are {len(self.candidates)} candidates"
-                )
-        keys = [reply_key(candidate.message) for candidate in self.candidates]
-        if repeated := {key for key in keys if keys.count(key) > 1}:
-            raise ValueError(f"{sorted(repeated)[0]!r} is among the candidates twice")
-        return self
-
-    @property
-    def taken(self) -> CandidateRow:
-        """The candidate that the episode took."""
-        return self.candidates[self.chosen]
-
-
-class DecisionGroupsRow(TaskRow):
-    """One episode's decisions: `groups` and `rro` write it; `train-qnet` and `pairs` read it.
-
-    Attributes:
-        first_observation: the first decision's state, that is, the task and the first view.
-        system: the system message before it, or None.
-        decisions: one per step, in order. The state of decision t is `first_observation` followed
-            by the taken action and its observation of every decision before t; see `states`.
-        source: name of the policy that drew the candidates.
-        continuation: the agent that played on after each candidate.
-        seed: seed of the draws.
-        completion_tokens: tokens generated for the candidates, not for their continuations.
-        start: the task played from its first observation; only `rro` does that.
-    """
-
-    version: Literal[1] = 1
-    first_observation: str
-    system: str | None = None
-    decisions: Annotated[tuple[DecisionRow, ...], Field(min_length=1)]
-    source: NonEmpty
-    continuation: ContinuationBy
-    seed: int
-    completion_tokens: NonNegativeInt = 0
-    start: tuple[ContinuationRow, ...] = Field(default=(), exclude_if=lambda start: not start)
-
-    @model_validator(mode="after")
-    def _goes_on_until_it_ends(self) -> Self:
-        for number, decision in enumerate(self.decisions[:-1], start=1):
-            if decision.taken.terminated:
-                raise ValueError(
-                    f"decision {number} took an action that ended the episode, but "
-                    f"{len(self.decisions)} decisions were made"
-                )
-        return self
-
-    @property
-    def outcome_reward(self) -> float:
-        """The episode's own reward; if it was cut off, the reward of its last step."""
-        return self.decisions[-1].taken.reward
-
-    def states(self) -> Iterator[tuple[History, DecisionRow]]:
-        """Each decision, preceded by the history for which its candidates were drawn."""
-        steps: list[Step] = []
-        before = () if self.system is None else (Message("system", self.system),)
-        for decision in self.decisions:
-            yield (*before, *path_history(self.first_observation, steps)), decision
-            steps.append(decision.taken.to_step())
-
-
 class GroupLabels(BaseModel):
-    """Options for computing a candidate's label from its continuations.
+    """Options for computing a candidate's label from its roll-outs.
 
     Attributes:
         scale: "linear" in steps, or "discounted", which is outcome_reward * gamma^steps.
         step_cost: cost of a step; for "linear" only.
         gamma: discount per step; for "discounted" only.
-        horizon: steps counted for a failed continuation, and at most for any other.
+        horizon: steps counted for a failed roll-out, and at most for any other.
         noop_cost_steps: extra cost, in steps, of an action without effect that follows another one.
             It costs an expert one step, but a policy may be caught in a loop.
     """
@@ -235,35 +58,6 @@ class GroupLabels(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class DecisionState:
-    """One state of an episode and its candidates.
-
-    Attributes:
-        after_noop: the environment did not understand the action before it.
-    """
-
-    history: History
-    row: DecisionRow
-    after_noop: bool
-
-
-def decisions_of(row: DecisionGroupsRow, *, with_single: bool = False) -> list[DecisionState]:
-    """The states with more than one distinct candidate.
-
-    Args:
-        row: the decisions of an episode.
-        with_single: include the states with one candidate.
-    """
-    found = []
-    after_noop = False
-    for history, decision in row.states():
-        if with_single or len(decision.candidates) > 1:
-            found.append(DecisionState(history, decision, after_noop))
-        after_noop = not decision.taken.valid
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class CandidateLabel:
     """Label of a candidate.
 
@@ -275,16 +69,140 @@ class CandidateLabel:
     steps: float
 
 
-def candidate_label(
-    candidate: CandidateRow, decision: DecisionState, labels: GroupLabels
-) -> CandidateLabel:
-    """The candidate's label on the scale of `labels`."""
-    endings = [Ending(c.outcome_reward, c.steps - 1) for c in candidate.continuations]
-    stuck = decision.after_noop and not candidate.valid
-    extra_steps = labels.noop_cost_steps if stuck else 0.0
-    steps = steps_left(endings, horizon=labels.horizon, extra_steps=extra_steps)
-    if labels.scale == "linear":
-        value = linear_value(steps, step_cost=labels.step_cost)
-    else:
-        value = discounted_value(endings, gamma=labels.gamma, extra_steps=extra_steps)
-    return CandidateLabel(value, steps)
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One state's candidates and the one with which the episode went on.
+
+    Attributes:
+        candidates: distinct by `reply_key`, in the order in which they were first drawn; a single
+            one if all draws agreed. In a state that was not valued there is only the taken one,
+            whose roll-out is the rest of the episode itself.
+        chosen: index of the candidate that the episode took.
+        greedy: index of the policy's greedy reply; None if it was not among the draws.
+        history: the state.
+        after_noop: the environment did not understand the action before it.
+    """
+
+    candidates: tuple[NodeRow, ...]
+    chosen: int
+    greedy: int | None = None
+    history: History = ()
+    after_noop: bool = False
+
+    @property
+    def taken(self) -> NodeRow:
+        """The candidate that the episode took."""
+        return self.candidates[self.chosen]
+
+    def labels(self, options: GroupLabels) -> list[CandidateLabel]:
+        """The label of each candidate, on the scale of `options`."""
+        return [self._label(candidate, options) for candidate in self.candidates]
+
+    def _label(self, candidate: NodeRow, options: GroupLabels) -> CandidateLabel:
+        endings = [Ending(r.outcome_reward, r.steps - 1) for r in candidate.rollouts]
+        stuck = self.after_noop and not candidate.valid
+        extra_steps = options.noop_cost_steps if stuck else 0.0
+        steps = steps_left(endings, horizon=options.horizon, extra_steps=extra_steps)
+        if options.scale == "linear":
+            value = linear_value(steps, step_cost=options.step_cost)
+        else:
+            value = discounted_value(endings, gamma=options.gamma, extra_steps=extra_steps)
+        return CandidateLabel(value, steps)
+
+
+def candidate_node(
+    candidate: Candidate, count: int, step: Step, rollouts: Sequence[RolloutRow], *, source: str
+) -> NodeRow:
+    """A candidate of a decision; `decided_nodes` gives it its place.
+
+    Args:
+        candidate: the first draw of its action.
+        count: how many draws have it.
+        step: the action and its effect.
+        source: name of the policy.
+    """
+    # What was drawn beside it are its siblings.
+    row = node_row(Node(1, ROOT_ID, 1, replace(step, drawn=()), source))
+    drawn = {"count": count, "logprob": candidate.logprob, "rollouts": tuple(rollouts)}
+    return row.model_copy(update=drawn)
+
+
+def decided_nodes(decisions: Sequence[Decision]) -> tuple[NodeRow, ...]:
+    """The nodes of a played episode; the candidates of a state stand together, as they were drawn.
+
+    Args:
+        decisions: one per step, in order.
+    """
+    nodes: list[NodeRow] = []
+    parent = ROOT_ID
+    for depth, decision in enumerate(decisions, start=1):
+        first = len(nodes) + 1
+        for index, candidate in enumerate(decision.candidates):
+            place = {"id": first + index, "parent": parent, "depth": depth}
+            marks = {"taken": index == decision.chosen, "greedy": index == decision.greedy}
+            nodes.append(candidate.model_copy(update=place | marks))
+        parent = first + decision.chosen
+    return tuple(nodes)
+
+
+def decisions_of(row: TreeRow) -> list[Decision]:
+    """The decisions of an episode, one for each of its steps.
+
+    Raises:
+        RecordError: the tree holds no decision groups.
+    """
+    children: dict[int, list[NodeRow]] = defaultdict(list)
+    for node in row.nodes:
+        children[node.parent].append(node)
+    system = () if row.system is None else (Message("system", row.system),)
+    first = messages_of(row.opening) or (observation_message(row.first_observation),)
+    history: History = (*system, *first)
+    found: list[Decision] = []
+    at, after_noop = ROOT_ID, False
+    while candidates := children.pop(at, None):
+        chosen = _chosen(candidates, row)
+        greedy = next((i for i, node in enumerate(candidates) if node.greedy), None)
+        found.append(Decision(tuple(candidates), chosen, greedy, history, after_noop))
+        taken = found[-1].taken
+        history = (*history, taken.message, *taken.answer)
+        at, after_noop = taken.id, not taken.valid
+    if children or at == ROOT_ID:
+        raise _no_groups(row)
+    return found
+
+
+def choices_of(row: TreeRow) -> list[Decision]:
+    """The decisions of an episode between at least two distinct candidates."""
+    return [decision for decision in decisions_of(row) if len(decision.candidates) > 1]
+
+
+def _chosen(candidates: Sequence[NodeRow], row: TreeRow) -> int:
+    """Index of the one that was taken, once all differ and all were played on."""
+    keys = [reply_key(node.message) for node in candidates]
+    if repeated := {key for key in keys if keys.count(key) > 1}:
+        raise RecordError(
+            f"the tree of {row.task_id} has {sorted(repeated)[0]!r} among the candidates of node "
+            f"{candidates[0].parent} twice; count equal draws in one candidate"
+        )
+    taken = [index for index, node in enumerate(candidates) if node.taken]
+    if len(taken) != 1 or not all(node.rollouts for node in candidates):
+        raise _no_groups(row)
+    return taken[0]
+
+
+def _no_groups(row: TreeRow) -> RecordError:
+    return RecordError(
+        f"the tree of {row.task_id} holds no decision groups, in which one candidate of each state "
+        "is taken and all are played on; name a run folder of `qguide groups`"
+    )
+
+
+def read_groups(folder: Path) -> Iterator[TreeRow]:
+    """The decision groups in a run folder or a file of rows.
+
+    Raises:
+        RecordError: a row is another tree.
+    """
+    for row in read_rows(rows_path(folder), TreeRow):
+        decisions_of(row)
+        yield row

@@ -2,6 +2,7 @@
 
     collect, import ─▶ TrajectoryRow ─▶ sft
     explore, import ─▶ TreeRow ─▶ label ─▶ TreeRow with labels ─▶ train-qnet
+    groups, rro ─▶ TreeRow with roll-outs ─▶ train-qnet
 
 `TreeRow` is in `qguide.qnet.records`, because the server writes it too. A row that does not match
 its type is refused, never repaired. The version is raised whenever an older reader would misread a

@@ -133,8 +133,8 @@ class TaskTrees:
     Raises:
         ConfigError: there is no tree with an action, no judge's score or several judges', or a
             folder is named twice.
-        RecordError: a row is not a valid tree or has a reward out of bounds; while iterating, it
-            stands in its file twice.
+        RecordError: a row is not a valid tree, holds decision groups or has a reward out of bounds;
+            while iterating, it stands in its file twice.
     """
 
     def __init__(
@@ -167,6 +167,11 @@ class TaskTrees:
     def _note_rows(self, number: int, path: Path) -> None:
         for place, row in placed_rows(path, TreeRow):
             _check_rewards(row, self._folders[path], *self._rewards)
+            if row.is_decided:
+                raise RecordError(
+                    f"{self._folders[path]}, task {row.task_id}: it holds decision groups, whose "
+                    "candidates end before their episodes do; name it in groups instead"
+                )
             if row.nodes:
                 tree = whole_task_id(row), opening_hash_of_row(row)
                 self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (*tree, number, place))

@@ -13,10 +13,11 @@ from statistics import fmean
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
 
+from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
 from qguide.training.algorithms.step_values import Ending, steps_left
-from qguide.training.data.decision_groups import CandidateRow, DecisionGroupsRow, DecisionRow
+from qguide.training.data.decision_groups import Decision, decisions_of
 from qguide.training.evaluation.statistics import bootstrap_interval
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.rollout import RolloutTask, SampleRequests
@@ -75,14 +76,14 @@ class ScoredEpisodeRow(BaseModel):
     decisions: tuple[ScoredDecisionRow, ...]
 
 
-def candidate_steps(candidate: CandidateRow, *, horizon: float) -> float:
+def candidate_steps(candidate: NodeRow, *, horizon: float) -> float:
     """Expected steps to the goal, this action included; `horizon` for a failure."""
-    endings = [Ending(c.outcome_reward, c.steps) for c in candidate.continuations]
+    endings = [Ending(c.outcome_reward, c.steps) for c in candidate.rollouts]
     return steps_left(endings, horizon=horizon)
 
 
 def scored_episode(
-    row: DecisionGroupsRow, scores: Sequence[Sequence[float]], *, most_steps: float
+    row: TreeRow, scores: Sequence[Sequence[float]], *, most_steps: float
 ) -> ScoredEpisodeRow:
     """A row's decisions with a scorer's values.
 
@@ -91,24 +92,26 @@ def scored_episode(
         scores: for every decision, one value per candidate.
         most_steps: steps counted for a continuation that does not reach the goal.
     """
-    before: list[DecisionRow] = []
-    decisions: list[ScoredDecisionRow] = []
-    for decision, values in zip(row.decisions, scores, strict=True):
-        if len(decision.candidates) > 1:
-            decisions.append(_scored(decision, values, before, most_steps))
-        before.append(decision)
+    made = decisions_of(row)
     return ScoredEpisodeRow(
-        task_id=row.task_id, kind=row.kind, reward=row.outcome_reward, decisions=tuple(decisions)
+        task_id=row.task_id,
+        kind=row.kind,
+        reward=made[-1].taken.reward,
+        decisions=tuple(
+            _scored(decision, values, step, most_steps)
+            for step, (decision, values) in enumerate(zip(made, scores, strict=True))
+            if len(decision.candidates) > 1
+        ),
     )
 
 
 def _scored(
-    decision: DecisionRow, values: Sequence[float], before: Sequence[DecisionRow], most: float
+    decision: Decision, values: Sequence[float], step: int, most: float
 ) -> ScoredDecisionRow:
     candidates = decision.candidates
     return ScoredDecisionRow(
-        step=len(before),
-        after_invalid=bool(before) and not before[-1].taken.valid,
+        step=step,
+        after_invalid=decision.after_noop,
         replies=tuple(c.action for c in candidates),
         draws=tuple(c.count for c in candidates),
         q_values=tuple(values),
@@ -210,24 +213,22 @@ class PolicyDraws(BaseModel):
     parallel: int = Field(default=64, ge=1)
 
 
-def drawn_shares(
-    row: DecisionGroupsRow, draws: PolicyDraws, *, seed: int
-) -> RolloutTask[list[list[float]]]:
+def drawn_shares(row: TreeRow, draws: PolicyDraws, *, seed: int) -> RolloutTask[list[list[float]]]:
     """Share of the policy's draws with each candidate's action, for every decision of an episode.
 
     All states are recorded, so all are drawn for at once. A state with one candidate costs nothing.
     """
-    states = list(row.states())
-    choices = [step for step, (_, decision) in enumerate(states) if len(decision.candidates) > 1]
+    made = decisions_of(row)
+    choices = [step for step, decision in enumerate(made) if len(decision.candidates) > 1]
     requests = [
-        SampleRequest(states[step][0], draws.n, _sampling(draws, seed, row.task_id, step))
+        SampleRequest(made[step].history, draws.n, _sampling(draws, seed, row.task_id, step))
         for step in choices
     ]
     answers: list[list[Candidate]] = yield SampleRequests(tuple(requests))
-    shares = [[0.0] for _ in states]
+    shares = [[0.0] for _ in made]
     for step, drawn in zip(choices, answers, strict=True):
         counts = Counter(reply_key(candidate.message) for candidate in drawn)
-        candidates = states[step][1].candidates
+        candidates = made[step].candidates
         shares[step] = [counts[reply_key(c.message)] / len(drawn) for c in candidates]
     return shares
 

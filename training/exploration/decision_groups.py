@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.records import NodeRow, RolloutRow
 from qguide.qnet.types import (
     Candidate,
     History,
@@ -24,7 +25,7 @@ from qguide.qnet.types import (
     ScoreRequest,
     ScoreResult,
 )
-from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from qguide.training.data.decision_groups import Decision, candidate_node
 from qguide.training.environment import Expert
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.game import Game
@@ -128,7 +129,7 @@ class PlayedDecisions:
     """An episode's decisions and the cost of their draws."""
 
     first_observation: str
-    decisions: tuple[DecisionRow, ...]
+    decisions: tuple[Decision, ...]
     completion_tokens: int
 
 
@@ -157,6 +158,7 @@ def play_decisions(
     settings: Decisions,
     continuing: Continuing,
     *,
+    source: str,
     repetitions: int = 1,
     valued: bool = True,
 ) -> RolloutTask[PlayedDecisions]:
@@ -164,6 +166,7 @@ def play_decisions(
 
     Args:
         continuing: makes the agents that play on.
+        source: name of the policy.
         repetitions: number of continuations of each candidate.
         valued: False plays whole episodes only, because the environment allows no branches.
     """
@@ -174,13 +177,13 @@ def play_decisions(
         raise HistoryTooLongError(
             f"{game.seeds[-1]} leaves no room for a reply; use a longer context"
         )
-    valuation = _Valuation(game, continuing, repetitions, settings)
-    decisions: list[DecisionRow] = []
+    valuation = _Valuation(game, continuing, repetitions, settings, source)
+    decisions: list[Decision] = []
     for step, drawn in enumerate(made):
         if valued and _is_valued(drawn, settings, (*game.seeds, step)):
             decisions.append((yield from valuation.decision(episode, step, drawn)))
         else:
-            decisions.append(_taken_alone(drawn, step, episode))
+            decisions.append(_taken_alone(drawn, step, episode, source=source))
     tokens = sum(drawn.completion_tokens for drawn in made)
     return PlayedDecisions(episode.first_observation, tuple(decisions), tokens)
 
@@ -192,13 +195,10 @@ def _is_valued(drawn: _Drawn, settings: Decisions, seed_parts: tuple[object, ...
     return Random(derived_seed(*seed_parts, "valued")).random() < settings.valued_share
 
 
-def _taken_alone(drawn: _Drawn, step: int, episode: Episode) -> DecisionRow:
-    """The row of a state that is not valued, with the episode itself as the continuation."""
-    row = _candidate_row(
-        drawn.candidates[drawn.chosen], drawn.counts[drawn.chosen], step, [episode]
-    )
-    greedy = 0 if drawn.greedy == drawn.chosen else None
-    return DecisionRow(candidates=[row], chosen=0, greedy=greedy)
+def _taken_alone(drawn: _Drawn, step: int, episode: Episode, *, source: str) -> Decision:
+    """The decision of a state that is not valued, with the episode itself as the roll-out."""
+    taken = _node(drawn, drawn.chosen, step, [episode], source=source)
+    return Decision((taken,), 0, 0 if drawn.greedy == drawn.chosen else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +209,18 @@ class _Valuation:
     continuing: Continuing
     repetitions: int
     settings: Decisions
+    source: str
 
-    def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[DecisionRow]:
-        rows: list[CandidateRow] = []
+    def decision(self, episode: Episode, step: int, drawn: _Drawn) -> RolloutTask[Decision]:
+        nodes: list[NodeRow] = []
         for index, candidate in enumerate(drawn.candidates):
             agents = [self.continuing(step, index, i) for i in range(self.repetitions)]
             episodes = yield from self._play_on(episode, step, candidate, agents)
             if index == drawn.chosen:
                 for played in episodes:
                     _require_same(played.steps[step], episode.steps[step], step)
-            rows.append(_candidate_row(candidate, drawn.counts[index], step, episodes))
-        return DecisionRow(candidates=rows, chosen=drawn.chosen, greedy=drawn.greedy)
+            nodes.append(_node(drawn, index, step, episodes, source=self.source))
+        return Decision(tuple(nodes), drawn.chosen, drawn.greedy)
 
     def _play_on(
         self, episode: Episode, step: int, candidate: Candidate, agents: Sequence[Agent]
@@ -242,23 +243,19 @@ class _Valuation:
         return episodes
 
 
-def _candidate_row(
-    candidate: Candidate, count: int, step: int, episodes: Sequence[Episode]
-) -> CandidateRow:
-    did = episodes[0].steps[step]
-    return CandidateRow.of_step(
-        did,
-        count=count,
-        logprob=candidate.logprob,
-        continuations=tuple(
-            ContinuationRow(
-                outcome_reward=episode.reward,
-                steps=len(episode.steps) - step,
-                terminated=episode.terminated,
-            )
-            for episode in episodes
-        ),
-    )
+def _node(
+    drawn: _Drawn, index: int, step: int, episodes: Sequence[Episode], *, source: str
+) -> NodeRow:
+    rollouts = [
+        RolloutRow(
+            outcome_reward=episode.reward,
+            steps=len(episode.steps) - step,
+            terminated=episode.terminated,
+        )
+        for episode in episodes
+    ]
+    candidate, count = drawn.candidates[index], drawn.counts[index]
+    return candidate_node(candidate, count, episodes[0].steps[step], rollouts, source=source)
 
 
 def _noting(settings: Decisions, game: Game, made: list[_Drawn]) -> Agent:

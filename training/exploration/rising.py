@@ -18,9 +18,10 @@ from typing import Final, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.records import RolloutRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.preferences import Preference
-from qguide.training.data.decision_groups import CandidateRow, ContinuationRow, DecisionRow
+from qguide.training.data.decision_groups import Decision, candidate_node
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.game import Game
@@ -118,7 +119,7 @@ class RisingTrajectory:
 
     first_observation: str
     start: StepReward
-    decisions: tuple[DecisionRow, ...]
+    decisions: tuple[Decision, ...]
     completion_tokens: int
     rollout_tokens: int
 
@@ -153,19 +154,20 @@ class _Explorer:
 
 
 def explore_rising(
-    game: Game, options: Rising, rewards: StepRewards
+    game: Game, options: Rising, rewards: StepRewards, *, source: str
 ) -> RolloutTask[RisingTrajectory]:
     """Play one trajectory, and draw at each step until the reward rises; a rollout task.
 
     Args:
         rewards: of the roll-outs; its limits are those of the trajectory, too.
+        source: name of the policy.
     """
     first = yield from game.first()
     explorer = _Explorer(game, options, rewards, first)
     start = yield from explorer.reward([])
     before = start.mean
     steps: list[Step] = []
-    decisions: list[DecisionRow] = []
+    decisions: list[Decision] = []
     tokens, rollout_tokens = 0, start.completion_tokens
     while len(steps) < rewards.max_steps and not (steps and steps[-1].ended):
         try:
@@ -174,7 +176,7 @@ def explore_rising(
             if not steps:
                 raise
             break
-        decision = _decision(drawn, options)
+        decision = _decision(drawn, options, source=source)
         _, step, reward = list(drawn.found.values())[decision.chosen]
         steps.append(step)
         before = reward.mean
@@ -207,35 +209,35 @@ def _draw(explorer: _Explorer, steps: list[Step], *, before: float) -> RolloutTa
     return drawn
 
 
-def _decision(drawn: _Drawn, options: Rising) -> DecisionRow:
+def _decision(drawn: _Drawn, options: Rising, *, source: str) -> Decision:
     counts = Counter(drawn.keys)
     chosen = 0
     if options.go_on == "chosen":
         means = [reward.mean for _, _, reward in drawn.found.values()]
         pair = extreme_pair(means)
         chosen = pair.better if pair else 0
-    return DecisionRow(
-        candidates=tuple(
-            _candidate_row(candidate, counts[key], step, reward)
+    return Decision(
+        tuple(
+            candidate_node(
+                candidate, counts[key], step, rollout_rows(reward, after=1), source=source
+            )
             for key, (candidate, step, reward) in drawn.found.items()
         ),
-        chosen=chosen,
+        chosen,
     )
 
 
-def _candidate_row(
-    candidate: Candidate, count: int, step: Step, reward: StepReward
-) -> CandidateRow:
-    return CandidateRow.of_step(
-        step,
-        count=count,
-        logprob=candidate.logprob,
-        continuations=tuple(
-            ContinuationRow(
-                outcome_reward=rollout.outcome_reward,
-                steps=1 + rollout.steps,
-                terminated=rollout.terminated,
-            )
-            for rollout in reward.rollouts
-        ),
+def rollout_rows(reward: StepReward, *, after: int = 0) -> tuple[RolloutRow, ...]:
+    """The roll-outs that gave a reward as rows.
+
+    Args:
+        after: actions before them that count as theirs.
+    """
+    return tuple(
+        RolloutRow(
+            outcome_reward=rollout.outcome_reward,
+            steps=after + rollout.steps,
+            terminated=rollout.terminated,
+        )
+        for rollout in reward.rollouts
     )

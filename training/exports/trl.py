@@ -7,14 +7,9 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from qguide.qnet.openai_messages import plain_message
-from qguide.qnet.records import MessageRow, Row
+from qguide.qnet.records import MessageRow, Row, TreeRow
 from qguide.qnet.types import Message
-from qguide.training.data.decision_groups import (
-    DecisionGroupsRow,
-    GroupLabels,
-    candidate_label,
-    decisions_of,
-)
+from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import LabelledTree, TrajectoryRow, messages_of
 
@@ -136,37 +131,35 @@ def _turns(rows: Iterable[MessageRow], mistakes: Collection[int] = ()) -> tuple[
     )
 
 
-def stepwise_of_labels(trees: Iterable[LabelledTree], *, threshold: float) -> Iterator[StepwiseRow]:
-    """Each path of the labelled trees; a step is good if its label is at least `threshold`.
+def stepwise_of_labels(labelled: LabelledTree, *, threshold: float) -> Iterator[StepwiseRow]:
+    """Each path of a labelled tree; a step is good if its label is at least `threshold`.
 
     A path ends before its first action without a label.
     """
-    for labelled in trees:
-        tree, labels = labelled.tree, labelled.labels
-        for leaf in tree.leaves():
-            ids = takewhile(labels.__contains__, (node.id for node in tree.path(leaf.id)))
-            good = tuple(labels[node_id] >= threshold for node_id in ids)
-            prompt, steps = _steps(tree.history(leaf.id))
-            if good:
-                yield StepwiseRow(
-                    prompt=prompt,
-                    completions=tuple(steps[: len(good)]),
-                    labels=good,
-                    task_id=labelled.task_id,
-                )
+    tree, labels = labelled.tree, labelled.labels
+    for leaf in tree.leaves():
+        ids = takewhile(labels.__contains__, (node.id for node in tree.path(leaf.id)))
+        good = tuple(labels[node_id] >= threshold for node_id in ids)
+        prompt, steps = _steps(tree.history(leaf.id))
+        if good:
+            yield StepwiseRow(
+                prompt=prompt,
+                completions=tuple(steps[: len(good)]),
+                labels=good,
+                task_id=labelled.task_id,
+            )
 
 
 def stepwise_of_groups(
-    row: DecisionGroupsRow, labels: GroupLabels, *, threshold: float
+    row: TreeRow, labels: GroupLabels, *, threshold: float
 ) -> Iterator[StepwiseRow]:
     """Each candidate of an episode's decisions, as a single step."""
-    for decision in decisions_of(row, with_single=True):
-        for candidate in decision.row.candidates:
-            value = candidate_label(candidate, decision, labels).value
+    for decision in decisions_of(row):
+        for candidate, label in zip(decision.candidates, decision.labels(labels), strict=True):
             yield StepwiseRow(
                 prompt=_SEPARATOR.join(message.text for message in decision.history),
                 completions=(candidate.action,),
-                labels=(value >= threshold,),
+                labels=(label.value >= threshold,),
                 task_id=row.task_id,
             )
 

@@ -21,15 +21,15 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qguide.qnet.errors import ConfigError, QGuideError
-from qguide.qnet.types import History, Message, Scorer, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow, DecisionRow
+from qguide.qnet.records import TreeRow
+from qguide.qnet.types import Message, Scorer, ScoreRequest
+from qguide.training.data.decision_groups import Decision, decisions_of, read_groups
 from qguide.training.data.runs import (
     JsonlWriter,
     RunFolder,
     open_run,
     read_rows,
     rows_at_once,
-    rows_path,
 )
 from qguide.training.environment import ReadPair
 from qguide.training.environments.registry import (
@@ -151,11 +151,7 @@ def run_choice_regret(
         "policy_sha256": sha256_of_policy(config.policy) if own and config.policy else "",
     }
     with open_run(config.output, config, may_change=MAY_CHANGE, weights=weights) as run:
-        read = [
-            (path, row)
-            for path in config.groups
-            for row in read_rows(rows_path(path), DecisionGroupsRow)
-        ]
+        read = [(path, row) for path in config.groups for row in read_groups(path)]
         rows = [row for _, row in read]
         if own and is_hosted(config.policy):
             policy = build_hosted_policy(config.policy, config.upstreams)
@@ -204,7 +200,7 @@ def _write(
 
 
 def _score_all(
-    config: ChoiceRegretConfig, scorer: Scorer, rows: Sequence[DecisionGroupsRow]
+    config: ChoiceRegretConfig, scorer: Scorer, rows: Sequence[TreeRow]
 ) -> list[ScoredEpisodeRow]:
     """Every episode with a scorer's values."""
     episodes: list[ScoredEpisodeRow] = []
@@ -227,7 +223,7 @@ def _score_by_draws(
     config: ChoiceRegretConfig,
     run: RunFolder,
     policy: HostedPolicy,
-    rows: Sequence[DecisionGroupsRow],
+    rows: Sequence[TreeRow],
     prompts: Sequence[ChatFormat],
 ) -> list[ScoredEpisodeRow]:
     """Every episode with the shares of a hosted policy's draws."""
@@ -259,31 +255,31 @@ def _score_by_draws(
     ]
 
 
-def score_groups(scorer: Scorer, rows: Sequence[DecisionGroupsRow]) -> list[list[list[float]]]:
+def score_groups(scorer: Scorer, rows: Sequence[TreeRow]) -> list[list[list[float]]]:
     """Values of every candidate of every decision of every row.
 
     All episodes are scored step by step in parallel, so that each step is one batch and a scorer
     with a prefix cache reads each history once. A single candidate is not scored: it gets 0.
     """
-    states = [list(row.states()) for row in rows]
+    made = [decisions_of(row) for row in rows]
     observed = scorer.reads_observation
     scores: list[list[list[float]]] = [[] for _ in rows]
-    for step in range(max(map(len, states))):
-        alive = [i for i, own in enumerate(states) if step < len(own)]
-        choices = [i for i in alive if len(states[i][step][1].candidates) > 1]
-        requests = [_request(*states[i][step], observed=observed) for i in choices]
+    for step in range(max(map(len, made))):
+        alive = [i for i, own in enumerate(made) if step < len(own)]
+        choices = [i for i in alive if len(made[i][step].candidates) > 1]
+        requests = [_request(made[i][step], observed=observed) for i in choices]
         values = dict(zip(choices, scorer.score(requests), strict=True)) if requests else {}
         for i in alive:
             scores[i].append(list(values[i].q_values) if i in values else [0.0])
     return scores
 
 
-def _request(history: History, decision: DecisionRow, *, observed: bool) -> ScoreRequest:
+def _request(decision: Decision, *, observed: bool) -> ScoreRequest:
     """A decision's candidates, with what each was answered if the Q model reads that."""
     candidates = decision.candidates
     answers = tuple(c.answer for c in candidates)
     return ScoreRequest(
-        history,
+        decision.history,
         tuple(candidate.message for candidate in candidates),
         observations=answers if observed else (),
         counts=tuple(candidate.count for candidate in candidates),
@@ -292,7 +288,7 @@ def _request(history: History, decision: DecisionRow, *, observed: bool) -> Scor
 
 
 def _scored_read_pairs(
-    scorer: Scorer, rows: Sequence[DecisionGroupsRow], *, seed: int
+    scorer: Scorer, rows: Sequence[TreeRow], *, seed: int
 ) -> Iterator[ScoredReadPair]:
     """The scorer's values for the read pairs of all rows; none if an environment has no pairs."""
     for row in rows:
@@ -300,8 +296,8 @@ def _scored_read_pairs(
         if make is None:
             continue
         rng = Random(derived_seed(seed, row.task_id))
-        for history, decision in row.states():
-            for pair in make(history, [c.action for c in decision.candidates], rng):
+        for decision in decisions_of(row):
+            for pair in make(decision.history, [c.action for c in decision.candidates], rng):
                 yield _scored_read_pair(scorer, pair)
 
 

@@ -26,7 +26,7 @@ from rich.progress import track
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import Row, TreeRow
 from qguide.qnet.support.extras import install
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
+from qguide.training.data.decision_groups import GroupLabels
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import TrajectoryRow, labelled_tree
 from qguide.training.data.runs import JsonlWriter, read_rows, rows_path
@@ -47,7 +47,6 @@ ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "atif", "par
 KINDS: Final[dict[str, type[Row]]] = {
     "outcome_reward": TrajectoryRow,
     "chosen_value": PreferenceRow,
-    "decisions": DecisionGroupsRow,
     "nodes": TreeRow,
 }
 """The field that only rows of this kind have."""
@@ -128,11 +127,18 @@ def _refuse_unused_options(config: ExportConfig, kind: type[Row]) -> None:
                 f"{option} is for {named} only, and {config.format} would ignore it; leave it "
                 f"out, or choose {formats[0]}"
             )
-    if "group_labels" in config.model_fields_set and kind is not DecisionGroupsRow:
+    if "group_labels" in config.model_fields_set and not _holds_groups(config, kind):
         raise ConfigError(
             f"group_labels is for decision groups, but the source holds rows of the kind "
             f"{kind.__name__}; leave it out, or name the output of `qguide groups`"
         )
+
+
+def _holds_groups(config: ExportConfig, kind: type[Row]) -> bool:
+    """True if the first row is an episode's decision groups."""
+    return kind is TreeRow and any(
+        row.is_decided for row in islice(read_rows(rows_path(config.source), TreeRow), 1)
+    )
 
 
 def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[Row], Iterable[Row]]:
@@ -147,10 +153,7 @@ def _exported(config: ExportConfig, path: Path, kind: type[Row]) -> tuple[type[R
         case "trl-preference", _ if kind is PreferenceRow:
             return ConversationPair, map(conversation_pair, read_rows(path, PreferenceRow))
         case "trl-stepwise", _ if kind is TreeRow:
-            trees = map(labelled_tree, read_rows(path, TreeRow))
-            return StepwiseRow, stepwise_of_labels(trees, threshold=config.threshold)
-        case "trl-stepwise", _ if kind is DecisionGroupsRow:
-            return StepwiseRow, _of_groups(config, path)
+            return StepwiseRow, _stepwise(config, path)
     expected, job = _READS[config.format]
     raise ConfigError(
         f"{path} holds rows of the kind {kind.__name__}, but {config.format} reads {expected}; "
@@ -177,9 +180,12 @@ def _trajectories(config: ExportConfig, path: Path) -> Iterator[TrajectoryRow]:
             yield row
 
 
-def _of_groups(config: ExportConfig, path: Path) -> Iterator[StepwiseRow]:
-    for row in read_rows(path, DecisionGroupsRow):
-        yield from stepwise_of_groups(row, config.group_labels, threshold=config.threshold)
+def _stepwise(config: ExportConfig, path: Path) -> Iterator[StepwiseRow]:
+    for row in read_rows(path, TreeRow):
+        if row.is_decided:
+            yield from stepwise_of_groups(row, config.group_labels, threshold=config.threshold)
+        else:
+            yield from stepwise_of_labels(labelled_tree(row), threshold=config.threshold)
 
 
 def _write_lines(path: Path, rows: Iterable[Row]) -> int:

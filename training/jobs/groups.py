@@ -14,8 +14,9 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Sampling
-from qguide.training.data.decision_groups import ContinuationBy, DecisionGroupsRow
+from qguide.training.data.decision_groups import ContinuationBy, decided_nodes, decisions_of
 from qguide.training.environment import EnvironmentBundle, Expert, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.exploration.decision_groups import (
@@ -134,10 +135,11 @@ class Groups(Method[GroupsConfig]):
             playable.game(config.seed),
             config.decisions,
             _continuing(config, playable.task, self._build_expert),
+            source=self.source,
             repetitions=config.continuation.repetitions,
             valued=self._valued,
         )
-        row = groups_row(playable, config, played, source=self.source)
+        row = groups_row(playable, config, played)
         return Played([row], groups_figures(row, playable.environment))
 
     def note(self, summary: Mapping[str, float]) -> str:
@@ -148,34 +150,31 @@ class Groups(Method[GroupsConfig]):
 run_groups = partial(play_job, Groups)
 
 
-def groups_row(
-    playable: PlayableTask, config: GroupsConfig, played: PlayedDecisions, *, source: str
-) -> DecisionGroupsRow:
+def groups_row(playable: PlayableTask, config: GroupsConfig, played: PlayedDecisions) -> TreeRow:
     """A played episode as a row."""
-    return DecisionGroupsRow(
+    return TreeRow(
         task_id=playable.task.id,
         kind=playable.task.kind,
         environment=config.environment.name,
         first_observation=played.first_observation,
         system=playable.environment.chat.system,
-        decisions=played.decisions,
-        source=source,
-        continuation=config.continuation.by,
-        seed=config.seed,
+        nodes=decided_nodes(played.decisions),
+        draws=1,
         completion_tokens=played.completion_tokens,
     )
 
 
-def groups_figures(row: DecisionGroupsRow, environment: EnvironmentBundle[Any]) -> dict[str, float]:
+def groups_figures(row: TreeRow, environment: EnvironmentBundle[Any]) -> dict[str, float]:
     """Counts of one episode, to be summed over episodes."""
-    candidates = [candidate for decision in row.decisions for candidate in decision.candidates]
-    succeeded = environment.is_success(row.outcome_reward, row.decisions[-1].taken.terminated)
+    decisions = decisions_of(row)
+    last = decisions[-1].taken  # its reward is the episode's, also if that was cut off
+    succeeded = environment.is_success(last.reward, last.terminated)
     return {
         "won": succeeded,
-        "states": len(row.decisions),
-        "choices": sum(len(decision.candidates) > 1 for decision in row.decisions),
-        "candidates": len(candidates),
-        "invalid_candidates": sum(not candidate.valid for candidate in candidates),
-        "continuations": sum(len(candidate.continuations) for candidate in candidates),
+        "states": len(decisions),
+        "choices": sum(len(decision.candidates) > 1 for decision in decisions),
+        "candidates": len(row.nodes),
+        "invalid_candidates": sum(not node.valid for node in row.nodes),
+        "continuations": sum(len(node.rollouts) for node in row.nodes),
         "completion_tokens": row.completion_tokens,
     }

@@ -21,17 +21,12 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import MAX_REWARD, ROOT_ID
+from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
 from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node
-from qguide.training.data.decision_groups import (
-    DecisionGroupsRow,
-    GroupLabels,
-    candidate_label,
-    decisions_of,
-)
+from qguide.training.data.decision_groups import GroupLabels, choices_of, read_groups
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import EXPERT, TrajectoryRow, messages_of
 from qguide.training.data.runs import (
@@ -55,7 +50,7 @@ class PairsConfig(BaseModel):
         trees: run folders of `explore`.
         trajectories: run folders of `collect`; episodes of one task are compared by their outcome.
         output: the run folder to write.
-        group_labels: how values are computed from continuations; for `groups` only.
+        group_labels: how values are computed from roll-outs; for `groups` only.
         target: values of a tree's nodes; StepQ uses those of its search, "mcts".
         gamma: discount per step; for the target `q` only.
         normalize: scale each tree's values to [0, 1]; for the target `q` only.
@@ -123,7 +118,7 @@ def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
 def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
     """All pairs, source by source and task by task."""
     for folder in config.groups:
-        for episode in read_rows(rows_path(folder), DecisionGroupsRow):
+        for episode in read_groups(folder):
             yield from _of_groups(episode, config)
     if config.trees:
         tasks = TaskTrees(config.trees, min_reward=config.min_reward, max_reward=config.max_reward)
@@ -132,12 +127,12 @@ def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
     yield from _of_trajectories(config)
 
 
-def _of_groups(row: DecisionGroupsRow, config: PairsConfig) -> Iterator[PreferenceRow]:
+def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
     if not config.step_pairs:
         return
-    for decision in decisions_of(row):
-        candidates = decision.row.candidates
-        values = [candidate_label(c, decision, config.group_labels).value for c in candidates]
+    for decision in choices_of(row):
+        candidates = decision.candidates
+        values = [label.value for label in decision.labels(config.group_labels)]
         pairs = value_pairs(values, min_margin=config.min_label_margin, most=config.most_per_state)
         for better, worse in pairs:
             yield preference_row(

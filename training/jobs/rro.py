@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from statistics import fmean
 
-from qguide.training.data.decision_groups import ContinuationRow, DecisionGroupsRow
+from qguide.qnet.records import TreeRow
+from qguide.training.data.decision_groups import decided_nodes, decisions_of, read_groups
 from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
-from qguide.training.data.runs import EXPLORED, RunFolder, read_rows, rows_at_once
+from qguide.training.data.runs import EXPLORED, RunFolder, rows_at_once
 from qguide.training.exploration.rising import (
     THIRDS,
     Rising,
@@ -27,6 +28,7 @@ from qguide.training.exploration.rising import (
     explore_rising,
     extreme_pair,
     rising_shares,
+    rollout_rows,
 )
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
@@ -69,8 +71,10 @@ class Rro(Method[RroConfig]):
         """Explore one task."""
         config = self.config
         game = playable.game(config.seed)
-        explored = yield from explore_rising(game, config.rising, config.rewards)
-        row = explored_row(playable, config, explored, source=self.source)
+        explored = yield from explore_rising(
+            game, config.rising, config.rewards, source=self.source
+        )
+        row = explored_row(playable, config, explored)
         tokens = explored.completion_tokens + explored.rollout_tokens
         return Played([row], {"rollouts": _rollouts_of(row), "completion_tokens": tokens})
 
@@ -82,47 +86,35 @@ class Rro(Method[RroConfig]):
 run_rro = partial(play_job, Rro)
 
 
-def explored_row(
-    playable: PlayableTask, config: RroConfig, explored: RisingTrajectory, *, source: str
-) -> DecisionGroupsRow:
+def explored_row(playable: PlayableTask, config: RroConfig, explored: RisingTrajectory) -> TreeRow:
     """An explored task as a row."""
-    return DecisionGroupsRow(
+    return TreeRow(
         task_id=playable.task.id,
         kind=playable.task.kind,
         environment=config.environment.name,
         first_observation=explored.first_observation,
         system=playable.environment.chat.system,
-        decisions=explored.decisions,
-        source=source,
-        continuation="policy",
-        seed=config.seed,
+        nodes=decided_nodes(explored.decisions),
+        draws=1,
         completion_tokens=explored.completion_tokens,
-        start=tuple(
-            ContinuationRow(
-                outcome_reward=rollout.outcome_reward,
-                steps=rollout.steps,
-                terminated=rollout.terminated,
-            )
-            for rollout in explored.start.rollouts
-        ),
+        rollouts=rollout_rows(explored.start),
     )
 
 
-def _rollouts_of(row: DecisionGroupsRow) -> int:
-    candidates = [candidate for decision in row.decisions for candidate in decision.candidates]
-    return len(row.start) + sum(len(candidate.continuations) for candidate in candidates)
+def _rollouts_of(row: TreeRow) -> int:
+    return len(row.rollouts) + sum(len(node.rollouts) for node in row.nodes)
 
 
-def pairs_of(row: DecisionGroupsRow, source: PairSource) -> Iterator[PreferenceRow]:
+def pairs_of(row: TreeRow, source: PairSource) -> Iterator[PreferenceRow]:
     """The best and the worst draw of each step of a trajectory, where they differ."""
-    for history, decision in row.states():
+    for decision in decisions_of(row):
         candidates = decision.candidates
         outcomes = [candidate.outcome for candidate in candidates]
         if pair := extreme_pair(outcomes):
             yield preference_row(
                 row,
                 ("step", source),
-                state=history,
+                state=decision.history,
                 chosen=(candidates[pair.better].message,),
                 rejected=(candidates[pair.worse].message,),
                 values=(outcomes[pair.better], outcomes[pair.worse]),
@@ -133,7 +125,7 @@ def pairs_of(row: DecisionGroupsRow, source: PairSource) -> Iterator[PreferenceR
 def _write_pairs(config: RroConfig, folder: RunFolder) -> dict[str, float]:
     """Write the pairs of all explored tasks; returns their figures."""
     source: PairSource = "rising" if config.rising.stop == "rising" else "fixed"
-    explored = list(read_rows(folder.path / EXPLORED, DecisionGroupsRow))
+    explored = list(read_groups(folder.path / EXPLORED))
     gaps: list[float] = []
     with rows_at_once(folder.rows) as writer:
         for row in sorted(explored, key=lambda row: row.task_id):
@@ -144,7 +136,7 @@ def _write_pairs(config: RroConfig, folder: RunFolder) -> dict[str, float]:
     return {"pairs": len(gaps), **mean_gap, **figures_of(explored)}
 
 
-def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
+def figures_of(rows: Iterable[TreeRow]) -> dict[str, float]:
     """Cost and trend of explored trajectories.
 
     Returns:
@@ -154,12 +146,12 @@ def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
         third (table 2); a third without steps has no figure.
     """
     rows = list(rows)
-    decisions = [decision for row in rows for decision in row.decisions]
-    draws = sum(candidate.count for d in decisions for candidate in d.candidates)
-    figures: dict[str, float] = {"tasks": len(rows), "steps": len(decisions), "draws": draws}
-    if decisions:
-        figures["draws_per_step"] = draws / len(decisions)
-        figures["step_reward"] = fmean(decision.taken.outcome for decision in decisions)
+    taken = [node for row in rows for node in row.nodes if node.taken]
+    draws = sum(node.count for row in rows for node in row.nodes)
+    figures: dict[str, float] = {"tasks": len(rows), "steps": len(taken), "draws": draws}
+    if taken:
+        figures["draws_per_step"] = draws / len(taken)
+        figures["step_reward"] = fmean(node.outcome for node in taken)
     counts = [rising_shares(taken_rewards(row)) for row in rows]
     for number, name in enumerate(THIRDS):
         if steps := sum(count[number].steps for count in counts):
@@ -168,7 +160,7 @@ def figures_of(rows: Iterable[DecisionGroupsRow]) -> dict[str, float]:
     return figures
 
 
-def taken_rewards(row: DecisionGroupsRow) -> list[float]:
+def taken_rewards(row: TreeRow) -> list[float]:
     """Reward of the task itself, then of each step that the trajectory took."""
-    start = [rollout.outcome_reward for rollout in row.start]
-    return [sum(start) / len(start), *(decision.taken.outcome for decision in row.decisions)]
+    start = [rollout.outcome_reward for rollout in row.rollouts]
+    return [sum(start) / len(start), *(node.outcome for node in row.nodes if node.taken)]

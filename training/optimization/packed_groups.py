@@ -9,20 +9,15 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from qguide.qnet.models.match_features import match_features, observed_features, turns_of
+from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
-from qguide.training.data.decision_groups import (
-    DecisionGroupsRow,
-    DecisionState,
-    GroupLabels,
-    candidate_label,
-    decisions_of,
-)
+from qguide.training.data.decision_groups import Decision, GroupLabels, choices_of, decisions_of
 from qguide.training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
 
 
 def pack_groups(
     renderer: Renderer,
-    row: DecisionGroupsRow,
+    row: TreeRow,
     labels: GroupLabels,
     *,
     min_label_margin: float,
@@ -44,7 +39,7 @@ def pack_groups(
         framing: add the observation after each candidate, for `observed` and `outcomes`.
     """
     packed: list[PackedTree] = []
-    for decision in decisions_of(row, with_single=read_at == "observation"):
+    for decision in decisions_of(row) if read_at == "observation" else choices_of(row):
         asked = _render(renderer, decision, answers=read_at == "observation" or framing is not None)
         if asked.longest > max_length:
             break
@@ -52,8 +47,6 @@ def pack_groups(
         if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
             packed.append(tree := PackedTree(task=row.task_id))
         read = _add(tree, asked, read_at, framing, with_features=with_features)
-        candidates = decision.row.candidates
-        found = [candidate_label(candidate, decision, labels) for candidate in candidates]
         places = [
             Place(
                 position,
@@ -62,10 +55,10 @@ def pack_groups(
                 candidate.valid,
                 draws=candidate.count,
                 logprob=candidate.logprob,
-                greedy=index == decision.row.greedy,
+                greedy=candidate.greedy,
             )
-            for index, (position, label, candidate) in enumerate(
-                zip(read, found, candidates, strict=True)
+            for position, label, candidate in zip(
+                read, decision.labels(labels), decision.candidates, strict=True
             )
         ]
         _label(tree, places, min_label_margin=min_label_margin)
@@ -111,10 +104,10 @@ class _Rendered:
         return tree.new_tokens(self.state.token_ids) + behind
 
 
-def _render(renderer: Renderer, decision: DecisionState, *, answers: bool) -> _Rendered:
-    history, rows = decision.history, decision.row.candidates
-    said = [candidate.message for candidate in rows]
-    observed = [candidate.answer for candidate in rows]
+def _render(renderer: Renderer, decision: Decision, *, answers: bool) -> _Rendered:
+    history = decision.history
+    said = [candidate.message for candidate in decision.candidates]
+    observed = [candidate.answer for candidate in decision.candidates]
     return _Rendered(
         renderer.encode_state(history),
         [renderer.encode_candidate(message) for message in said],

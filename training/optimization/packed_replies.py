@@ -9,14 +9,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from qguide.qnet.engine.token_trie import TokenTrie
+from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
-from qguide.training.data.decision_groups import (
-    DecisionGroupsRow,
-    GroupLabels,
-    candidate_label,
-    decisions_of,
-)
+from qguide.training.data.decision_groups import GroupLabels, choices_of
 from qguide.training.data.preferences import Level, PreferenceRow
 from qguide.training.data.records import messages_of
 
@@ -140,7 +136,7 @@ def add_pair(
 
 def pack_candidates(
     renderer: Renderer,
-    row: DecisionGroupsRow,
+    row: TreeRow,
     labels: GroupLabels,
     *,
     max_length: int,
@@ -156,14 +152,14 @@ def pack_candidates(
         tied: pack states, too, whose candidates all have the same value.
     """
     packed: list[PackedReplies] = []
-    for decision in decisions_of(row):
-        candidates = decision.row.candidates
+    for decision in choices_of(row):
+        candidates = decision.candidates
         paths = [
             reply_path(renderer, decision.history, (candidate.message,)) for candidate in candidates
         ]
         if max(len(path.token_ids) for path in paths) > max_length:
             break
-        labelled = [candidate_label(c, decision, labels) for c in candidates]
+        labelled = decision.labels(labels)
         if not tied and len({label.value for label in labelled}) == 1:
             continue
         tree = _with_room(packed, paths, max_tokens=max_tokens)
@@ -176,7 +172,7 @@ def pack_candidates(
                 valid=tuple(candidate.valid for candidate in candidates),
                 logprobs=tuple(candidate.logprob for candidate in candidates),
                 task=row.task_id,
-                greedy=decision.row.greedy,
+                greedy=decision.greedy,
             )
         )
     for tree in packed:

@@ -11,9 +11,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
+from qguide.training.data.decision_groups import GroupLabels, read_groups
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
@@ -46,7 +47,7 @@ class ReplyExamples(BaseModel):
     def packed(
         self,
         renderer: Renderer,
-        rows: Iterable[DecisionGroupsRow],
+        rows: Iterable[TreeRow],
         *,
         max_tokens: int,
         tied: bool = True,
@@ -211,10 +212,10 @@ def read_group_examples(
     return PackedGroups(training, packed(chain(*held_back.values())))
 
 
-def _groups(folders: Sequence[Path]) -> dict[str, list[DecisionGroupsRow]]:
+def _groups(folders: Sequence[Path]) -> dict[str, list[TreeRow]]:
     """Rows by task."""
-    tasks: dict[str, list[DecisionGroupsRow]] = defaultdict(list)
+    tasks: dict[str, list[TreeRow]] = defaultdict(list)
     for folder in folders:
-        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow):
+        for row in read_groups(folder):
             tasks[row.task_id].append(row)
     return dict(tasks)

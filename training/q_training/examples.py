@@ -15,7 +15,7 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
 from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
+from qguide.training.data.decision_groups import GroupLabels, decisions_of, read_groups
 from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.optimization.packed_groups import pack_groups
@@ -75,7 +75,7 @@ class Rows:
     """The rows that were read: labelled trees, and episodes with their decisions."""
 
     trees: list[LabelledTree]
-    episodes: list[DecisionGroupsRow]
+    episodes: list[TreeRow]
 
     def __len__(self) -> int:
         return len(self.trees) + len(self.episodes)
@@ -135,7 +135,7 @@ class Packing:
             framing=self.framing,
         )
 
-    def _episode(self, row: DecisionGroupsRow) -> list[PackedTree]:
+    def _episode(self, row: TreeRow) -> list[PackedTree]:
         examples = self.examples
         return pack_groups(
             self.renderer,
@@ -153,11 +153,7 @@ class Packing:
 def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
     """Read training rows and held-back rows, which have no task in common."""
     trees = _read_trees(examples)
-    episodes = [
-        row
-        for folder in examples.groups
-        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow)
-    ]
+    episodes = [row for folder in examples.groups for row in read_groups(folder)]
     if not trees and not episodes:
         raise ConfigError(
             f"no rows in labels = {examples.labels} and groups = {examples.groups}; "
@@ -178,7 +174,9 @@ def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
 def states_of(rows: Rows) -> list[tuple[str, History]]:
     """Each state in which an action is labelled, once, with its task."""
     of_trees = [(one.task_id, state) for one in rows.trees for state in _labelled_states(one)]
-    of_groups = [(row.task_id, state) for row in rows.episodes for state, _ in row.states()]
+    of_groups = [
+        (row.task_id, decision.history) for row in rows.episodes for decision in decisions_of(row)
+    ]
     return of_trees + of_groups
 
 
@@ -189,10 +187,10 @@ def _labelled_states(labelled: LabelledTree) -> Iterator[History]:
                 yield labelled.tree.history(node.parent)
 
 
-def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[DecisionGroupsRow]:
+def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[TreeRow]:
     rows = []
     for folder in examples.held_back_groups:
-        for row in read_rows(RunFolder(folder).rows, DecisionGroupsRow):
+        for row in read_groups(folder):
             if row.task_id in task_ids:
                 raise ConfigError(
                     f"task {row.task_id} of held_back_groups {folder} is also trained on; "

@@ -8,13 +8,8 @@ from pydantic import BaseModel
 from selenium.webdriver.support.ui import Select
 
 from qguide.qnet.records import NodeRow, TreeRow
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
 from tests.e2e.playground.conftest import EVIL, Page
+from tests.support.decision_groups import candidate, groups_row
 
 TASK = {"task_id": "game-7", "kind": "heat", "environment": "fake"}
 FIRST = "A room. Your task is to: find the mug."
@@ -42,22 +37,11 @@ TREE = TreeRow(
 LABELS = TREE.model_copy(update={"values": {"q": (0.81, 0.05, 0.9, 0.1)}})
 
 
-def candidate(action: str, outcome: float, steps: int, **more: Any) -> CandidateRow:
-    ended = ContinuationRow(outcome_reward=outcome, steps=steps, terminated=True)
-    fields: dict[str, Any] = {"count": 1, "observation": "Seen.", "continuations": (ended,)} | more
-    return CandidateRow(action=f"Action: {action}", **fields)
-
-
-GROUPS = DecisionGroupsRow(
+GROUPS = groups_row(
+    ([candidate("Action: wait", (0.0, 9)), candidate("Action: go", (1.0, 3))], 1),
+    ([candidate("Action: take", (1.0, 1), reward=1.0, terminated=True)], 0),
     **TASK,
     first_observation=FIRST,
-    decisions=(
-        DecisionRow(candidates=(candidate("wait", 0.0, 9), candidate("go", 1.0, 3)), chosen=1),
-        DecisionRow(candidates=(candidate("take", 1.0, 1, reward=1.0, terminated=True),), chosen=0),
-    ),
-    source="policy",
-    continuation="expert",
-    seed=0,
 )
 
 
@@ -120,7 +104,7 @@ def test_decision_groups_are_a_path_with_its_other_candidates(page: Page, tmp_pa
         "go taken 3.0 steps to the end label 1.000",
         "take taken ends, reward 1.00 1.0 steps to the end label 1.000",
     ]
-    assert "mean outcome of the continuations" in page.text("tree-scale")
+    assert "mean outcome of the roll-outs" in page.text("tree-scale")
 
 
 def test_q_of_the_servers_model_is_asked_for_by_a_button_only(page: Page, tmp_path: Path) -> None:
@@ -135,7 +119,7 @@ def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path)
     orphan = json.loads(TREE.model_dump_json())
     orphan["nodes"][0]["parent"] = 7
     group = json.loads(GROUPS.model_dump_json())
-    group["decisions"][0]["chosen"] = 5
+    group["nodes"][0]["rollouts"] = [{"steps": 5}]
     valued = json.loads(TREE.model_dump_json()) | {"values": {"q": [1.0]}}
     bad = [json.dumps(row) for row in (orphan, group, valued)]
     file = written(tmp_path / "rows.jsonl", *bad, "[]", "null", TREE)
@@ -144,9 +128,9 @@ def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path)
     is_wrong = "is missing or not what it should be"
     assert page.texts("#bad-lines li") == [
         f"rows.jsonl, line 1: nodes {is_wrong}",
-        f"rows.jsonl, line 2: decisions {is_wrong}",
+        f"rows.jsonl, line 2: nodes {is_wrong}",
         f"rows.jsonl, line 3: values {is_wrong}",
-        "rows.jsonl, line 4: is no offer, tree, decision group, choice or row of choice-regret",
+        "rows.jsonl, line 4: is no offer, tree, choice or row of choice-regret",
         "rows.jsonl, line 5: no object",
     ]
     binary = tmp_path / "picture.jsonl"

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.recorded.groups import RecordedGroupsConfig, run_recorded_groups
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.qnet.records import TreeRow
+from qguide.training.data.decision_groups import read_groups
 from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig
@@ -45,9 +46,9 @@ def configure(tmp_path: Path, **changes: object) -> RecordedGroupsConfig:
     return RecordedGroupsConfig.model_validate(values | changes)
 
 
-def decide(config: RecordedGroupsConfig) -> DecisionGroupsRow:
+def decide(config: RecordedGroupsConfig) -> TreeRow:
     run_recorded_groups(config)
-    [row] = read_rows(RunFolder(config.output).rows, DecisionGroupsRow)
+    [row] = read_groups(config.output)
     return row
 
 
@@ -55,7 +56,7 @@ def test_first_actions_that_act_alike_are_one_candidate(tmp_path: Path) -> None:
     row = decide(configure(tmp_path))
     assert row.task_id == "library/0"
     assert row.first_observation.startswith("Database: library")
-    same, error = row.decisions[0].candidates
+    same, error = row.nodes
     assert (same.action, same.count, same.outcome) == ("SELECT 1", 2, 0.5)
     assert same.sources == ("one_shown", "two_shown")
     assert (error.action, error.valid, error.sources) == ("SELECT x", False, ("three_blind",))
@@ -63,12 +64,12 @@ def test_first_actions_that_act_alike_are_one_candidate(tmp_path: Path) -> None:
 
 def test_runs_are_chosen_by_their_names(tmp_path: Path) -> None:
     row = decide(configure(tmp_path, runs=("*_shown",)))
-    assert [c.action for c in row.decisions[0].candidates] == ["SELECT 1"]
+    assert [c.action for c in row.nodes] == ["SELECT 1"]
 
 
 def test_all_turns_may_stand_in_the_first_state(tmp_path: Path) -> None:
     config = configure(tmp_path, turns="all")
-    assert [c.action for c in decide(config).decisions[0].candidates] == [
+    assert [c.action for c in decide(config).nodes] == [
         "SELECT 1",
         "SELECT 3",
         "SELECT x",
@@ -77,7 +78,7 @@ def test_all_turns_may_stand_in_the_first_state(tmp_path: Path) -> None:
 
 def test_errors_may_be_left_out(tmp_path: Path) -> None:
     row = decide(configure(tmp_path, turns="all", only_valid=True))
-    assert [c.action for c in row.decisions[0].candidates] == ["SELECT 1", "SELECT 3"]
+    assert [c.action for c in row.nodes] == ["SELECT 1", "SELECT 3"]
 
 
 def test_candidates_are_drawn_where_there_are_too_many(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_candidates_are_drawn_where_there_are_too_many(tmp_path: Path) -> None:
         )
         for s in range(6)
     ]
-    chosen = {tuple(c.action for c in row.decisions[0].candidates) for row in drawn}
+    chosen = {tuple(c.action for c in row.nodes) for row in drawn}
     assert {len(actions) for actions in chosen} == {2}
     assert len(chosen) > 1
 
@@ -104,7 +105,7 @@ def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     plain = write_episodes(tmp_path / "episodes.jsonl")
     packed = tmp_path / "episodes.jsonl.xz"
     packed.write_bytes(lzma.compress(plain.read_bytes()))
-    assert len(decide(configure(tmp_path, episodes=packed)).decisions[0].candidates) == 2
+    assert len(decide(configure(tmp_path, episodes=packed)).nodes) == 2
 
 
 def test_a_line_that_is_no_episode_is_named(tmp_path: Path) -> None:

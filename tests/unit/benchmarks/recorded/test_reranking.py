@@ -3,42 +3,22 @@
 import pytest
 
 from benchmarks.recorded.reranking import RankedTask, method_rewards, rerank_figures
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
+from qguide.qnet.records import NodeRow
+from tests.support.decision_groups import candidate as with_ends
+from tests.support.decision_groups import groups_row
 
 
 def candidate(
     action: str, observation: str, reward: float, *sources: str, valid: bool = True
-) -> CandidateRow:
-    return CandidateRow(
-        action=action,
-        count=len(sources),
-        observation=observation,
-        reward=reward,
-        valid=valid,
-        continuations=(ContinuationRow(outcome_reward=reward, steps=2, terminated=True),),
-        sources=sources,
-    )
+) -> NodeRow:
+    facts = {"count": len(sources), "observation": observation, "reward": reward, "valid": valid}
+    return with_ends(action, (reward, 2), sources=sources, **facts)
 
 
 def task(
-    name: str, fold: int, *candidates: CandidateRow, q: tuple[tuple[float, ...], ...] = ()
+    name: str, fold: int, *candidates: NodeRow, q: tuple[tuple[float, ...], ...] = ()
 ) -> RankedTask:
-    row = DecisionGroupsRow(
-        task_id=name,
-        kind="k",
-        environment="intercode-sql",
-        first_observation="?",
-        decisions=(DecisionRow(candidates=candidates, chosen=0),),
-        source="recorded",
-        continuation="policy",
-        seed=0,
-    )
-    return RankedTask(row, fold, q_values=q)
+    return RankedTask(groups_row((candidates, 0), task_id=name), fold, q_values=q)
 
 
 TWO_AGREE = task(

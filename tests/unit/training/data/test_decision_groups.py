@@ -1,97 +1,91 @@
-"""Decision group rows: validation, and the state of each decision."""
+"""Decision groups: the state of each decision, and trees that hold none."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from qguide.qnet.errors import RecordError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
+from qguide.training.data.decision_groups import Decision, choices_of, decisions_of, read_groups
+from qguide.training.data.runs import JsonlWriter
+from tests.support.decision_groups import candidate, groups_row
 
-WON = ContinuationRow(outcome_reward=1.0, steps=2, terminated=True)
-
-
-def candidate(action: str, **changes: Any) -> CandidateRow:
-    values: dict[str, Any] = {
-        "action": f"Action: {action}",
-        "count": 1,
-        "observation": f"You {action}.",
-        "continuations": (WON,),
-    }
-    return CandidateRow.model_validate(values | changes)
+WAIT = candidate("Action: wait", observation="You wait.", valid=False)
+LOOK = candidate("Action: look", observation="You look.", count=3)
+TAKE = candidate("Action: take mug", reward=1.0, terminated=True)
+FIRST, SECOND = Decision((WAIT, LOOK), chosen=1, greedy=0), Decision((TAKE,), chosen=0)
+FIND = Message("user", "Find the mug.")
 
 
-LOOK = candidate("look", count=3)
-TAKE = candidate("take mug", reward=1.0, terminated=True)
-FIRST = DecisionRow(candidates=(candidate("wait", valid=False), LOOK), chosen=1, greedy=0)
-SECOND = DecisionRow(candidates=(TAKE,), chosen=0)
-
-
-def groups(**changes: Any) -> DecisionGroupsRow:
-    values: dict[str, Any] = {
-        "task_id": "mug-1",
-        "kind": "find",
-        "environment": "kitchen",
-        "first_observation": "Find the mug.",
-        "decisions": (FIRST, SECOND),
-        "source": "policy",
-        "continuation": "expert",
-        "seed": 3,
-    }
-    return DecisionGroupsRow.model_validate(values | changes)
+def groups(*decisions: Decision, **changes: Any) -> TreeRow:
+    return groups_row(*(decisions or (FIRST, SECOND)), first_observation=FIND.content, **changes)
 
 
 def test_a_row_comes_back_from_its_line() -> None:
-    assert DecisionGroupsRow.model_validate_json(groups().model_dump_json()) == groups()
+    assert TreeRow.model_validate_json(groups().model_dump_json()) == groups()
 
 
 def test_a_state_is_the_chat_that_the_taken_actions_led_to() -> None:
-    first, second = groups().states()
-    find = Message("user", "Find the mug.")
-    assert first == ((find,), FIRST)
+    first, second = decisions_of(groups())
+    assert (first.history, first.chosen, first.greedy) == ((FIND,), 1, 0)
+    assert [node.action for node in first.candidates] == [WAIT.action, LOOK.action]
     look = Message("assistant", "Action: look"), Message("user", "You look.")
-    assert second == ((find, *look), SECOND)
+    assert second.history == (FIND, *look)
+    assert (second.taken.action, second.greedy, second.after_noop) == (TAKE.action, None, False)
+    assert [d.taken.action for d in choices_of(groups())] == [LOOK.action]
+
+
+def test_the_candidates_of_a_state_stand_together_behind_the_taken_one_before() -> None:
+    places = [(node.id, node.parent, node.depth, node.taken) for node in groups().nodes]
+    assert places == [(1, 0, 1, False), (2, 0, 1, True), (3, 2, 2, True)]
+
+
+def test_a_state_after_an_action_without_effect_is_known_as_such() -> None:
+    waited = Decision((WAIT, LOOK), chosen=0)
+    assert [d.after_noop for d in choices_of(groups(waited, FIRST))] == [False, True]
 
 
 def test_a_system_message_comes_before_every_state() -> None:
     system = Message("system", "You are in a kitchen.")
-    assert [history[0] for history, _ in groups(system=system.content).states()] == [system] * 2
+    made = decisions_of(groups(system=system.content))
+    assert [decision.history[0] for decision in made] == [system] * 2
 
 
-def test_the_outcome_is_that_of_the_last_taken_action() -> None:
-    assert groups().outcome_reward == 1.0
-    assert groups(decisions=(FIRST,)).outcome_reward == 0.0
+def test_nothing_is_taken_after_the_end() -> None:
+    with pytest.raises(ValidationError, match="node 3 was taken after node 1 had ended"):
+        groups(SECOND, FIRST)
+
+
+def test_two_actions_of_one_state_are_not_both_taken() -> None:
+    row = groups(FIRST).model_dump()
+    row["nodes"][0]["taken"] = True
+    with pytest.raises(ValidationError, match="node 2 was taken after node 0"):
+        TreeRow.model_validate(row)
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("node", "changes", "complaint"),
     [
-        ({"chosen": 2}, "chosen is 2"),
-        ({"greedy": 2}, "greedy is 2"),
-        ({"candidates": ()}, "at least 1 item"),
-        ({"candidates": (LOOK, candidate("look Thought: Hm.\nAction: look"))}, "twice"),
+        (
+            0,
+            {"action": "Thought: Hm.\nAction: look"},
+            "'look' among the candidates of node 0 twice",
+        ),
+        (0, {"rollouts": ()}, "holds no decision groups"),
+        (1, {"taken": False}, "node 3 was taken after node 2"),
+        (2, {"taken": False}, "holds no decision groups"),
     ],
 )
-def test_a_decision_that_cannot_have_been_made_is_refused(
-    changes: dict[str, Any], complaint: str
+def test_a_tree_whose_states_were_not_decided_is_refused(
+    tmp_path: Path, node: int, changes: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises(ValidationError, match=complaint):
-        DecisionRow.model_validate({"candidates": (LOOK, TAKE), "chosen": 0} | changes)
-
-
-def test_nothing_is_decided_after_the_end() -> None:
-    with pytest.raises(ValidationError, match="decision 1 took an action that ended the episode"):
-        groups(decisions=(SECOND, FIRST))
-
-
-@pytest.mark.parametrize(
-    "changes", [{"version": 2}, {"continuation": "nobody"}, {"decisions": ()}, {"reward": 1.0}]
-)
-def test_unknown_versions_fields_and_continuations_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        groups(**changes)
+    row = groups(FIRST, Decision((LOOK, WAIT), chosen=0))
+    nodes = list(row.nodes)
+    nodes[node] = nodes[node].model_copy(update=changes)
+    with JsonlWriter(tmp_path / "rows.jsonl") as writer:
+        writer.write(row.model_copy(update={"nodes": tuple(nodes)}))
+    with pytest.raises((RecordError, ValidationError), match=complaint):
+        list(read_groups(tmp_path))

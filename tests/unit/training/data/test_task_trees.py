@@ -9,6 +9,7 @@ import pytest
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.training.data.task_trees import TaskTrees
+from tests.support.decision_groups import candidate, groups_row
 
 LONG = "a wall, a door, " * 1_000
 
@@ -78,3 +79,10 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     path.write_text("x" + path.read_text())
     with pytest.raises(RecordError, match="was changed while it was read"):
         list(trees)
+
+
+def test_decision_groups_are_no_trees_of_whole_episodes(tmp_path: Path) -> None:
+    row = groups_row(([candidate("Action: look"), candidate("Action: go")], 0))
+    path = written(tmp_path / "rows.jsonl", iter([row]))
+    with pytest.raises(RecordError, match="holds decision groups"):
+        TaskTrees([path], min_reward=0, max_reward=1)

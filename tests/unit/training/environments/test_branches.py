@@ -10,7 +10,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.records import TreeRow
-from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.branches import SnapshotBranches, choose_branching
@@ -127,8 +127,8 @@ def test_groups_value_nothing_without_branches_and_by_snapshots_everything(tmp_p
     widths = {
         kind: [
             len(decision.candidates)
-            for row in read_rows(tmp_path / kind / "rows.jsonl", DecisionGroupsRow)
-            for decision in row.decisions
+            for row in read_groups(tmp_path / kind)
+            for decision in decisions_of(row)
         ]
         for kind in ("NoisyLamp", "KeptLamp")
     }

@@ -1,15 +1,8 @@
 """Scored decisions of an episode, their figures by task, and the figures of read pairs."""
 
-from typing import Any
-
 import pytest
 
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
+from qguide.training.data.decision_groups import Decision
 from qguide.training.evaluation.choice_regret import (
     ScoredEpisodeRow,
     ScoredReadPair,
@@ -18,45 +11,21 @@ from qguide.training.evaluation.choice_regret import (
     read_pair_figures,
     scored_episode,
 )
+from tests.support.decision_groups import candidate, groups_row
 
-
-def candidate(action: str, *ends: tuple[float, int], **changes: Any) -> CandidateRow:
-    continuations = tuple(
-        ContinuationRow(outcome_reward=reward, steps=steps, terminated=reward > 0)
-        for reward, steps in ends
-    )
-    values: dict[str, Any] = {
-        "action": f"Action: {action}",
-        "count": 1,
-        "observation": "",
-        "continuations": continuations,
-    }
-    return CandidateRow.model_validate(values | changes)
-
-
-GROUPS = DecisionGroupsRow(
-    task_id="x",
-    kind="k",
-    environment="kitchen",
-    first_observation="Find it.",
-    decisions=(
-        DecisionRow(
-            candidates=(
-                candidate("wait", (1.0, 9), valid=False, count=3),
-                candidate("go", (1.0, 4), (1.0, 6)),
-                candidate("sit", (0.0, 20)),
-            ),
-            chosen=0,
-            greedy=0,
+GROUPS = groups_row(
+    Decision(
+        (
+            candidate("wait", (1.0, 9), valid=False, count=3),
+            candidate("go", (1.0, 4), (1.0, 6)),
+            candidate("sit", (0.0, 20)),
         ),
-        DecisionRow(candidates=(candidate("go", (1.0, 5)),), chosen=0, greedy=0),
-        DecisionRow(
-            candidates=(candidate("a", (1.0, 3)), candidate("b", (1.0, 3), valid=False)), chosen=0
-        ),
+        chosen=0,
+        greedy=0,
     ),
-    source="policy",
-    continuation="expert",
-    seed=0,
+    Decision((candidate("go", (1.0, 5)),), chosen=0, greedy=0),
+    ((candidate("a", (1.0, 3)), candidate("b", (1.0, 3), valid=False)), 0),
+    task_id="x",
 )
 
 

@@ -62,6 +62,7 @@ def played(make: Callable[[], Corners]) -> PlayedDecisions:
         Game(make, (0, "corners")),
         Decisions(draws=(Draws(n=3, temperature=1.0),)),
         lambda step, candidate, repetition: first_reply(lambda _: Sampling()),
+        source="turner",
     )
     [result] = run_together([task], policy=Turner())
     return result

@@ -13,17 +13,12 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import NodeRow, Row, TreeRow
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import MessageRow, TrajectoryRow
 from qguide.training.data.runs import JsonlWriter
 from qguide.training.exports.trl import conversation_pair
 from qguide.training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
+from tests.support.decision_groups import candidate, groups_row
 from tests.support.labels import labelled, row_of
 from tests.support.tiny_models import renderer
 
@@ -73,30 +68,10 @@ PATHS = [
 LABELS = (row_of(labelled(*PATHS, labels={1: 0.9, 2: 1.0, 3: 0.0})),)
 
 
-def candidate(action: str, reward: float) -> CandidateRow:
-    """A candidate that ends its episode."""
-    ended = ContinuationRow(outcome_reward=reward, steps=1, terminated=True)
-    return CandidateRow(
-        action=action,
-        count=1,
-        observation="",
-        reward=reward,
-        terminated=True,
-        continuations=(ended,),
-    )
-
-
-GROUPS = DecisionGroupsRow(
+GROUPS = groups_row(
+    ([candidate("Action: desk", (1.0, 1)), candidate("Action: no", (0.0, 1))], 0),
     **OF_TASK,
     first_observation="Find the mug.",
-    decisions=(
-        DecisionRow(
-            candidates=(candidate("Action: desk", 1.0), candidate("Action: no", 0.0)), chosen=0
-        ),
-    ),
-    source="policy",
-    continuation="policy",
-    seed=0,
 )
 TREE = TreeRow(
     **OF_TASK,
@@ -208,12 +183,15 @@ def test_every_row_comes_back_from_parquet(tmp_path: Path, row: Row) -> None:
 def _without_nulls(value: Any) -> Any:
     """The value without the nulls that parquet has in place of fields that were not written."""
     if isinstance(value, dict):
-        optional = {"tool_calls", "reply", "observed", "opening", "sources", "start"}
+        optional = {"tool_calls", "reply", "observed", "opening", "sources", "rollouts"}
         left_out = optional | {
             "tool_call_id",
             "values",
             "kind",
             "tried",
+            "taken",
+            "greedy",
+            "count",
             "drawn",
             "episode",
         }

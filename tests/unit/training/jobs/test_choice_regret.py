@@ -12,15 +12,11 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, UpstreamError
 from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.records import TreeRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionGroupsRow,
-    DecisionRow,
-)
+from qguide.training.data.decision_groups import choices_of
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
@@ -29,6 +25,7 @@ from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from qguide.training.jobs.groups import GroupsConfig, run_groups
 from tests.support.corridor_upstream import REPLIES, hosted, serving_corridors
+from tests.support.decision_groups import candidate, groups_row
 from tests.support.tiny_models import save_policy, save_qnet
 
 
@@ -76,22 +73,13 @@ def test_a_scorers_choices_are_compared_with_what_the_expert_found(
     assert again == figures
 
 
-def corridor_groups(folder: Path) -> DecisionGroupsRow:
+def corridor_groups(folder: Path) -> TreeRow:
     """One decision in a corridor, as a run folder."""
-    end = ContinuationRow(outcome_reward=1.0, steps=1, terminated=True)
-    candidates = [
-        CandidateRow(action=f"Action: {action}", count=1, observation="", continuations=(end,))
-        for action in ("go left", "go right", "open door")
-    ]
-    row = DecisionGroupsRow(
+    row = groups_row(
+        ([candidate(f"Action: {one}") for one in ("go left", "go right", "open door")], 0),
         task_id="corridor:0",
-        kind="reach_door",
         environment="fake",
         first_observation="You are in a corridor.",
-        decisions=(DecisionRow(candidates=tuple(candidates), chosen=0),),
-        source="policy",
-        continuation="policy",
-        seed=0,
     )
     with JsonlWriter(folder / "rows.jsonl") as writer:
         writer.write(row)
@@ -105,10 +93,10 @@ def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
     assert "read_pairs" not in run_choice_regret(config)  # a corridor has none
     [scored] = read_rows(tmp_path / "out" / "rows.jsonl", ScoredEpisodeRow)
     loaded = load_policy(policy)
-    [(history, decision)] = row.states()
-    for candidate, q in zip(decision.candidates, scored.decisions[0].q_values, strict=True):
-        before = loaded.renderer.encode_history(history)
-        after = loaded.renderer.encode_candidate(Message("assistant", candidate.action))
+    [decision] = choices_of(row)
+    for said, q in zip(decision.candidates, scored.decisions[0].q_values, strict=True):
+        before = loaded.renderer.encode_history(decision.history)
+        after = loaded.renderer.encode_candidate(Message("assistant", said.action))
         with torch.inference_mode():
             logits = loaded.model(torch.tensor([before + after])).logits[0]
         logprobs = logits.log_softmax(-1)[len(before) - 1 : -1]

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Scorer, ScoreRequest, ScoreResult
-from qguide.training.data.decision_groups import DecisionGroupsRow
-from qguide.training.data.runs import read_rows
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.corridor import CorridorConfig
@@ -54,19 +54,17 @@ def configure(output: Path, *, count: int = 6, **changes: object) -> GroupsConfi
     return GroupsConfig.model_validate(values | changes)
 
 
-def play(
-    config: GroupsConfig, policy: Wanderer | Speechless | None = None
-) -> list[DecisionGroupsRow]:
+def play(config: GroupsConfig, policy: Wanderer | Speechless | None = None) -> list[TreeRow]:
     quiet = Console(file=StringIO())
     run_groups(config, policy=policy or Wanderer("AB"), q_model=LikesRight(), console=quiet)
-    rows = read_rows(config.output / "rows.jsonl", DecisionGroupsRow)
+    rows = read_groups(config.output / "rows.jsonl")
     return sorted(rows, key=lambda row: row.task_id)
 
 
 def test_every_draw_is_counted_under_its_action(tmp_path: Path) -> None:
     draws = (Draws(n=4, temperature=0.7), Draws(n=3, temperature=1.0))
     rows = play(configure(tmp_path, decisions=Decisions(draws=draws, max_steps=8, horizon=12)))
-    decisions = [decision for row in rows for decision in row.decisions]
+    decisions = [decision for row in rows for decision in decisions_of(row)]
     assert len(rows) == 6
     assert all(sum(c.count for c in decision.candidates) == 7 for decision in decisions)
     assert sum(row.completion_tokens for row in rows) == 3 * 7 * len(decisions)
@@ -77,15 +75,15 @@ def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_epis
     tmp_path: Path,
 ) -> None:
     rows = play(configure(tmp_path))
-    choices = [d for row in rows for d in row.decisions if len(d.candidates) > 1]
+    choices = [d for row in rows for d in decisions_of(row) if len(d.candidates) > 1]
     candidates = [candidate for decision in choices for candidate in decision.candidates]
     for candidate in candidates:
-        assert len(candidate.continuations) == (1 if candidate.terminated else 2)
-        for continuation in candidate.continuations:
+        assert len(candidate.rollouts) == (1 if candidate.terminated else 2)
+        for continuation in candidate.rollouts:
             assert continuation.terminated or continuation.steps == 12
             assert continuation.outcome_reward == float(continuation.terminated)
             assert not candidate.terminated or continuation.steps == 1
-    assert any(len({k.steps for k in c.continuations}) == 2 for c in candidates)
+    assert any(len({k.steps for k in c.rollouts}) == 2 for c in candidates)
 
 
 def test_no_continuation_outlives_the_limit_of_the_episode(tmp_path: Path) -> None:
@@ -93,9 +91,9 @@ def test_no_continuation_outlives_the_limit_of_the_episode(tmp_path: Path) -> No
     rows = play(configure(tmp_path, decisions=decisions))
     cut_off = set()
     for row in rows:
-        for step, decision in enumerate(row.decisions):
+        for step, decision in enumerate(decisions_of(row)):
             for candidate in decision.candidates if len(decision.candidates) > 1 else ():
-                for continuation in candidate.continuations:
+                for continuation in candidate.rollouts:
                     assert step + continuation.steps <= 10
                     if not continuation.terminated:
                         cut_off.add(step + continuation.steps)
@@ -123,16 +121,22 @@ def test_outside_the_valued_share_the_taken_candidate_is_kept_with_the_episode_i
     some = decisions.model_copy(update={"valued_share": 0.4})
     rows = play(configure(tmp_path / "some", decisions=some))
     pairs = [
-        (number, len(row.decisions), d, other)
+        (number, len(decisions_of(row)), d, other)
         for row, same in zip(rows, whole, strict=True)
-        for number, (d, other) in enumerate(zip(row.decisions, same.decisions, strict=True))
+        for number, (d, other) in enumerate(
+            zip(
+                decisions_of(row),
+                decisions_of(same),
+                strict=True,
+            )
+        )
     ]
-    left_out = [pair for pair in pairs if pair[2] != pair[3]]
+    left_out = [pair for pair in pairs if len(pair[2].candidates) != len(pair[3].candidates)]
     assert 0.4 * len(pairs) < len(left_out) < 0.8 * len(pairs)
     for number, steps, decision, other in left_out:
         assert decision.candidates == (decision.taken,)
         assert decision.taken.action == other.taken.action
-        assert decision.taken.continuations[0].steps == steps - number
+        assert decision.taken.rollouts[0].steps == steps - number
 
 
 def test_rows_do_not_depend_on_how_many_are_played_at_once(tmp_path: Path) -> None:
@@ -161,7 +165,7 @@ def test_the_guided_episode_takes_the_candidate_of_highest_q(tmp_path: Path) -> 
     taken = [
         (parse_action(d.taken.action), {parse_action(c.action) for c in d.candidates})
         for row in rows
-        for d in row.decisions
+        for d in decisions_of(row)
     ]
     assert all(("go right" in drawn) == (action == "go right") for action, drawn in taken)
     assert {action for action, _ in taken} > {"go right"}
@@ -171,7 +175,7 @@ def test_a_guided_episode_may_weigh_its_votes(tmp_path: Path) -> None:
     draws = (Draws(n=8, temperature=0.7),)
     decisions = Decisions(draws=draws, go_on="guided", tau=1e6, max_steps=4, horizon=12)
     rows = play(configure(tmp_path, qnet="any", decisions=decisions))
-    made = [decision for row in rows for decision in row.decisions]
+    made = [decision for row in rows for decision in decisions_of(row)]
     assert all(d.taken.count == max(c.count for c in d.candidates) for d in made)
     assert any(len({c.count for c in d.candidates}) > 1 for d in made)
 
@@ -179,9 +183,9 @@ def test_a_guided_episode_may_weigh_its_votes(tmp_path: Path) -> None:
 def test_the_first_or_a_random_candidate_can_be_taken(tmp_path: Path) -> None:
     first = Decisions(go_on="first", max_steps=8, horizon=12)
     rows = play(configure(tmp_path / "first", decisions=first))
-    assert {decision.chosen for row in rows for decision in row.decisions} == {0}
+    assert {decision.chosen for row in rows for decision in decisions_of(row)} == {0}
     rows = play(configure(tmp_path / "random"))
-    chosen = {decision.chosen for row in rows for decision in row.decisions}
+    chosen = {decision.chosen for row in rows for decision in decisions_of(row)}
     assert chosen == {0, 1, 2, 3}
 
 
@@ -192,14 +196,13 @@ def test_an_expert_values_mistakes_by_the_way_back_from_them(tmp_path: Path) -> 
         decisions=Decisions(draws=(Draws(n=4, temperature=1.0),), max_steps=6, horizon=60),
     )
     run_groups(config, policy=ExpertPolicy(), console=Console(file=StringIO()))
-    rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
-    decisions = [decision for row in rows for decision in row.decisions]
-    assert {row.continuation for row in rows} == {"expert"}
+    rows = list(read_groups(tmp_path / "rows.jsonl"))
+    decisions = [decision for row in rows for decision in decisions_of(row)]
     played = [c for d in decisions for c in d.candidates]
-    won = [c for c in played if c.continuations[0].outcome_reward == 1.0]
+    won = [c for c in played if c.rollouts[0].outcome_reward == 1.0]
     assert len(won) > len(decisions)  # the expert finds the way back from most mistakes
     assert any(not candidate.valid for candidate in played)
-    assert max(len({c.continuations[0].steps for c in d.candidates}) for d in decisions) > 1
+    assert max(len({c.rollouts[0].steps for c in d.candidates}) for d in decisions) > 1
 
 
 def test_a_corridor_has_no_expert(tmp_path: Path) -> None:

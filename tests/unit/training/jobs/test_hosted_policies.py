@@ -19,7 +19,7 @@ from qguide.qnet.errors import ConfigError, UpstreamLostError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.corridor import CorridorConfig
@@ -279,9 +279,9 @@ def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(
             continuation=Continuation(by="policy"),
         )
         figures = run_groups(config, q_model=ByLength(), console=QUIET)
-    rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
+    rows = list(read_groups(tmp_path / "rows.jsonl"))
     assert figures["episodes"] == len(rows) == 4
-    assert any(len(decision.candidates) > 1 for row in rows for decision in row.decisions)
+    assert any(len(decision.candidates) > 1 for row in rows for decision in decisions_of(row))
     greedy = [body for body in fake.asked if body["temperature"] == 0]
     assert {body.get("n", 1) for body in greedy} == {1}
     assert len(greedy) == figures["states"]

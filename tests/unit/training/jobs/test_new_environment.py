@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.records import TreeRow
-from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.records import TrajectoryRow, tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.registry import environment_config
@@ -72,14 +72,14 @@ def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
         output=tmp_path / "groups", environment=TABLE, decisions=Decisions(max_steps=3, horizon=9)
     )
     run_groups(groups, policy=CountingPolicy(), console=QUIET)
-    played = list(read_rows(tmp_path / "groups" / "rows.jsonl", DecisionGroupsRow))
+    played = list(read_groups(tmp_path / "groups" / "rows.jsonl"))
     assert {row.system for row in played} == {SYSTEM}
     assert all(
         continuation.outcome_reward == 1.0
         for row in played
-        for decision in row.decisions
+        for decision in decisions_of(row)
         for candidate in decision.candidates
-        for continuation in candidate.continuations
+        for continuation in candidate.rollouts
     )
 
     regret = ChoiceRegretConfig(

@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message
-from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, read_rows
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.trajectory import parse_action
+from tests.support.decision_groups import candidate, groups_row
 
 TASK: dict[str, Any] = {"task_id": "t", "kind": "k", "environment": "e"}
 
@@ -45,27 +45,17 @@ def said(rows: list[PreferenceRow]) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def groups(tmp_path: Path) -> Path:
-    def candidate(letter: str, steps: int) -> dict[str, Any]:
-        ending = {"outcome_reward": 1.0, "steps": steps, "terminated": True}
-        return {
-            "action": f"Action: {letter}",
-            "count": 1,
-            "observation": f"did {letter}",
-            "continuations": [ending],
-        }
+    def does(letter: str, steps: int) -> NodeRow:
+        return candidate(f"Action: {letter}", (1.0, steps), observation=f"did {letter}")
 
-    fields = TASK | {
-        "first_observation": "start",
-        "system": "Be quick.",
-        "decisions": [
-            {"candidates": [candidate("a", 4)], "chosen": 0},
-            {"candidates": [candidate("b", 5), candidate("c", 3), candidate("d", 5)], "chosen": 0},
-        ],
-        "source": "policy",
-        "continuation": "expert",
-        "seed": 0,
-    }
-    return write(tmp_path / "groups", DecisionGroupsRow.model_validate(fields))
+    row = groups_row(
+        ([does("a", 4)], 0),
+        ([does("b", 5), does("c", 3), does("d", 5)], 0),
+        **TASK,
+        first_observation="start",
+        system="Be quick.",
+    )
+    return write(tmp_path / "groups", row)
 
 
 def node(number: int, parent: int, depth: int, letter: str, reward: float | None) -> NodeRow:

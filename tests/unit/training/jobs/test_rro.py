@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import EXPLORED, read_rows
 from qguide.training.environment import StepResult
@@ -80,6 +81,7 @@ def bet(letters: str, **options: object) -> RisingTrajectory:
         Game(lambda: Wheel(WINS), (0, "wheel")),
         Rising.model_validate(options),
         StepRewards(rollouts=10, max_steps=2),
+        source="bettor",
     )
     [explored] = run_together([task], policy=Bettor(letters))
     return explored
@@ -146,8 +148,8 @@ def explore(config: RroConfig, policy: Wanderer | None = None) -> dict[str, floa
     return run_rro(config, policy=policy or Wanderer(["Hm."]), console=Console(file=StringIO()))
 
 
-def explored_of(config: RroConfig) -> list[DecisionGroupsRow]:
-    rows = read_rows(config.output / EXPLORED, DecisionGroupsRow)
+def explored_of(config: RroConfig) -> list[TreeRow]:
+    rows = read_groups(config.output / EXPLORED)
     return sorted(rows, key=lambda row: row.task_id)
 
 
@@ -161,7 +163,7 @@ def test_pairs_are_the_best_and_the_worst_draw_of_each_step(tmp_path: Path) -> N
     pairs, rows = pairs_of(config), explored_of(config)
     expected = []
     for row in rows:
-        for depth, decision in enumerate(row.decisions):
+        for depth, decision in enumerate(decisions_of(row)):
             outcomes = [candidate.outcome for candidate in decision.candidates]
             if max(outcomes) > min(outcomes):
                 draws = sum(candidate.count for candidate in decision.candidates)
@@ -180,7 +182,7 @@ def test_steps_stop_at_the_first_reward_that_has_not_fallen(tmp_path: Path) -> N
     draws = []
     for row in explored_of(config):
         rewards = taken_rewards(row)
-        for before, decision in zip(rewards, row.decisions, strict=False):
+        for before, decision in zip(rewards, decisions_of(row), strict=False):
             draws.append(sum(candidate.count for candidate in decision.candidates))
             assert draws[-1] == 5 or any(c.outcome >= before for c in decision.candidates)
     assert figures["draws_per_step"] == pytest.approx(sum(draws) / len(draws))
@@ -195,8 +197,9 @@ def test_the_ablation_makes_the_same_draws_and_more(tmp_path: Path) -> None:
     assert explore(fixed)["draws_per_step"] == 5.0
     assert {(p.source, p.candidates) for p in pairs_of(fixed)} == {("fixed", 5)}
     for some, all_ in zip(explored_of(rising), explored_of(fixed), strict=True):
-        for few, many in zip(some.decisions, all_.decisions, strict=True):
-            assert few.taken == many.taken.model_copy(update={"count": few.taken.count})
+        for few, many in zip(decisions_of(some), decisions_of(all_), strict=True):
+            place = {name: getattr(few.taken, name) for name in ("id", "parent", "count")}
+            assert few.taken == many.taken.model_copy(update=place)
             drawn = Counter({c.action: c.count for c in few.candidates})
             assert drawn <= Counter({c.action: c.count for c in many.candidates})
 
@@ -217,11 +220,11 @@ def test_the_trend_is_that_of_the_steps_taken(tmp_path: Path) -> None:
     assert by_third == pytest.approx(rises)
 
 
-def _steps_in(rows: list[DecisionGroupsRow], third: int) -> int:
+def _steps_in(rows: list[TreeRow], third: int) -> int:
     return sum(
-        3 * step // len(row.decisions) == third
+        3 * step // len(decisions_of(row)) == third
         for row in rows
-        for step in range(len(row.decisions))
+        for step in range(len(decisions_of(row)))
     )
 
 

@@ -12,7 +12,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
+from qguide.training.data.decision_groups import GroupLabels, decisions_of, read_groups
 from qguide.training.data.records import TrajectoryRow, messages_of, tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.intercode_sql.bundle import (
@@ -115,10 +115,10 @@ def test_groups_hold_calls_that_are_replayed_and_played_on(tmp_path: Path) -> No
         )
         figures = run_groups(config, console=QUIET)
     assert (figures["episodes"], figures["failures"]) == (TASKS, 0)
-    rows = list(read_rows(tmp_path / "rows.jsonl", DecisionGroupsRow))
+    rows = list(read_groups(tmp_path / "rows.jsonl"))
     for row in rows:
-        history, decision = next(row.states())
-        assert [message.role for message in history] == ["system", "user"]
+        decision = decisions_of(row)[0]
+        assert [message.role for message in decision.history] == ["system", "user"]
         assert len(decision.candidates) == 2  # three draws, of which two make the same call
         assert all(c.message.tool_calls for c in decision.candidates)
         assert all(c.answer[0].role == "tool" for c in decision.candidates)

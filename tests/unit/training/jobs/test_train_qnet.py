@@ -15,8 +15,8 @@ from qguide.qnet.models.manifest import MergedLora
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.decision_groups import GroupLabels, read_groups
+from qguide.training.data.runs import RunFolder
 from qguide.training.jobs.sft import run_sft
 from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from qguide.training.optimization.options import Optimization, QNetOptimization
@@ -179,7 +179,7 @@ def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: 
     run_train_qnet(config)
     renderer = load_policy(policy).renderer
     unseen = RunFolder(groups_in(tmp_path / "unseen", range(97, 98)))
-    [row] = read_rows(unseen.rows, DecisionGroupsRow)
+    [row] = read_groups(unseen.path)
     [tree] = pack_groups(
         renderer,
         row,

@@ -7,13 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from qguide.training.configs.job_files import load_config
-from qguide.training.data.decision_groups import (
-    CandidateRow,
-    ContinuationRow,
-    DecisionRow,
-    DecisionState,
-    candidate_label,
-)
+from qguide.training.data.decision_groups import Decision
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.exploration.contrast import Contrast
 from qguide.training.exploration.mcts import Mcts
@@ -34,6 +28,7 @@ from qguide.training.jobs.sft import SftConfig
 from qguide.training.jobs.train_dpo import TrainDpoConfig
 from qguide.training.jobs.train_policy import TrainPolicyConfig
 from qguide.training.jobs.train_qnet import TrainQNetConfig
+from tests.support.decision_groups import candidate
 
 CONFIGS = Path(__file__).parents[4] / "training" / "configs" / "alfworld"
 KINDS: dict[str, type[BaseModel]] = {
@@ -169,10 +164,9 @@ def test_a_step_reward_model_learns_the_mean_outcome_of_the_scorers_roll_outs() 
     assert continuation.repetitions == rewards.rollouts
     model = load_config(TrainQNetConfig, CONFIGS / "train_qnet_step_rewards.toml")
     assert model.groups == (groups.output,)
-    ends = [ContinuationRow(outcome_reward=r, steps=9, terminated=r > 0) for r in (1, 0, 0, 1, 0)]
-    candidate = CandidateRow(action="look", count=1, observation="", continuations=tuple(ends))
-    decision = DecisionState((), DecisionRow(candidates=(candidate,), chosen=0), after_noop=True)
-    assert candidate_label(candidate, decision, model.group_labels).value == pytest.approx(0.4)
+    look = candidate("look", *((reward, 9) for reward in (1, 0, 0, 1, 0)))
+    [label] = Decision((look,), chosen=0, after_noop=True).labels(model.group_labels)
+    assert label.value == pytest.approx(0.4)
 
 
 def test_each_stage_reads_what_the_one_before_it_writes() -> None:

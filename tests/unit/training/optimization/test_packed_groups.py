@@ -6,54 +6,35 @@ import pytest
 import torch
 
 from qguide.qnet.models.match_features import MATCH_FEATURES
+from qguide.qnet.records import NodeRow
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.types import Message, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
+from qguide.training.data.decision_groups import GroupLabels, choices_of
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import Framing, PackedTree
 from qguide.training.q_training.validation import q_of_tree
+from tests.support.decision_groups import candidate, groups_row
 from tests.support.tiny_models import q_model, renderer
 
 
-def candidate(action: str, *, steps: int, won: bool = True, valid: bool = True) -> dict[str, Any]:
-    return {
-        "action": action,
-        "count": 1,
-        "observation": "you see mug" if valid else "you",
-        "valid": valid,
-        "continuations": [{"outcome_reward": float(won), "steps": steps, "terminated": won}],
-    }
+def tried(action: str, *, steps: int, won: bool = True, valid: bool = True) -> NodeRow:
+    seen = "you see mug" if valid else "you"
+    return candidate(action, (float(won), steps), observation=seen, valid=valid)
 
 
-EPISODE = DecisionGroupsRow.model_validate(
-    {
-        "task_id": "t",
-        "kind": "k",
-        "environment": "e",
-        "first_observation": "take mug from desk",
-        "decisions": [
-            {
-                "candidates": [
-                    candidate("go to desk", steps=3),
-                    candidate("go to shelf", steps=6, valid=False),
-                ],
-                "chosen": 1,
-            },
-            {"candidates": [candidate("go to shelf", steps=5, valid=False)], "chosen": 0},
-            {
-                "candidates": [
-                    candidate("go to shelf", steps=5, valid=False),
-                    candidate("open shelf", steps=60, won=False),
-                    candidate("go to desk", steps=3),
-                ],
-                "chosen": 2,
-            },
-            {"candidates": [candidate("take mug", steps=2)], "chosen": 0},
+EPISODE = groups_row(
+    ([tried("go to desk", steps=3), tried("go to shelf", steps=6, valid=False)], 1),
+    ([tried("go to shelf", steps=5, valid=False)], 0),
+    (
+        [
+            tried("go to shelf", steps=5, valid=False),
+            tried("open shelf", steps=60, won=False),
+            tried("go to desk", steps=3),
         ],
-        "source": "policy",
-        "continuation": "expert",
-        "seed": 0,
-    }
+        2,
+    ),
+    ([tried("take mug", steps=2)], 0),
+    first_observation="take mug from desk",
 )
 
 
@@ -93,10 +74,9 @@ def test_q_is_read_where_a_scorer_reads_it() -> None:
     [tree] = packed()
     with torch.inference_mode():
         q_T = q_of_tree(loaded.model, tree)
-    asked = [(h, d) for h, d in EPISODE.states() if len(d.candidates) > 1]
-    for (history, decision), places in zip(asked, tree.groups, strict=True):
+    for decision, places in zip(choices_of(EPISODE), tree.groups, strict=True):
         said = tuple(Message("assistant", c.action) for c in decision.candidates)
-        [alone] = NaiveScorer(loaded).score([ScoreRequest(history, said)])
+        [alone] = NaiveScorer(loaded).score([ScoreRequest(decision.history, said)])
         found = q_T[[place.position for place in places]].tolist()
         assert found == pytest.approx(alone.q_values, abs=1e-5)
 
@@ -106,11 +86,10 @@ def test_q_after_an_observation_is_read_where_a_scorer_reads_it() -> None:
     [tree] = packed(read_at="observation")
     with torch.inference_mode():
         q_T = q_of_tree(loaded.model, tree)
-    asked = [(h, d) for h, d in EPISODE.states() if len(d.candidates) > 1]
-    for (history, decision), places in zip(asked, tree.groups, strict=True):
+    for decision, places in zip(choices_of(EPISODE), tree.groups, strict=True):
         said = tuple(Message("assistant", c.action) for c in decision.candidates)
         answers = tuple((Message("user", c.observation),) for c in decision.candidates)
-        request = ScoreRequest(history, said, observations=answers)
+        request = ScoreRequest(decision.history, said, observations=answers)
         [alone] = NaiveScorer(loaded).score([request])
         found = q_T[[place.position for place in places]].tolist()
         assert found == pytest.approx(alone.q_values, abs=1e-5)

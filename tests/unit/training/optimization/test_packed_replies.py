@@ -1,5 +1,6 @@
 """Replies of many states in one packed row: their tokens, and log pi as if each stood alone."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from transformers import AutoModelForCausalLM, MptConfig
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 from qguide.qnet.types import History, Message, ScoreRequest
-from qguide.training.data.decision_groups import DecisionGroupsRow, GroupLabels
+from qguide.training.data.decision_groups import GroupLabels
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import rows_of
 from qguide.training.optimization.packed_replies import (
@@ -19,6 +20,7 @@ from qguide.training.optimization.packed_replies import (
     reply_path,
 )
 from qguide.training.policy_training.logprobs import reply_logprobs, require_packable
+from tests.support.decision_groups import candidate, groups_row
 from tests.support.tiny_models import ARCHITECTURES, policy_model, renderer
 
 START: History = (Message("user", "you see mug"),)
@@ -126,36 +128,11 @@ def test_observations_within_a_trajectory_are_not_scored() -> None:
 
 
 def test_candidates_of_an_episode_keep_their_steps_and_validity() -> None:
-    def candidate(action: str, steps: int, *, valid: bool = True) -> dict[str, Any]:
-        ending = {"outcome_reward": 1.0, "steps": steps, "terminated": True}
-        return {
-            "action": action,
-            "count": 1,
-            "observation": "you see shelf",
-            "valid": valid,
-            "continuations": [ending],
-        }
-
-    row = DecisionGroupsRow.model_validate(
-        {
-            "task_id": "t",
-            "kind": "k",
-            "environment": "e",
-            "first_observation": "you see mug",
-            "decisions": [
-                {"candidates": [candidate("go to desk", 3), candidate("go", 4)], "chosen": 0},
-                {
-                    "candidates": [
-                        candidate("open shelf", 2),
-                        candidate("take mug", 5, valid=False),
-                    ],
-                    "chosen": 0,
-                },
-            ],
-            "source": "policy",
-            "continuation": "expert",
-            "seed": 0,
-        }
+    ends = partial(candidate, observation="you see shelf")
+    row = groups_row(
+        ([ends("go to desk", (1.0, 3)), ends("go", (1.0, 4))], 0),
+        ([ends("open shelf", (1.0, 2)), ends("take mug", (1.0, 5), valid=False)], 0),
+        first_observation="you see mug",
     )
     [tree] = pack_candidates(renderer(), row, GroupLabels(), max_length=200, max_tokens=400)
     assert [group.steps for group in tree.groups] == [(2, 3), (1, 4)]

@@ -11,40 +11,25 @@ from rich.console import Console
 from qguide.qnet.errors import ConfigError, JudgeAnswerError
 from qguide.qnet.types import Candidate, Message, SampleRequest, ScoreRequest
 from qguide.server.chat.fake_openai import FakeUpstream
-from qguide.training.data.decision_groups import DecisionGroupsRow
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.evaluation.records import Results
 from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_regret
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.rollouts.models import Inference, build_scorer, sha256_of_q_model
+from tests.support.decision_groups import candidate, groups_row
 
 Address = tuple[FakeUpstream, str]
 STATE = (Message("user", "take the green book"),)
 PRICES = {"prompt": 1.0, "completion": 10.0}
 ACTIONS = ("go left", "open door", "take key")
-GROUP: dict[str, Any] = {
-    "task_id": "t",
-    "kind": "k",
-    "environment": "fake",
-    "first_observation": "take the green book",
-    "source": "demo",
-    "continuation": "policy",
-    "seed": 0,
-    "decisions": [
-        {
-            "chosen": 1,
-            "candidates": [
-                {
-                    "action": f"Action: {action}",
-                    "count": 1,
-                    "observation": "Done.",
-                    "continuations": [{"outcome_reward": reward, "steps": 1, "terminated": True}],
-                }
-                for action, reward in (("take desk", 0.0), ("take book", 1.0))
-            ],
-        }
-    ],
-}
+GROUP = groups_row(
+    (
+        [candidate("Action: take desk", (0.0, 1)), candidate("Action: take book", (1.0, 1))],
+        1,
+    ),
+    environment="fake",
+    first_observation="take the green book",
+)
 
 
 def inference(url: str, **judge: Any) -> Inference:
@@ -141,7 +126,7 @@ def test_choice_regret_of_a_judge(
     address: Address, upstream: FakeUpstream, tmp_path: Path, mode: str
 ) -> None:
     groups = tmp_path / "groups.jsonl"
-    groups.write_text(DecisionGroupsRow.model_validate(GROUP).model_dump_json() + "\n")
+    groups.write_text(GROUP.model_dump_json() + "\n")
     config = ChoiceRegretConfig(
         groups=(groups,),
         output=tmp_path / mode,

@@ -1,4 +1,4 @@
-"""Trees of version 1 become trees of today, by the command."""
+"""Trees and decision groups of version 1 become trees of today, by the command."""
 
 import errno
 import json
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, read_rows
 
 TASK = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "go", "draws": 1}
@@ -60,10 +61,40 @@ def test_values_of_searches_and_judges_become_columns(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.jsonl.v1").read_text()) == SEARCHED
 
 
+def test_decision_groups_become_a_path_and_its_other_candidates(tmp_path: Path) -> None:
+    end = {"outcome_reward": 0.5, "steps": 2, "terminated": True}
+    tried = {"count": 2, "logprob": -1.0, "observation": "seen", "continuations": [end]}
+    wait, go, take = ({"action": f"Action: {does}"} | tried for does in ("wait", "go", "take"))
+    row = {name: TASK[name] for name in ("task_id", "kind", "environment", "first_observation")} | {
+        "version": 1,
+        "decisions": [
+            {"candidates": [wait, go], "chosen": 1, "greedy": 0},
+            {"candidates": [take], "chosen": 0, "greedy": None},
+        ],
+        "source": "policy",
+        "continuation": "expert",
+        "seed": 0,
+        "completion_tokens": 7,
+        "start": [end],
+    }
+    (tmp_path / "rows.jsonl").write_text("rro wrote its pairs here")
+    shown = convert(write(tmp_path / "explored.jsonl", row))
+    assert shown.exit_code == 0, shown.output
+    [tree] = read_groups(tmp_path / "explored.jsonl")
+    assert (tree.completion_tokens, tree.rollouts[0].steps) == (7, 2)
+    first, second = decisions_of(tree)
+    assert [node.action for node in first.candidates] == [wait["action"], go["action"]]
+    assert (first.chosen, first.greedy, second.greedy) == (1, 0, None)
+    assert [(n.count, n.logprob, n.outcome, n.source) for n in tree.nodes] == [
+        (2, -1.0, 0.5, "policy")
+    ] * 3
+    assert second.history[-1].content == "seen"
+
+
 def test_trees_of_today_are_left_alone(tmp_path: Path) -> None:
     run = write(tmp_path / "rows.jsonl", TASK | {"version": 2, "nodes": PATH})
     before = (tmp_path / "rows.jsonl").read_text()
-    assert "0 trees converted" in convert(run).output
+    assert "0 rows converted" in convert(run).output
     assert (tmp_path / "rows.jsonl").read_text() == before
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
@@ -97,7 +128,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     run = write(tmp_path / "rows.jsonl", SEARCHED)
     with (tmp_path / "rows.jsonl").open("a") as file:
         file.write('{"task_id": "t", "vers')
-    assert "1 trees converted" in convert(run).output
+    assert "1 rows converted" in convert(run).output
     assert len(list(read_rows(tmp_path / "rows.jsonl", TreeRow))) == 1
     assert (tmp_path / "rows.jsonl.v1").read_text().endswith('"vers')
 
@@ -143,7 +174,7 @@ def test_a_conversion_that_ends_before_its_last_step_loses_nothing(
         broken.setattr(Path, "replace", fail)
         assert convert(run).exit_code == 1
     assert json.loads((tmp_path / "rows.jsonl").read_text()) == SEARCHED
-    assert "1 trees converted" in convert(run).output
+    assert "1 rows converted" in convert(run).output
     assert json.loads((tmp_path / "rows.jsonl.v1").read_text()) == SEARCHED
 
 

@@ -1,7 +1,8 @@
-"""Trees as they were written before their values were named columns; the only such reader.
+"""Records as they were written before all of them were trees with columns; the only such reader.
 
-    SearchRow    visit_counts, values ─▶ the columns `visits` and `mcts`
-    TreeRow      judged               ─▶ nodes that nobody tried, and a column of each judge
+    SearchRow            visit_counts, values ─▶ the columns `visits` and `mcts`
+    TreeRow              judged               ─▶ nodes that nobody tried, and a column of each judge
+    DecisionGroupsRow    decisions            ─▶ the path taken, with its other candidates beside it
 
 The rows of `qguide label` are not converted: the job takes seconds, and is run again.
 """
@@ -15,14 +16,14 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, TreeRow
-from qguide.training.data.runs import JsonlWriter, RunFolder, regular, whole_lines
+from qguide.training.data.runs import EXPLORED, JsonlWriter, RunFolder, regular, whole_lines
 
 _AGENT: Final = "agent"
 """The `source` of an action that no policy of the server drew, as the server writes it."""
 
 
-def tree_files(source: Path) -> list[Path]:
-    """The file itself, a run's rows, or the trees that a server recorded in a folder.
+def record_files(source: Path) -> list[Path]:
+    """The file itself, a run's trees, or those that a server recorded in a folder.
 
     Raises:
         ConfigError: there is none of them.
@@ -31,8 +32,9 @@ def tree_files(source: Path) -> list[Path]:
         raise ConfigError(f"{source} does not exist; name a file or a folder of trees")
     if not source.is_dir():
         return [regular(source)]
-    if (rows := RunFolder(source).rows).is_file():
-        return [rows]
+    for rows in (source / EXPLORED, RunFolder(source).rows):
+        if rows.is_file():
+            return [rows]
     if not (trees := sorted(source.glob("trees-*.jsonl"))):
         raise ConfigError(f"{source} holds no rows.jsonl and no trees-*.jsonl; name another folder")
     return trees
@@ -71,7 +73,7 @@ def _write_converted(path: Path, unfinished: Path) -> int:
         for number, line in lines:
             try:
                 row = json.loads(line)
-                if "nodes" not in row:
+                if "nodes" not in row and "decisions" not in row:
                     raise RecordError(
                         f"{path}, line {number} holds no tree, and only trees are converted; "
                         "labels are made again by `qguide label`"
@@ -105,6 +107,27 @@ def _keep_old(path: Path) -> None:
 def _converted(row: dict[str, Any]) -> dict[str, Any]:
     if row.get("version") != 1:
         return row
+    return _tree_of_groups(row) if "decisions" in row else _tree_with_columns(row)
+
+
+def _tree_of_groups(row: dict[str, Any]) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = []
+    parent = 0
+    for depth, decision in enumerate(row.pop("decisions"), start=1):
+        first, chosen = len(nodes) + 1, decision["chosen"]
+        for index, candidate in enumerate(decision["candidates"]):
+            place = {"id": first + index, "parent": parent, "depth": depth}
+            marks = {"taken": index == chosen, "greedy": index == decision.get("greedy")}
+            played = {"rollouts": candidate.pop("continuations"), "source": row["source"]}
+            nodes.append(candidate | place | marks | played)
+        parent = first + chosen
+    for name in ("source", "continuation", "seed"):  # the run's config.json says them
+        row.pop(name)
+    rollouts = row.pop("start", ())
+    return row | {"version": 2, "nodes": nodes, "draws": 1, "rollouts": rollouts}
+
+
+def _tree_with_columns(row: dict[str, Any]) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = list(row["nodes"])
     columns: dict[str, dict[int, float]] = {}
     ids = {(node["parent"], node["action"]): node["id"] for node in nodes}
