@@ -15,9 +15,10 @@ from typing import Any, Protocol
 from benchmarks.strangers.catalogue import Stranger
 from benchmarks.strangers.choosers import Chooser, Seat, play
 from qguide.qnet.types import Scorer
-from qguide.training.data.records import TrajectoryRow, drawn_of_steps, rows_of
+from qguide.training.data.records import TrajectoryRow
 from qguide.training.environment import Task
 from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.jobs.collect import trajectory_row
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode
 
@@ -167,7 +168,11 @@ class Measurement:
         ]
         own: Chooser = "told" if self.told else "sample"
         episodes = self._play(seats, "explore" if scorer else own, Fitted(scorer))
-        return [_row(seat, episode) for seat, episode in zip(seats, episodes, strict=True)]
+        name = suite.environment.name
+        return [
+            trajectory_row(seat.task, name, episode, source="mock")
+            for seat, episode in zip(seats, episodes, strict=True)
+        ]
 
     def _fitted(
         self, learner: Learner, rows: Sequence[TrajectoryRow], recording: int, *, rounds: int
@@ -234,18 +239,3 @@ class Measurement:
         ]
         policy = self.stranger.policy(self.world)
         return run_together(tasks, policy=policy, scorer=fitted.scorer)
-
-
-def _row(seat: Seat, episode: Episode) -> TrajectoryRow:
-    """A played episode as the record that jobs know."""
-    return TrajectoryRow(
-        task_id=seat.task.id,
-        kind=seat.task.kind,
-        environment=seat.suite.environment.name,
-        messages=rows_of(episode.messages),
-        outcome_reward=episode.reward,
-        terminated=episode.terminated,
-        steps=len(episode.steps),
-        source="mock",
-        drawn=drawn_of_steps(episode.steps),
-    )

@@ -42,6 +42,7 @@ class TrajectoryRow(TaskRow):
         mistakes: indices of the actions that SFT must not imitate.
         drawn: for each action the different candidates that the policy drew before it, none where
             they are unknown; empty if all are.
+        rewards: for each action the outcome if the episode had ended after it; empty if unknown.
     """
 
     version: Literal[1] = 1
@@ -54,6 +55,7 @@ class TrajectoryRow(TaskRow):
     seed: int | None = None
     mistakes: tuple[NonNegativeInt, ...] = ()
     drawn: tuple[tuple[DrawnRow, ...], ...] = Field(default=(), exclude_if=lambda drawn: not drawn)
+    rewards: tuple[Reward, ...] = Field(default=(), exclude_if=lambda rewards: not rewards)
 
     @model_validator(mode="after")
     def _steps_are_the_actions(self) -> Self:
@@ -63,6 +65,10 @@ class TrajectoryRow(TaskRow):
             raise ValueError(f"mistakes are {self.mistakes}, but there are {actions} actions")
         if self.drawn and len(self.drawn) != actions:
             raise ValueError(f"drawn has {len(self.drawn)} steps, but there are {actions} actions")
+        if self.rewards and len(self.rewards) != actions:
+            raise ValueError(
+                f"rewards has {len(self.rewards)} steps, but there are {actions} actions"
+            )
         return self
 
     @property
@@ -140,6 +146,11 @@ def drawn_from_rows(rows: Sequence[DrawnRow]) -> tuple[Drawn, ...]:
 def drawn_of_steps(steps: Sequence[Step]) -> tuple[tuple[DrawnRow, ...], ...]:
     """The candidates of each step as `TrajectoryRow` has them."""
     return tuple(drawn_rows(s.drawn) for s in steps) if any(s.drawn for s in steps) else ()
+
+
+def rewards_of_steps(steps: Sequence[Step]) -> tuple[float, ...]:
+    """The rewards as `TrajectoryRow` has them; none where only the last step has one."""
+    return tuple(step.reward for step in steps) if any(s.reward for s in steps[:-1]) else ()
 
 
 def node_row(node: Node) -> NodeRow:

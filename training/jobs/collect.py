@@ -26,7 +26,13 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
-from qguide.training.data.records import EXPERT, TrajectoryRow, drawn_of_steps, rows_of
+from qguide.training.data.records import (
+    EXPERT,
+    TrajectoryRow,
+    drawn_of_steps,
+    rewards_of_steps,
+    rows_of,
+)
 from qguide.training.data.runs import JsonlWriter, finished_task_ids
 from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
 from qguide.training.evaluation.methods import Play, q_guided
@@ -239,6 +245,7 @@ def trajectory_row(
         seed=seed,
         mistakes=tuple(i for i, choice in enumerate(episode.choices) if choice.mistaken),
         drawn=drawn_of_steps(episode.steps),
+        rewards=rewards_of_steps(episode.steps),
     )
 
 

@@ -11,12 +11,14 @@ V of a state comes from episodes of other tasks (cross-fitting), so that no step
 own luck. E A is left out of the fit, also where the agent's draws are known: to learn actions less
 the mean of the draws (as in the R-learner; Nie and Wager, 2021) forgets what episodes tell of an
 action in states where it is usual. Held-back actions are judged beside that mean; where the choice
-was at random, each draw weighs by its propensity. Traces that a random action cuts (Retrace; Munos
-et al., 2016) did not help. V and A are linear in hashed features.
+was at random, each draw weighs by its propensity. Where rewards on the way are recorded, a value is
+what is earned plus what is to come, and only the latter is fitted. Traces that a random action cuts
+(Retrace; Munos et al., 2016) did not help. V and A are linear in hashed features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -27,14 +29,17 @@ from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.types import Message, message_key
 from qguide.training.learning.episodes import Episode, folds_of
-from qguide.training.learning.ridge import Design, Floats, design, ridge
+from qguide.training.learning.ridge import Design, Floats, design, reweighted_ridge, ridge
 from qguide.training.trajectory import Drawn
 
-PENALTIES: Final = (3.0, 10.0, 30.0, 100.0)
-VALUE_PENALTY: Final = 10.0
+PENALTIES: Final = (10.0, 30.0, 100.0)
+_REWEIGHTED_PENALTY: Final = 10.0
+VALUE_PENALTY: Final = 30.0
 _OTHERS: Final = 2
 """Actions of other states that stand for draws which are unknown."""
 _SEED: Final = 0
+
+_Regression = Callable[[Design, Floats], tuple[Floats, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Options:
     Attributes:
         trace: lambda; 1 credits every step with the whole outcome, 0 with the next state's value.
         alpha: penalty of the squared weights of A; features come in families of length 1. None
-            takes the one of `PENALTIES` that does best on held-back tasks.
+            takes the one of `PENALTIES` that does best on held-back tasks, or the reweighted fit.
         rounds: fits of V, each on the returns that the one before makes.
     """
 
@@ -62,6 +67,7 @@ class Steps:
         others: mean features of what else could have been done, in the columns of `actions`: of the
             agent's draws, or where those are unknown of actions of other states.
         outcome: (n,) of each decision's episode.
+        earned: (n,) outcome if the episode had ended before the decision; 0 where unknown.
         last: (n,) true at an episode's last decision.
         tasks: of each decision.
     """
@@ -70,6 +76,7 @@ class Steps:
     actions: Design
     others: Design
     outcome: Floats
+    earned: Floats
     last: NDArray[np.bool_]
     tasks: tuple[str, ...]
 
@@ -80,6 +87,7 @@ class Steps:
             self.actions.where(chosen),
             self.others.where(chosen),
             self.outcome[chosen],
+            self.earned[chosen],
             self.last[chosen],
             tuple(task for task, kept in zip(self.tasks, chosen, strict=True) if kept),
         )
@@ -91,11 +99,20 @@ class Fit:
 
     Attributes:
         mean: value of a state of which nothing is known.
+        unearned: weights and mean of the part of a value that is not earned yet; None where what
+            is earned on the way does not help to foretell the outcome.
     """
 
     values: Floats
     advantages: Floats
     mean: float
+    unearned: tuple[Floats, float] | None = None
+
+    def values_of(self, steps: Steps) -> Floats:
+        """(n,) value of each state, by all that is known of it."""
+        weights, mean = self.unearned or (self.values, self.mean)
+        told: Floats = steps.states.rows @ weights + mean
+        return told if self.unearned is None else steps.earned + told
 
 
 def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
@@ -128,6 +145,7 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
         actions=both.where(first),
         others=both.where(~first),
         outcome=np.repeat([episode.reward for episode in episodes], lengths),
+        earned=np.concatenate([episode.earned for episode in episodes]),
         last=last,
         tasks=tuple(e.task for e, n in zip(episodes, lengths, strict=True) for _ in range(n)),
     )
@@ -147,37 +165,60 @@ def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:
 def fit(steps: Steps, options: Options) -> Fit:
     """Weights from these decisions."""
     folds = np.array(folds_of(steps.tasks))
-    returns = steps.outcome
-    values = returns
-    for _ in range(options.rounds):
-        values = _cross_fitted(steps.states, returns, folds, alpha=VALUE_PENALTY)
+    values, earned = _first_values(steps, folds)
+    returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
+    for _ in range(1, options.rounds):
+        values = earned + _cross_fitted(steps.states, returns - earned, folds)
         returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
-    changed = returns - values
-    alpha = options.alpha or _best_penalty(steps, changed, steps.outcome - values, folds)
-    advantages, _ = ridge(steps.actions, changed, alpha=alpha)
-    weights, mean = ridge(steps.states, returns, alpha=VALUE_PENALTY)
-    return Fit(weights, advantages, mean)
+    advantages = _advantages(steps, returns - values, steps.outcome - values, folds, options.alpha)
+    weights, mean = reweighted_ridge(steps.states, returns, alpha=VALUE_PENALTY)
+    if not earned.any():
+        return Fit(weights, advantages, mean)
+    unearned = reweighted_ridge(steps.states, returns - earned, alpha=VALUE_PENALTY)
+    return Fit(weights, advantages, mean, unearned)
 
 
-def _best_penalty(
-    steps: Steps, changed: Floats, surprises: Floats, folds: NDArray[np.int_]
-) -> float:
-    """The penalty by which preferred actions of held-back tasks have most credit.
+def _first_values(steps: Steps, folds: NDArray[np.int_]) -> tuple[Floats, Floats]:
+    """(n,) values from outcomes alone, and the part of them that is earned already.
+
+    Rewards on the way may be of no account for the outcome: that part is 0 if held-back outcomes
+    are foretold better without it.
+    """
+    nothing = np.zeros(len(steps.outcome))
+    parts = (nothing, steps.earned) if steps.earned.any() else (nothing,)
+    found = [(e + _cross_fitted(steps.states, steps.outcome - e, folds), e) for e in parts]
+    return min(found, key=lambda each: float(np.sum((steps.outcome - each[0]) ** 2)))
+
+
+def _advantages(
+    steps: Steps,
+    changed: Floats,
+    surprises: Floats,
+    folds: NDArray[np.int_],
+    alpha: float | None,
+) -> Floats:
+    """Weights by the regression whose preferred actions of held-back tasks have most credit.
 
     See `qguide.training.licence.credit`. The least squared error would choose by the size of the
     advantages, of which a choice does not depend.
     """
     beside_others = steps.actions.rows - steps.others.rows
 
-    def credit(alpha: float) -> float:
+    def credit(regress: _Regression) -> float:
         preferred = np.zeros(len(changed))
         for fold in range(folds.max() + 1):
             held = folds == fold
-            weights, _ = ridge(steps.actions.where(~held), changed[~held], alpha=alpha)
+            weights, _ = regress(steps.actions.where(~held), changed[~held])
             preferred[held] = beside_others[held] @ weights
         return float(preferred @ surprises) / max(float(np.linalg.norm(preferred)), 1e-12)
 
-    return max(PENALTIES, key=credit) if folds.max() else PENALTIES[1]
+    plain = [partial(ridge, alpha=each) for each in PENALTIES]
+    tried = [*plain, partial(reweighted_ridge, alpha=_REWEIGHTED_PENALTY)]
+    if alpha is not None:
+        best = partial(ridge, alpha=alpha)
+    else:
+        best = max(tried, key=credit) if folds.max() else plain[0]
+    return best(steps.actions, changed)[0]
 
 
 def trace_returns(
@@ -196,11 +237,11 @@ def trace_returns(
     return returns
 
 
-def _cross_fitted(x: Design, y: Floats, folds: NDArray[np.int_], *, alpha: float) -> Floats:
+def _cross_fitted(x: Design, y: Floats, folds: NDArray[np.int_]) -> Floats:
     """(n,) predictions of each fold by a fit to the others; of a single fold its mean."""
     predicted = np.full(len(y), y.mean())
     for fold in range(folds.max() + 1) if folds.max() else ():
         held = folds == fold
-        weights, mean = ridge(x.where(~held), y[~held], alpha=alpha)
+        weights, mean = reweighted_ridge(x.where(~held), y[~held], alpha=VALUE_PENALTY)
         predicted[held] = x.where(held).rows @ weights + mean
     return predicted

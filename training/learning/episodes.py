@@ -19,6 +19,7 @@ class Episode:
         reward: outcome reward at the end.
         drawn: the agent's different candidates before each action, none where they are unknown;
             empty if all are.
+        rewards: outcome if the episode had ended after each action; empty if unknown.
     """
 
     task: str
@@ -26,6 +27,13 @@ class Episode:
     actions: tuple[Message, ...]
     reward: float
     drawn: tuple[tuple[Drawn, ...], ...] = ()
+    rewards: tuple[float, ...] = ()
+
+    @property
+    def earned(self) -> tuple[float, ...]:
+        """Outcome if it had ended before each action; 0 where that is unknown."""
+        before = self.rewards[:-1] or (0.0,) * (len(self.actions) - 1)
+        return (0.0, *before)[: len(self.actions)]
 
     @property
     def choices(self) -> tuple[tuple[Drawn, ...], ...]:
@@ -47,6 +55,7 @@ def _episode(row: TrajectoryRow) -> Episode:
         tuple(messages[i] for i in replies),
         row.outcome_reward,
         tuple(map(drawn_from_rows, row.drawn)),
+        row.rewards,
     )
 
 

@@ -91,7 +91,7 @@ class _Assessor:
             mine = steps.where(held)
             difference = mine.actions.rows - mine.others.rows
             self.advantages[held] = difference @ found.advantages
-            self._values[held] = mine.states.rows @ found.values + found.mean
+            self._values[held] = found.values_of(mine)
 
     def decisions(self) -> Iterator[HeldBackDecision]:
         """The decisions of every fold, valued by the others' model and weights."""

@@ -31,6 +31,7 @@ class RecordedEpisode:
         terminated: False if a step limit cut it off.
         mistakes: indices of the replies that are not to be imitated.
         drawn: the policy's candidates before each reply; empty if the recording names none.
+        rewards: outcome if it had ended after each reply; empty if unknown.
         environment: "" if the recording does not name it.
         left_out: what of the recording no Q model reads, and how often it was there.
     """
@@ -44,6 +45,7 @@ class RecordedEpisode:
     environment: str = ""
     kind: str = ""
     drawn: tuple[tuple[DrawnRow, ...], ...] = ()
+    rewards: tuple[float, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def to_row(self, *, environment: str) -> TrajectoryRow:
@@ -59,6 +61,7 @@ class RecordedEpisode:
             source=self.source or UNNAMED,
             mistakes=self.mistakes,
             drawn=self.drawn,
+            rewards=self.rewards,
         )
 
 

@@ -54,6 +54,14 @@ def test_recordings_may_tell_the_agents_draws() -> None:
         )
 
 
+def test_recordings_tell_rewards_on_the_way_where_the_environment_does() -> None:
+    rows = Measurement(STRANGERS["crafting"]).record(0, 40)
+    told = [row.rewards for row in rows if row.rewards]
+    assert told
+    assert all(row.rewards[-1] == row.outcome_reward for row in rows if row.rewards)
+    assert {row.rewards for row in Measurement(STRANGERS["search"]).record(0, 10)} == {()}
+
+
 def test_no_new_task_is_recorded() -> None:
     recorded = {row.task_id for row in SMALL.record(0, 100)}
     [sample, *_] = SMALL.baselines()

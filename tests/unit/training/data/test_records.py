@@ -143,3 +143,10 @@ def test_what_was_drawn_comes_back_with_its_steps() -> None:
 def test_draws_of_a_part_of_the_steps_are_refused() -> None:
     with pytest.raises(ValidationError, match="drawn has 1 steps, but there are 2 actions"):
         trajectory(drawn=[[{"action": "Action: look", "count": 3}]])
+
+
+def test_rewards_of_a_part_of_the_steps_are_refused() -> None:
+    assert trajectory(rewards=[0.5, 1.0]).rewards == (0.5, 1.0)
+    assert "rewards" not in trajectory().model_dump()
+    with pytest.raises(ValidationError, match="rewards has 1 steps, but there are 2 actions"):
+        trajectory(rewards=[0.5])

@@ -6,7 +6,7 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
-from qguide.training.learning.advantage import PENALTIES, Options, steps_of, trace_returns
+from qguide.training.learning.advantage import PENALTIES, Options, fit, steps_of, trace_returns
 from qguide.training.learning.episodes import Episode, folds_of
 from qguide.training.learning.learner import learn
 from qguide.training.licence.verdict import licence_of
@@ -213,3 +213,38 @@ def test_votes_weigh_as_much_as_recordings_say() -> None:
     at_random = learn([told(*one, votes=1) for one in recorded], Options(), Hasher(b"salt"))
 
     assert knowing.weights.tau > at_random.weights.tau > 0
+
+
+def rewarded(count: int, *, on_the_way: bool) -> list[Episode]:
+    """The right drawer earns half; what the second one adds to that or takes away is luck."""
+    chance, found = Random(3), []
+    for number, one in enumerate(episodes(count)):
+        right = right_drawer(("ring", "coin")[number % 2])
+        half = 0.5 * (one.actions[0] == opened(right))
+        end = half + chance.choice((0.0, 0.5)) if chance.random() < 0.8 else 0.0
+        rewards = (half, end) if on_the_way else ()
+        found.append(replace(one, reward=end, rewards=rewards))
+    return found
+
+
+def test_rewards_on_the_way_tell_which_action_earned_them() -> None:
+    def correlation(*, on_the_way: bool) -> float:
+        recorded = rewarded(60, on_the_way=on_the_way)
+        return learn(recorded, Options(), Hasher(b"salt")).credit.correlation
+
+    assert correlation(on_the_way=True) > correlation(on_the_way=False) + 0.05
+
+
+def test_rewards_on_the_way_that_foretell_nothing_are_left_aside() -> None:
+    chance = Random(5)
+    hasher = Hasher(b"salt")
+    misleading = [replace(e, rewards=(chance.random(), e.reward)) for e in episodes(80)]
+
+    assert fit(steps_of(misleading, hasher), Options()).unearned is None
+    assert fit(steps_of(rewarded(80, on_the_way=True), hasher), Options()).unearned is not None
+
+
+def test_what_is_earned_before_an_action_is_the_reward_after_the_one_before() -> None:
+    (one,) = episodes(1)
+    assert replace(one, rewards=(0.25, 1.0)).earned == (0.0, 0.25)
+    assert one.earned == (0.0, 0.0)
