@@ -55,7 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start servers, so that `make test-fast` can leave them out."""
+    """Mark the tests that start servers, so that `make test-fast` can leave them out.
+
+    Their files come first: no worker shall begin one of the longest when the others end.
+    """
     put_alone(items)
     for item in items:
         if not isinstance(item, pytest.Function):
@@ -70,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "textworld_installed",
         } & set(item.fixturenames):
             item.add_marker("server")
+    slow = {item.path for item in items if item.get_closest_marker("server")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:

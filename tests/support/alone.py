@@ -8,11 +8,13 @@ controls the run. In a process of its own a test finds what a job finds.
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -22,6 +24,20 @@ _INSIDE: Final = "SUITE_ALONE"
 _SHARE: Final = 0.8
 """Part of a test's limit for the process: it ends first, and says where the test stood."""
 
+_FRESH: Final = get_context("forkserver")
+# Imported once, in a process that does nothing else: torch and its libraries take seconds.
+_FRESH.set_forkserver_preload(["pytest", "tests.conftest", "tests.support.trainings"])
+
+_OPTIONS: Final = (
+    *("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:schemathesis"),
+    *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
+)
+
+
+def fresh_process(work: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
+    """A process, not yet started, that has imported what trainings need and has done nothing."""
+    return _FRESH.Process(target=work, args=arguments)
+
 
 class Alone(pytest.Item):
     """A test that another process runs."""
@@ -30,32 +46,40 @@ class Alone(pytest.Item):
         """Run it there, and fail with the output of that process if it does not pass."""
         __tracebackhide__ = True
         limit_s = _SHARE * float(self.config.getini("timeout") or 0)
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", f"--timeout={limit_s:g}"]
-        code, output = _run([sys.executable, "-m", "pytest", *options, self.nodeid], self.config)
+        options = [*_OPTIONS, f"--timeout={limit_s:g}", self.nodeid]
+        code, output = _run(options, self.config.rootpath)
         if code:
             pytest.fail(f"exit status {code} of its process:\n{output}", pytrace=False)
 
 
-def _run(command: Sequence[str], config: pytest.Config) -> tuple[int, str]:
+def _run(arguments: Sequence[str], folder: Path) -> tuple[int | None, str]:
     # A file, not a pipe, which a forked process could hold open when the test has died.
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command,
-            cwd=config.rootpath,
-            env=os.environ | {_INSIDE: "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    with tempfile.NamedTemporaryFile() as output:
+        environment = os.environ | {_INSIDE: "1"}
+        process = fresh_process(_run_here, arguments, folder, environment, output.name)
+        process.start()
         try:
-            code = process.wait()
+            process.join()
         finally:
+            process.kill()
+            assert process.pid is not None
             with contextlib.suppress(ProcessLookupError):  # nothing of it is left
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        output.seek(0)
-        return code, output.read().decode(errors="replace")
+            process.join()
+        return process.exitcode, output.read().decode(errors="replace")
+
+
+def _run_here(
+    arguments: list[str], folder: Path, environment: Mapping[str, str], output: str
+) -> None:
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    with open(output, "wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    sys.exit(pytest.main(arguments))
 
 
 def put_alone(items: list[pytest.Item]) -> None:

@@ -1,5 +1,6 @@
 """Real servers for tests: a process of `qguide serve`, or an application on a port of this one."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -84,6 +85,36 @@ def running(
             process.kill()
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's server, which ends when it is told to: the suite starts hundreds of them.
+
+    uvicorn looks ten times a second whether it should, and waits where no connection is open.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        await super().startup(sockets)
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self._ended.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listening in self.servers:
+            listening.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)  # in which those without a request close
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+        else:
+            await self.lifespan.shutdown()
+
+    def end(self) -> None:
+        """Stop listening and end, from another thread."""
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+
 @contextmanager
 def serving_app(
     app: FastAPI, *, ws: Literal["none", "websockets-sansio"] = "none"
@@ -106,19 +137,19 @@ def serving_app(
         )
     else:
         config = server_config(app, settings, port=0)
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, name="uvicorn")
     thread.start()
+    deadline = time.monotonic() + START_S
+    while not server.started:
+        assert thread.is_alive(), "the server ended at its start"
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.005)
     try:
-        deadline = time.monotonic() + START_S
-        while not server.started:
-            assert thread.is_alive(), "the server ended at its start"
-            assert time.monotonic() < deadline, "the server did not start"
-            time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.should_exit = True
+        server.end()
         thread.join()
 
 

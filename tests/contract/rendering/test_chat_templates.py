@@ -1,5 +1,6 @@
 """Every chat template renders, and what a model saw stays a prefix of what it sees next."""
 
+from functools import cache
 from time import strftime
 from typing import Any
 
@@ -79,6 +80,7 @@ CONVERSATIONS: dict[str, History] = {
 }
 
 
+@cache
 def renderer_of(family: str, template: str, control: bool = True) -> Renderer:
     return Renderer(tokenizer_of(family, template, control=control))
 

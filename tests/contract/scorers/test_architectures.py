@@ -32,7 +32,7 @@ EVERY = [
     pytest.param((kind, architecture, device), id=f"{kind}-{architecture}-{device}", marks=marks)
     for kind in KINDS
     for architecture in ARCHITECTURES
-    if architecture == "llama" or kind in ("qnet", "implicit-q") or TRIES_ALL
+    if architecture == "llama" or kind == "qnet" or TRIES_ALL
     for device, marks in (("cpu", ()), ("cuda", needs_cuda))
 ]
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -118,22 +119,25 @@ def pytest_sessionfinish(session):
 """
 
 
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        ({"silence_s": 15, "whole_s": 3600}, "no test has started or ended for 15 s"),
-        ({"silence_s": 3600, "whole_s": 15}, "the whole run takes longer than 15 s"),
-    ],
-)
-def test_a_run_that_does_not_end_is_ended(
-    limits: dict[str, int], reason: str, tmp_path: Path
-) -> None:
-    (tmp_path / "conftest.py").write_text(IMPATIENT.format(**limits))
-    (tmp_path / "test_a.py").write_text(ENDS)
-    (tmp_path / "test_b.py").write_text(ENDS)
-    code, output = run(tmp_path, *WORKERS)
-    assert code == 1
-    assert f"The run was ended: {reason}. Running tests: none" in output
+LIMIT_S = 15
+ENDINGS = {
+    f"no test has started or ended for {LIMIT_S} s": {"silence_s": LIMIT_S, "whole_s": 3600},
+    f"the whole run takes longer than {LIMIT_S} s": {"silence_s": 3600, "whole_s": LIMIT_S},
+}
+
+
+def test_a_run_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(len(ENDINGS))]
+    for folder, limits in zip(folders, ENDINGS.values(), strict=True):
+        folder.mkdir()
+        (folder / "conftest.py").write_text(IMPATIENT.format(**limits))
+        (folder / "test_a.py").write_text(ENDS)
+        (folder / "test_b.py").write_text(ENDS)
+    with ThreadPoolExecutor() as both:  # each takes its limit, so they wait together
+        ended = both.map(lambda folder: run(folder, *WORKERS), folders)
+        for (code, output), reason in zip(ended, ENDINGS, strict=True):
+            assert code == 1
+            assert f"The run was ended: {reason}. Running tests: none" in output
 
 
 def test_a_run_that_takes_too_long_begins_no_further_test(tmp_path: Path) -> None:

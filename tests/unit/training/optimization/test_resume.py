@@ -1,47 +1,53 @@
 """A training that is killed at any moment ends as one that is not."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-
-STEPS = 60
-TRAINING = f"""
-import sys
-from pathlib import Path
-import torch
 from torch import nn
+
+from tests.support.alone import fresh_process
 from tests.support.trainings import train
 
-torch.manual_seed(0)
-model = nn.Sequential()
-model.add_module("layers", nn.Linear(4, 64))  # Muon's
-model.add_module("dropout", nn.Dropout(0.1))  # draws random numbers
-model.add_module("head", nn.Linear(64, 1))
-train(
-    Path(sys.argv[1]),
-    model=model,
-    steps=[[[i % 64, i * 7 % 64], [i * 3 % 64]] for i in range({STEPS})],
-    processes=int(sys.argv[2]),
-    optimizer="muon",
-    lr=0.01,
-    average_last=0.5,
-    save_every_s=1e-9,
-)
-"""
+STEPS = 60
 
 
-def start(folder: Path, processes: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", TRAINING, str(folder), str(processes)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def train_whole(folder: Path, processes: int) -> None:
+    """Train to the end."""
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    model.add_module("layers", nn.Linear(4, 64))  # Muon's
+    model.add_module("dropout", nn.Dropout(0.1))  # draws random numbers
+    model.add_module("head", nn.Linear(64, 1))
+    train(
+        folder,
+        model=model,
+        steps=[[[i % 64, i * 7 % 64], [i * 3 % 64]] for i in range(STEPS)],
+        processes=processes,
+        optimizer="muon",
+        lr=0.01,
+        average_last=0.5,
+        save_every_s=1e-9,
+    )
+
+
+def start(folder: Path, processes: int) -> ForkServerProcess:
+    process = fresh_process(train_whole, folder, processes)
+    process.start()
+    return process
+
+
+def ends(folder: Path, processes: int) -> bool:
+    """True if a training comes to its end without an error."""
+    process = start(folder, processes)
+    process.join()
+    return process.exitcode == 0
 
 
 def end_of(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -61,19 +67,20 @@ def test_killed_five_times_at_random_moments_it_ends_bit_equal(
     tmp_path: Path, processes: int
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert start(whole, processes).wait() == 0
+    assert ends(whole, processes)
     rng = random.Random(processes)
     for kill in range(1, 6):
         process = start(broken, processes)
         # Wait until it has trained on from where the last one was killed; then at any moment.
         while _saved_step(broken) < kill * STEPS // 8:
-            assert process.poll() is None
+            assert process.is_alive()
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.02))
-        os.kill(process.pid, signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert _saved_step(broken) < STEPS
-    assert start(broken, processes).wait() == 0
+    assert ends(broken, processes)
     expected, ended = end_of(whole), end_of(broken)
     assert expected[1] == ended[1]
     assert expected[0].keys() == ended[0].keys()

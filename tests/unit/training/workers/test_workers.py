@@ -50,6 +50,7 @@ from tests.support.worker_jobs import (
 )
 
 EXECUTORS = ["processes", "ray"]
+TREES = 300
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +94,17 @@ def executor(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_thousand_trees_are_those_of_one_process_though_a_worker_dies_twice(
+def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
     tmp_path: Path, executor: str
 ) -> None:
-    environment = CorridorConfig(count=1_000)
+    environment = CorridorConfig(count=TREES)
     alone = run(explore(tmp_path / "alone", environment=environment))
     workers = Workers.model_validate({"executor": executor, "count": 2})
-    with killing(tmp_path / "workers/rows.jsonl", [200, 600]) as killed:
+    with killing(tmp_path / "workers/rows.jsonl", [TREES // 5, TREES // 2]) as killed:
         config = explore(tmp_path / "workers", environment=environment, workers=workers)
         spread = run(config)
     assert len(killed) == 2
-    assert len(alone) == 1_000
+    assert len(alone) == TREES
     assert spread == alone
     assert not any("error" in line for line in lines(config.output, "metrics.jsonl"))
 
@@ -189,11 +190,11 @@ def test_two_workers_step_at_once(executor: str) -> None:
 
 def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> None:
     """Steps of 50 ms wait for one worker, the last ones longer than a step may take."""
-    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 160})
+    config = environment_config({"name": f"{SUPPORT}:TIMED", "count": 120})
     workers = Workers.model_validate({"executor": executor, "count": 1, "timeout_s": 5})
     with (
         closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved,
-        ThreadPoolExecutor(160) as threads,
+        ThreadPoolExecutor(120) as threads,
     ):
         episodes = [moved.make(task) for task in moved.tasks]
         list(threads.map(lambda one: one.reset(), episodes))
