@@ -250,14 +250,22 @@ _SHOWN_CHARACTERS = 500
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _LONGEST_RETRY_AFTER_S = 86_400.0
 _ERROR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_TOO_LONG_KIND = "request_too_large"
 _TOO_LONG = (
     "context length",
     "context window",
     "prompt is too long",
+    "input is too long",
     "available context size",
     "maximum number of tokens allowed",
+    "maximum model length",
+    "maximum prompt length",
+    "reduce the length of the messages",
+    "too large for model with",
+    "tokens in request more than max tokens allowed",
 )
-"""Words of OpenAI, vLLM and SGLang, of Anthropic, llama.cpp and Gemini; few of them send a code."""
+"""Words of OpenAI and SGLang (the first two), Anthropic, Bedrock, llama.cpp, Gemini, vLLM, xAI,
+Groq, Mistral and Ark; few of them send a code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +285,10 @@ class Refusal:
 
     @property
     def exceeds_context(self) -> bool:
-        """True if the history is longer than the model's context, by the code or the message."""
+        """True if the history is longer than the model takes, by code, type or message."""
         said = self.reason.lower()
-        return self.code == CONTEXT_CODE or any(words in said for words in _TOO_LONG)
+        told = self.code == CONTEXT_CODE or self.kind == _TOO_LONG_KIND
+        return told or any(words in said for words in _TOO_LONG)
 
 
 def _name_or_nothing(given: object) -> str:

@@ -19,8 +19,8 @@ comes from them: templates that print ids get numbers.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
 from qguide.qnet.rendering.chat_template import (
@@ -66,6 +66,20 @@ class RenderedEpisode:
 
     token_ids: list[int]
     action_spans: list[tuple[int, int]]
+
+
+class Piece(NamedTuple):
+    """A token of a plain text.
+
+    Attributes:
+        start, stop: its bytes in the text, [start, stop); None for a special token.
+    """
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +213,29 @@ class Renderer:
         for message in messages:
             self._check(message)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def pieces(self, text: str, *, special: bool) -> list[Piece]:
+        """Tokens of a plain text without a conversation around it, and where each stands.
+
+        Args:
+            special: add the special tokens with which the tokenizer frames a text.
+
+        Raises:
+            RenderingError: the tokenizer does not say where its tokens stand.
+        """
+        if not self.tokenizer.is_fast:
+            raise RenderingError("the tokenizer is a slow one, which does not say where tokens are")
+        coded = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+        before = [0, *accumulate(len(one.encode(errors="replace")) for one in text)]
+        framing = coded.encodings[0].special_tokens_mask
+        return [
+            Piece(number, str(self.tokenizer.convert_ids_to_tokens(number)), True, None, None)
+            if frames
+            else Piece(number, text[start:stop], False, before[start], before[stop])
+            for number, frames, (start, stop) in zip(
+                coded["input_ids"], framing, coded["offset_mapping"], strict=True
+            )
+        ]
 
     def decode_reply(self, token_ids: Sequence[int]) -> Message:
         """The assistant's message that these generated tokens say.

@@ -87,6 +87,7 @@ class GeminiModel(_Answer):
     display_name: str
     description: str
     supported_generation_methods: list[str]
+    input_token_limit: int | None = None
 
 
 class GeminiModels(BaseModel):

@@ -32,7 +32,7 @@ class ServedPolicy:
     """A policy and the metadata of its checkpoint.
 
     Attributes:
-        context: context length in tokens; None for a fake or an upstream.
+        context: context length in tokens; None for a fake, or an upstream whose settings name none.
         manifest: None for a fake, an upstream or a folder that is not a QGuide checkpoint.
         upstream_model: the model's name at its upstream; None if it runs in this process.
         dialect: in which its upstream is asked.
@@ -59,6 +59,7 @@ def build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
             name,
             build_upstream(settings, name, upstream),
             "upstream",
+            context=upstream.context,
             upstream_model=upstream.model,
             dialect=upstream.dialect,
         )

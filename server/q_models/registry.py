@@ -28,7 +28,7 @@ from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
 from qguide.server.q_models.served import QModelLease, Runtime, ServedQModel, ShadowScoring, Source
 
 if TYPE_CHECKING:
-    from qguide.qnet.rendering.renderer import Renderer
+    from qguide.qnet.rendering.renderer import Piece, Renderer
 from typing import Any
 
 from qguide.qnet.sliced_scorer import CacheUse
@@ -167,6 +167,19 @@ class QModel(ServedQModel):
         encode = partial(self._renderer.encode_history, history)
         return len(await self._thread.tokenize(encode, characters=_characters(history)))
 
+    async def pieces(
+        self, texts: Sequence[str], *, special: bool
+    ) -> "Sequence[Sequence[Piece]] | None":
+        """Tokens of each plain text; None without a tokenizer."""
+        if self._renderer is None:
+            return None
+        split = partial(self._renderer.pieces, special=special)
+
+        def work() -> "list[Sequence[Piece]]":
+            return [split(text) for text in texts]
+
+        return await self._thread.tokenize(work, characters=sum(map(len, texts)))
+
     async def measure(self, request: ScoreRequest) -> RequestSize | None:
         """Number of tokens of a request, however many they are; None without a tokenizer."""
         if self._renderer is None or self.context is None:
@@ -274,6 +287,14 @@ class QModels:
         model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
         with _held(model):
             return model.id, await model.count_tokens(history)
+
+    async def pieces(
+        self, name: str | None, texts: Sequence[str], *, special: bool
+    ) -> tuple[str, "Sequence[Sequence[Piece]] | None"]:
+        """Id of the Q model of that name, and the tokens of plain texts by its tokenizer."""
+        model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
+        with _held(model):
+            return model.id, await model.pieces(texts, special=special)
 
     def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`."""

@@ -59,6 +59,8 @@ class ModelCard(Body):
     source: Source
     default: bool = Field(description="true if requests that name no model can get it")
     context: int | None = Field(description="context length in tokens; null if unknown")
+    max_model_len: int | None = Field(description="for vLLM's clients: `context`")
+    max_input_tokens: int | None = Field(description="for Anthropic's clients: `context`")
     checkpoint: str | None = Field(description="the name in its manifest")
     environment: str | None = Field(description="the environment it was trained on")
     read_at: str | None = Field(

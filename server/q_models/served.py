@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
@@ -32,6 +32,9 @@ from qguide.server.q_models.aliases import join
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED
+
+if TYPE_CHECKING:
+    from qguide.qnet.rendering.renderer import Piece
 
 Source = Literal[
     "embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"
@@ -179,6 +182,12 @@ class ServedQModel(ABC):
 
     async def count_tokens(self, history: History) -> int | None:
         """Tokens of a history as the Q model reads it; None if it has no tokenizer here."""
+        return None
+
+    async def pieces(
+        self, texts: Sequence[str], *, special: bool
+    ) -> "Sequence[Sequence[Piece]] | None":
+        """Tokens of each plain text; None if it has no tokenizer here. See `Renderer.pieces`."""
         return None
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:

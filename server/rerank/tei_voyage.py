@@ -4,7 +4,8 @@ Both call paths that Jina's clients call as well; the fields tell them apart.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from importlib.metadata import version
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -44,6 +45,53 @@ class TeiRank(RerankBody):
     index: int
     score: float = Field(description="1 / (1 + exp(-Q)), or with `raw_scores` Q itself")
     text: str | None = None
+
+
+class TeiTokenizeRequest(RerankBody):
+    """TEI's `POST /tokenize`."""
+
+    model: QModelName = None
+    inputs: str | ListOf[str] = Field(description="one text, or several")
+    add_special_tokens: bool = Field(
+        default=True, description="with the special tokens that frame a text"
+    )
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts, also if it is one."""
+        return [self.inputs] if isinstance(self.inputs, str) else list(self.inputs)
+
+
+class TeiToken(RerankBody):
+    """A token of a text; a special one stands nowhere in it."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = Field(default=None, description="first byte")
+    stop: int | None = Field(default=None, description="byte after its last")
+
+
+class TeiInfo(RerankBody):
+    """TEI's `GET /info`: the Q model that a request without `model` asks, and limits."""
+
+    model_id: str
+    model_sha: str | None = None
+    model_dtype: str
+    model_type: dict[str, Any] = Field(
+        default={"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+        description="a reranker with one label",
+    )
+    max_concurrent_requests: int
+    max_input_length: int | None = Field(description="tokens of history and candidate")
+    max_batch_tokens: int
+    max_batch_requests: int | None = None
+    max_client_batch_size: int = Field(description="texts of a request")
+    auto_truncate: bool = False
+    tokenization_workers: int = 2
+    version: str = Field(default_factory=lambda: version("qguide"), description="of QGuide")
+    sha: str | None = None
+    docker_label: str | None = None
 
 
 class VoyageRerankRequest(RerankBody):

@@ -60,13 +60,13 @@ _STREAMED: Final[dict[int | str, dict[str, Any]]] = {
 _METHODS: Final = ("generateContent", "streamGenerateContent", "countTokens")
 
 
-@router.get("/v1beta/models", responses=_ERRORS)
+@router.get("/v1beta/models", responses=_ERRORS, response_model_exclude_none=True)
 async def list_gemini_models(models: ModelsDep) -> GeminiModels:
     """List the policies as Gemini lists its models."""
     return GeminiModels(models=[_card(policy) for policy in models.policies.values()])
 
 
-@router.get(_MODEL, responses=_ERRORS)
+@router.get(_MODEL, responses=_ERRORS, response_model_exclude_none=True)
 async def show_gemini_model(model: str, models: ModelsDep) -> GeminiModel:
     """Show a policy as Gemini shows a model."""
     return _card(models.find_policy(model))
@@ -155,4 +155,5 @@ def _card(policy: ServedPolicy) -> GeminiModel:
         display_name=policy.name,
         description=f"A policy of this server: {policy.source}",
         supported_generation_methods=list(_METHODS),
+        input_token_limit=policy.context,
     )

@@ -81,7 +81,7 @@ def _policy_card(policy: ServedPolicy, models: Models) -> ModelCard:
         owned_by=policy.name if policy.upstream_model else _OURSELVES,
         source=policy.source,
         default=policy is models.policy,
-        context=policy.context,
+        **_context(policy.context),
         judge=None,
         **_said_by(policy.manifest),
     )
@@ -98,7 +98,7 @@ def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelC
         owned_by=_OURSELVES,
         source=model.source,
         default=default,
-        context=model.context,
+        **_context(model.context),
         prior=PriorCard.of(model.manifest),
         judge=JudgeCard(**asdict(model.prompted)) if model.prompted else None,
         **_said_by(model.manifest),
@@ -107,6 +107,10 @@ def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelC
 
 def _started(at: int) -> dict[str, Any]:
     return {"created": at, "created_at": datetime.fromtimestamp(at, UTC)}
+
+
+def _context(tokens: int | None) -> dict[str, Any]:
+    return dict.fromkeys(("context", "max_model_len", "max_input_tokens"), tokens)
 
 
 def _said_by(manifest: Manifest | None) -> dict[str, Any]:

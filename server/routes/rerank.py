@@ -1,20 +1,20 @@
 """POST /v1/rerank, /v2/rerank, /score, /classify and /pooling: Q in the formats of other servers.
 
 Jina's, vLLM's, Infinity's, TEI's and Voyage's clients call /rerank or /v1/rerank, Cohere's call
-/v2/rerank. vLLM's clients also call /score and /v1/score, which is ours as well, and /classify and
-/pooling for the reward of a conversation's last action.
+/v2/rerank. TEI's ask for /info and /tokenize, too. vLLM's clients also call /score and /v1/score,
+which is ours as well, and /classify and /pooling for the reward of a conversation's last action.
 """
 
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
 
-from qguide.qnet.errors import InvalidCandidatesError
+from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.types import History, Message
 from qguide.qnet.work_context import all_of
 from qguide.server.guidance.score_step import Scored, ScoringService
 from qguide.server.http.bodies import BodyRoute, translate_body
-from qguide.server.own_bodies.history import TriedCandidates
+from qguide.server.own_bodies.history import TriedCandidates, check_size
 from qguide.server.q_models.served import QModelLease
 from qguide.server.rerank.pooling import ClassifyResponse, PoolingRequest, PoolingResponse
 from qguide.server.rerank.schemas import (
@@ -27,8 +27,11 @@ from qguide.server.rerank.schemas import (
 )
 from qguide.server.rerank.tei_voyage import (
     AnyRerankRequest,
+    TeiInfo,
     TeiRank,
     TeiRerankRequest,
+    TeiToken,
+    TeiTokenizeRequest,
     VoyageRerankRequest,
     VoyageRerankResponse,
     tei_response,
@@ -56,6 +59,40 @@ async def rerank_like_jina(
     if isinstance(body, VoyageRerankRequest):
         return voyage_response(body, *await _rank(body, body.documents, scoring))
     return jina_response(body, *await _rank(body, body.texts, scoring))
+
+
+@router.get("/info")
+async def tei_info(scoring: ScoringDep) -> TeiInfo:
+    """Tell what scores here, as TEI tells of its reranker."""
+    settings = scoring.settings
+    with await scoring.hold(None, None) as q_model:
+        return TeiInfo(
+            model_id=q_model.id,
+            model_dtype=settings.dtype,
+            max_concurrent_requests=settings.max_connections,
+            max_input_length=q_model.model.context,
+            max_batch_tokens=settings.tokens_per_forward,
+            max_client_batch_size=settings.max_candidates,
+        )
+
+
+@router.post("/tokenize")
+async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> list[list[TeiToken]]:
+    """Tokens of plain texts as the Q model's tokenizer makes them, in TEI's format."""
+    texts, most = body.texts, scoring.settings.max_candidates
+    if not 1 <= len(texts) <= most:
+        raise InvalidRequestError(
+            f"there are {len(texts)} inputs; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
+        )
+    check_size("inputs", texts, scoring.settings.max_text_bytes)
+    q_model, split = await scoring.models.q_models.pieces(
+        scoring.models.find_reranker(body.model), texts, special=body.add_special_tokens
+    )
+    if split is None:
+        raise InvalidRequestError(
+            f"the Q model {q_model!r} has no tokenizer in this server; name one that has as model"
+        )
+    return [[TeiToken(**piece._asdict()) for piece in pieces] for pieces in split]
 
 
 @router.post("/v2/rerank", response_model_exclude_none=True)

@@ -45,6 +45,8 @@ class Upstream(UpstreamSettings):
 
     Attributes:
         api_key: the key to send, if the upstream needs one.
+        context: tokens that its model takes with the reply, for the lists of models, by which
+            agents shorten their histories in time.
         cache_salt: send vLLM's `cache_salt`, which keeps the callers' prefix caches apart; most
             other servers refuse the parameter.
         stream: ask for answers as streams, so that only silence is a timeout; false asks for whole
@@ -59,6 +61,7 @@ class Upstream(UpstreamSettings):
     """
 
     api_key: ApiKey | None = None
+    context: int | None = Field(default=None, ge=1)
     cache_salt: bool = False
     stream: bool = True
     timeout_s: float | None = Field(default=None, gt=0)

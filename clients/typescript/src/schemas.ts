@@ -511,6 +511,10 @@ export interface ModelCard {
     default: boolean;
     /** @description context length in tokens; null if unknown */
     context: number | null;
+    /** @description for vLLM's clients: `context` */
+    max_model_len: number | null;
+    /** @description for Anthropic's clients: `context` */
+    max_input_tokens: number | null;
     /** @description the name in its manifest */
     checkpoint: string | null;
     /** @description the environment it was trained on */

@@ -611,6 +611,10 @@ class ModelCard(Answer):
     """true if requests that name no model can get it"""
     context: int | None
     """context length in tokens; null if unknown"""
+    max_model_len: int | None
+    """for vLLM's clients: `context`"""
+    max_input_tokens: int | None
+    """for Anthropic's clients: `context`"""
     checkpoint: str | None
     """the name in its manifest"""
     environment: str | None

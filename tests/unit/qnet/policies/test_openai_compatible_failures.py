@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import httpx
 import pytest
 import stamina
 
@@ -18,6 +19,7 @@ from qguide.qnet.errors import (
     UpstreamTimeoutError,
     UpstreamUnavailableError,
 )
+from qguide.qnet.policies.failures import failure_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Sampling
@@ -226,12 +228,30 @@ async def test_patience_ends(connect: Any, upstream: FakeUpstream) -> None:
     [
         "This model's maximum context length is 2048 tokens. However, you requested 2050 tokens",
         "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+        "The decoder prompt (length 9254) is longer than the maximum model length of 4096.",
+        "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        "Please reduce the length of the messages or completion.",
+        "Input is too long for requested model.",
+        "Prompt contains 40000 tokens, too large for model with 32768 maximum.",
     ],
 )
 async def test_a_history_longer_than_the_context_is_known_as_such(reason: str) -> None:
     body = Body([json.dumps({"error": {"message": reason}}).encode()])
     with pytest.raises(HistoryTooLongError, match="demo refused"):
         await answering(body, status=400).sample(HISTORY, n=3, sampling=Sampling())
+
+
+async def test_a_request_that_is_too_large_for_anthropic_is_too_long() -> None:
+    error = {"type": "request_too_large", "message": "Request exceeds the maximum size"}
+    body = Body([json.dumps({"type": "error", "error": error}).encode()])
+    with pytest.raises(HistoryTooLongError, match="exceeds the maximum size"):
+        await answering(body, status=413).sample(HISTORY, n=3, sampling=Sampling())
+
+
+async def test_too_many_tokens_a_minute_are_no_history_that_is_too_long() -> None:
+    error = {"code": "rate_limit_exceeded", "message": "Request too large on tokens per minute"}
+    told = await failure_of(httpx.Response(413, json={"error": error}), "demo", is_patient=False)
+    assert isinstance(told, UpstreamRefusedError)
 
 
 async def test_a_requests_session_is_sent(connect: Any, upstream: FakeUpstream) -> None:

@@ -117,3 +117,16 @@ def test_a_model_has_what_anthropics_clients_read(serve: Serve) -> None:
     assert (card["type"], card["display_name"]) == ("model", "scripted")
     assert card["created_at"].startswith("20")
     assert client.get("/v1/models/claude-9").json() == card
+
+
+def test_an_upstream_s_context_is_told_as_each_dialect_has_it(
+    serve: Serve, address: tuple[FakeUpstream, str]
+) -> None:
+    demo = settings_of(address[1]).upstreams["demo"].model_copy(update={"context": 200_000})
+    client = serve(settings_of(address[1], upstreams={"demo": demo}))
+    [card] = client.get("/v1/models").json()["data"]
+    assert {card[name] for name in ("context", "max_model_len", "max_input_tokens")} == {200_000}
+    [model] = client.get("/v1beta/models").json()["models"]
+    assert model["inputTokenLimit"] == 200_000
+    shown = client.post("/api/show", json={"model": "demo"}).json()["model_info"]
+    assert shown["qguide.context_length"] == 200_000

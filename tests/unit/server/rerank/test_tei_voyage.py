@@ -6,6 +6,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.server.rerank.translation import relevance
+from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve
 
 QUERY = "You see a desk. Your task is to: take the mug."
@@ -135,3 +136,44 @@ def test_jinas_fields_are_obeyed_beside_voyages_truncation(
     assert post(client, path, **history)["results"][0]["index"] == BEST_FIRST[0]
     theirs = post(client, path, query=QUERY, documents=DOCUMENTS, truncation=True, top_n=None)
     assert theirs["object"] == "list"
+
+
+def test_tei_s_info_tells_of_the_default_q_model_and_the_limits(client: TestClient) -> None:
+    told = client.get("/info").json()
+    assert (told["model_id"], told["auto_truncate"]) == ("demo@0", False)
+    assert told["model_type"] == {
+        "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    }
+    assert told["max_client_batch_size"] == 8
+
+
+def test_a_q_model_without_a_tokenizer_splits_no_text(client: TestClient) -> None:
+    refused = client.post("/tokenize", json={"inputs": "a mug"})
+    assert refused.status_code == 400
+    assert "'demo@0' has no tokenizer in this server" in refused.json()["error"]["message"]
+
+
+def test_tei_s_tokens_say_where_they_stand_by_bytes(serve: Serve) -> None:
+    client = serve(Settings(q_models={"q": "embedded"}))
+    text = "Öl on desk 1"
+    (tokens,) = post(client, "/tokenize", inputs=text, add_special_tokens=False)
+    assert all(set(token) == {"id", "text", "special", "start", "stop"} for token in tokens)
+    assert not any(token["special"] for token in tokens)
+    whole = text.encode()
+    for token in tokens:
+        assert whole[token["start"] : token["stop"]].decode() == token["text"]
+    assert tokens[-1]["stop"] == len(whole)
+    pair = post(client, "/tokenize", inputs=[text, "desk 1"], model="q")
+    assert len(pair) == 2
+    assert client.get("/info").json()["max_input_length"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [([], "send 1 to 8"), (["a"] * 9, "there are 9 inputs"), ("a" * 2000, "2,000 bytes")],
+)
+def test_too_much_to_tokenize_is_refused(serve: Serve, inputs: Any, reason: str) -> None:
+    client = serve(FAKES.model_copy(update={"max_text_bytes": 1000}))
+    refused = client.post("/tokenize", json={"inputs": inputs})
+    assert refused.status_code == 400
+    assert reason in refused.json()["error"]["message"]

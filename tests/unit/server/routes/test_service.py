@@ -65,6 +65,8 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/score",
         "/classify",
         "/pooling",
+        "/info",
+        "/tokenize",
         "/v1/episodes/{episode_id}/outcome",
         "/v1/models",
         "/v1/models/{model_id}",
