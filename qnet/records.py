@@ -151,7 +151,8 @@ class NodeRow(Row):
         greedy: it is the policy's greedy reply in its state.
         logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
             policy does not report it.
-        taken: the episode went on with it, or ended; of decision groups.
+        taken: the agent's own episode took it; of decision groups and of `ipr`.
+        mistake: the expert took it on purpose, and nobody is to imitate it.
         rollouts: the episode played on from here. If the action ended the episode, there is one,
             of a single step.
     """
@@ -176,6 +177,7 @@ class NodeRow(Row):
     greedy: bool = Field(default=False, exclude_if=lambda greedy: not greedy)
     logprob: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
     taken: bool = Field(default=False, exclude_if=lambda taken: not taken)
+    mistake: bool = Field(default=False, exclude_if=lambda mistake: not mistake)
     rollouts: tuple[RolloutRow, ...] = Field(default=(), exclude_if=lambda played: not played)
 
     @model_validator(mode="after")
@@ -212,6 +214,7 @@ class TreeRow(TaskRow):
     that. The server writes one path for each episode with an outcome, with the other candidates
     and a judge's scores where a judge was the Q model. `groups` and `rro` write decision groups: a
     played path whose siblings are the other candidates of its states, each with its roll-outs.
+    `ipr` writes an expert's path and an agent's beside it, with the step rewards as `process`.
 
     Attributes:
         first_observation: the root's state: the task and what is seen.

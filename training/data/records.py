@@ -78,6 +78,11 @@ class TrajectoryRow(TaskRow):
         return first.content if first is not None and first.role == "system" else None
 
     @property
+    def first_observation(self) -> str:
+        """The first message after the system message."""
+        return self.messages[0 if self.system is None else 1].content
+
+    @property
     def actions(self) -> tuple[str, ...]:
         """The assistant's replies, in order."""
         return tuple(row.content for row in self.messages if row.role == "assistant")

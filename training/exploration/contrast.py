@@ -27,26 +27,6 @@ from qguide.training.rollouts.rollout import RolloutTask, value_request
 from qguide.training.trajectory import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The two actions of one state.
-
-    Attributes:
-        expert_reward, own_reward: step rewards of the expert's and of the agent's action.
-        expert_outcome, own_outcome: outcome rewards of the two episodes.
-    """
-
-    expert_reward: float
-    own_reward: float
-    expert_outcome: float
-    own_outcome: float
-
-    def is_mistake(self, *, tau: float) -> bool:
-        """True if the agent's action is worse by more than `tau`, and its episode ends worse."""
-        worse = self.expert_reward - self.own_reward > tau
-        return worse and self.own_outcome < self.expert_outcome
-
-
 class Contrast(BaseModel):
     """Options of the agent's exploration.
 
@@ -80,12 +60,13 @@ class Deviation:
     Attributes:
         step: number of the expert's steps before the state.
         steps: the agent's own, from its action to the end.
-        comparison: None if the agent's episode does not end worse than the expert's.
+        reward: step reward of its action; None if its episode does not end worse than the
+            expert's, and nothing is compared.
     """
 
     step: int
     steps: tuple[Step, ...]
-    comparison: Comparison | None
+    reward: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +122,8 @@ def contrast_task(
             break
         own = own if t else suffix
         if suffix[0].key != step.key and t not in mistakes:
-            comparison = yield from rewarder.compare(t, suffix)
-            deviations.append(Deviation(t, suffix, comparison))
+            reward = yield from rewarder.own_reward(t, suffix)
+            deviations.append(Deviation(t, suffix, reward))
         follows = suffix[0].message == step.message
         suffix = suffix[1:] if follows else ()
     return Contrasted(
@@ -189,18 +170,17 @@ class _StepRewarder:
     rollouts: int = 0
     completion_tokens: int = 0
 
-    def compare(self, t: int, own: Sequence[Step]) -> RolloutTask[Comparison | None]:
-        """The expert's step and the agent's; None if the agent does not end worse."""
-        outcome, own_outcome = self.expert[-1].reward, own[-1].reward
-        if own_outcome >= outcome:
+    def own_reward(self, t: int, own: Sequence[Step]) -> RolloutTask[float | None]:
+        """The reward of the agent's step, once the expert's is known; None if it ends no worse."""
+        outcome = self.expert[-1].reward
+        if own[-1].reward >= outcome:
             return None
         if t not in self.expert_rewards:
             last = t == len(self.expert) - 1
             self.expert_rewards[t] = (
                 outcome if last else (yield from self._reward(self.expert[: t + 1], "expert"))
             )
-        own_reward = yield from self._reward([*self.expert[:t], own[0]], "own")
-        return Comparison(self.expert_rewards[t], own_reward, outcome, own_outcome)
+        return (yield from self._reward([*self.expert[:t], own[0]], "own"))
 
     def _reward(self, steps: Sequence[Step], whose: str) -> RolloutTask[float]:
         explorer = self.explorer

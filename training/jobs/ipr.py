@@ -7,7 +7,8 @@ plays to the end from every state of the trajectory. Where its action is worse t
 the mean outcome of the scorer's roll-outs, and it ends worse, the expert's steps from there on are
 preferred to its own. Where it ends worse from the start, so is the whole trajectory.
 
-    explored.jsonl   one row per task, with its pairs and step rewards
+    explored.jsonl   one tree per task: the expert's trajectory, the agent's episode from the start
+                     (`taken`) and from each state where it deviates, and step rewards (`process`)
     rows.jsonl       the pairs, all at once when the last task is done
 
 The seed of a draw is derived from (seed, task, step), so neither `parallel` nor a resume changes a
@@ -18,18 +19,25 @@ the runs of the iterations before.
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Final
 
-from pydantic import Field, FiniteFloat, NonNegativeInt
+from pydantic import Field
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import NonEmpty, Reward, TaskRow
-from qguide.qnet.types import BatchPolicy, History, Scorer
+from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow
+from qguide.qnet.types import BatchPolicy, Scorer, message_key
+from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
-from qguide.training.data.records import TrajectoryRow, best_trajectories, messages_of
+from qguide.training.data.records import (
+    TrajectoryRow,
+    best_trajectories,
+    node_row,
+    step_from_row,
+    tree_from_row,
+)
 from qguide.training.data.runs import (
     EXPLORED,
     RunFolder,
@@ -52,45 +60,10 @@ from qguide.training.rollouts.method import (
 )
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
-from qguide.training.trajectory import Step, path_history
+from qguide.training.trajectory import Step
 
-
-class ContrastRow(TaskRow):
-    """One explored trajectory: `ipr` writes it, and reads those of earlier iterations.
-
-    Attributes:
-        expert_sha256: hash of the expert's replies.
-        expert_outcome: outcome reward of the expert's trajectory.
-        expert_rewards: reward of each of its steps; null where no comparison needed it.
-        own_outcome: outcome reward of the agent from the start; null if it could not reply.
-        own_rewards: reward of the agent's action in each state; null where there is no comparison.
-        deviations: number of states in which the agent took another action.
-        pairs: preference pairs of both levels.
-        source: name of the agent.
-        seed: seed of the draws.
-    """
-
-    expert_sha256: NonEmpty
-    expert_outcome: Reward
-    expert_rewards: tuple[FiniteFloat | None, ...]
-    own_outcome: Reward | None
-    own_rewards: tuple[FiniteFloat | None, ...]
-    deviations: NonNegativeInt
-    pairs: tuple[PreferenceRow, ...]
-    source: NonEmpty
-    seed: int
-    rollouts: NonNegativeInt = 0
-    completion_tokens: Annotated[int, Field(ge=0)] = 0
-
-    @property
-    def known_rewards(self) -> dict[int, float]:
-        """Rewards of the expert's steps, by number from 0."""
-        return {t: reward for t, reward in enumerate(self.expert_rewards) if reward is not None}
-
-
-def sha256_of_steps(steps: Sequence[Step]) -> str:
-    """One hash over the replies of a trajectory."""
-    return sha256("\x1f".join(step.action for step in steps).encode()).hexdigest()
+PROCESS: Final = "process"
+"""The column of step rewards."""
 
 
 class IprConfig(PlayConfig):
@@ -211,15 +184,15 @@ class Ipr(Method[IprConfig]):
         expert = trajectory.to_steps()
         contrasted = yield from contrast_task(
             playable.game(config.seed),
-            first_observation=_first_observation(trajectory),
+            first_observation=trajectory.first_observation,
             expert=expert,
             mistakes=trajectory.mistakes,
             options=config.contrast,
             rewards=config.rewards,
-            known=self._known.get((task_id, sha256_of_steps(expert)), {}),
+            known=self._known.get((task_id, tuple(step.action for step in expert)), {}),
             reward_model=self._reward_model,
         )
-        row = contrast_row(trajectory, contrasted, config, source=self.source)
+        row = explored_row(trajectory, contrasted, source=self.source)
         figures = {
             "episodes": contrasted.episodes,
             "rollouts": contrasted.rollouts,
@@ -229,124 +202,162 @@ class Ipr(Method[IprConfig]):
 
     def derive(self) -> dict[str, float]:
         """Write the pairs of all explored tasks; returns their figures, see `figures_of`."""
-        return _write_pairs(self.run.folder)
+        rows = read_rows(self.run.folder.path / EXPLORED, TreeRow)
+        explored = sorted(rows, key=lambda row: row.task_id)
+        pairs = [pair for row in explored for pair in pairs_of(row, tau=self.config.contrast.tau)]
+        with rows_at_once(self.run.folder.rows) as writer:
+            for pair in pairs:
+                writer.write(pair)
+        return figures_of(explored, pairs)
 
 
-def _expert_rewards(folders: Sequence[Path]) -> dict[tuple[str, str], dict[int, float]]:
-    """Step rewards of the expert from earlier iterations, by task and trajectory."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
+def _expert_rewards(folders: Sequence[Path]) -> dict[tuple[str, tuple[str, ...]], dict[int, float]]:
+    """Step rewards of the expert from earlier iterations, by task and by its actions."""
+    found: dict[tuple[str, tuple[str, ...]], dict[int, float]] = {}
     for folder in folders:
-        for row in read_rows(folder / EXPLORED, ContrastRow):
-            found.setdefault((row.task_id, row.expert_sha256), {}).update(row.known_rewards)
+        for row in read_rows(folder / EXPLORED, TreeRow):
+            expert = _expert_nodes(row)
+            rewards = enumerate(row.values[PROCESS][: len(expert)])
+            known = found.setdefault((row.task_id, tuple(node.action for node in expert)), {})
+            known.update({t: reward for t, reward in rewards if reward is not None})
     return found
 
 
-def _first_observation(trajectory: TrajectoryRow) -> str:
-    return trajectory.messages[0 if trajectory.system is None else 1].content
+def _expert_nodes(row: TreeRow) -> list[NodeRow]:
+    return [node for node in row.nodes if node.source == EXPERT]
 
 
-def contrast_row(
-    trajectory: TrajectoryRow, contrasted: Contrasted, config: IprConfig, *, source: str
-) -> ContrastRow:
-    """An explored trajectory as a row."""
-    expert = trajectory.to_steps()
-    compared = {d.step: d.comparison for d in contrasted.deviations if d.comparison is not None}
-    return ContrastRow(
+def explored_row(trajectory: TrajectoryRow, contrasted: Contrasted, *, source: str) -> TreeRow:
+    """An explored trajectory as a row.
+
+    Args:
+        trajectory: the expert's, whose step t is node t + 1.
+        source: name of the agent.
+    """
+    expert, own = trajectory.to_steps(), contrasted.own
+    both = zip(expert, own, strict=False)
+    shared = sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], both))
+    nodes = [
+        node.model_copy(update={"taken": t < shared, "mistake": t in trajectory.mistakes})
+        for t, node in enumerate(_branch(1, ROOT_ID, expert, source=EXPERT))
+    ]
+    rest = _branch(len(nodes) + 1, shared, own[shared:], source=source)
+    nodes += [node.model_copy(update={"taken": True}) for node in rest]
+    rewards = {t + 1: reward for t, reward in contrasted.expert_rewards.items()}
+    for deviation in contrasted.deviations:
+        first = len(expert) + 1
+        if (deviation.step, deviation.steps) != (shared, own[shared:]):
+            first = len(nodes) + 1
+            nodes += _branch(first, deviation.step, deviation.steps, source=source)
+        if deviation.reward is not None:
+            rewards[first] = deviation.reward
+    return TreeRow(
         task_id=trajectory.task_id,
         kind=trajectory.kind,
         environment=trajectory.environment,
-        expert_sha256=sha256_of_steps(expert),
-        expert_outcome=trajectory.outcome_reward,
-        expert_rewards=tuple(map(contrasted.expert_rewards.get, range(len(expert)))),
-        own_outcome=contrasted.own[-1].reward if contrasted.own else None,
-        own_rewards=tuple(
-            compared[t].own_reward if t in compared else None for t in range(len(expert))
-        ),
-        deviations=len(contrasted.deviations),
-        pairs=tuple(pairs_of(trajectory, contrasted, tau=config.contrast.tau)),
-        source=source,
-        seed=config.seed,
-        rollouts=contrasted.rollouts,
+        first_observation=trajectory.first_observation,
+        system=trajectory.system,
+        nodes=tuple(nodes),
+        values={PROCESS: tuple(rewards.get(node.id) for node in nodes)},
+        draws=contrasted.episodes,
         completion_tokens=contrasted.completion_tokens,
     )
 
 
-def pairs_of(
-    trajectory: TrajectoryRow, contrasted: Contrasted, *, tau: float
-) -> Iterator[PreferenceRow]:
+def _branch(first: int, at: int, steps: Sequence[Step], *, source: str) -> list[NodeRow]:
+    """The nodes of some steps, from the id `first` on, after the expert's first `at` steps."""
+    return [
+        node_row(Node(first + i, first + i - 1 if i else at, at + i + 1, step, source))
+        for i, step in enumerate(steps)
+    ]
+
+
+def own_steps(row: TreeRow) -> list[Step]:
+    """The agent's episode from the start; empty if there was no room for a first reply."""
+    return [step_from_row(node) for node in row.nodes if node.taken]
+
+
+def deviations_of(row: TreeRow) -> Iterator[tuple[NodeRow, NodeRow]]:
+    """The expert's and the agent's action in each state where it took another than an example."""
+    expert = _expert_nodes(row)
+    begun = [node for node in row.nodes if node.source != EXPERT and node.parent < len(expert)]
+    for node in sorted(begun, key=lambda node: node.depth):
+        example = expert[node.parent]
+        if not example.mistake and message_key(example.message) != message_key(node.message):
+            yield example, node
+
+
+def compared_of(row: TreeRow) -> Iterator[tuple[NodeRow, float, float]]:
+    """The agent's deviations that end worse, with the step rewards of the expert and of it."""
+    rewards = row.values[PROCESS]
+    for example, own in deviations_of(row):
+        expert_reward, own_reward = rewards[example.id - 1], rewards[own.id - 1]
+        if expert_reward is not None and own_reward is not None:
+            yield own, expert_reward, own_reward
+
+
+def pairs_of(row: TreeRow, *, tau: float) -> Iterator[PreferenceRow]:
     """The whole trajectory if the agent ends worse, then the steps after each of its mistakes.
 
     A mistake in the first state makes no pair of its own: what follows it is the whole trajectory.
     """
-    expert, errs = trajectory.to_steps(), trajectory.mistakes
-    own, outcome = contrasted.own, trajectory.outcome_reward
+    tree, own, nodes = tree_from_row(row), own_steps(row), _expert_nodes(row)
+    expert, outcome = [step_from_row(node) for node in nodes], nodes[-1].reward
+    errs = [t for t, node in enumerate(nodes) if node.mistake]
     if own and own[-1].reward < outcome and len(errs) < len(expert):
         yield preference_row(
-            trajectory,
+            row,
             ("trajectory", "contrast"),
-            state=_state(trajectory, ()),
+            state=tree.history(ROOT_ID),
             chosen=scored_messages(expert),
             rejected=scored_messages(own),
             values=(outcome, own[-1].reward),
             candidates=2,
             mistakes=errs,
         )
-    for deviation in contrasted.deviations:
-        comparison, begin = deviation.comparison, deviation.step
-        if begin and comparison is not None and comparison.is_mistake(tau=tau):
+    for first, expert_reward, own_reward in compared_of(row):
+        begin = first.parent
+        if begin and expert_reward - own_reward > tau:
             yield preference_row(
-                trajectory,
+                row,
                 ("suffix", "contrast"),
-                state=_state(trajectory, expert[:begin]),
+                state=tree.history(begin),
                 chosen=scored_messages(expert[begin:]),
-                rejected=scored_messages(deviation.steps),
-                values=(comparison.expert_reward, comparison.own_reward),
+                rejected=scored_messages(_to_the_end(tree, first.id)),
+                values=(expert_reward, own_reward),
                 candidates=2,
                 mistakes=[number - begin for number in errs if number >= begin],
             )
 
 
-def _state(trajectory: TrajectoryRow, steps: Sequence[Step]) -> History:
-    """The chat after some steps of the expert."""
-    system = messages_of(trajectory.messages[: 0 if trajectory.system is None else 1])
-    return (*system, *path_history(_first_observation(trajectory), steps))
+def _to_the_end(tree: Tree, node_id: int) -> list[Step]:
+    """The steps from a node on, none of which branches."""
+    steps = [tree.node(node_id).step]
+    while children := tree.children[node_id]:
+        (node_id,) = children
+        steps.append(tree.node(node_id).step)
+    return steps
 
 
-def _write_pairs(folder: RunFolder) -> dict[str, float]:
-    """Write the pairs of all explored tasks; returns their figures."""
-    explored = sorted(read_rows(folder.path / EXPLORED, ContrastRow), key=lambda row: row.task_id)
-    with rows_at_once(folder.rows) as writer:
-        for row in explored:
-            for pair in row.pairs:
-                writer.write(pair)
-    return figures_of(explored)
-
-
-def figures_of(rows: Sequence[ContrastRow]) -> dict[str, float]:
+def figures_of(rows: Sequence[TreeRow], pairs: Sequence[PreferenceRow]) -> dict[str, float]:
     """Pairs and step rewards of explored trajectories.
 
     Returns:
         `own_outcome`: mean outcome of the agent from the start. `expert_reward` and `own_reward`:
         mean step reward of the two actions, over the states where they are compared.
     """
-    pairs = [pair for row in rows for pair in row.pairs]
     levels = Counter(pair.level for pair in pairs)
-    compared = [
-        (expert, own)
-        for row in rows
-        for expert, own in zip(row.expert_rewards, row.own_rewards, strict=True)
-        if expert is not None and own is not None
-    ]
+    compared = [(expert, own) for row in rows for _, expert, own in compared_of(row)]
     means: Mapping[str, list[float]] = {
-        "own_outcome": [row.own_outcome for row in rows if row.own_outcome is not None],
+        "own_outcome": [own[-1].reward for own in map(own_steps, rows) if own],
         "expert_reward": [expert for expert, _ in compared],
         "own_reward": [own for _, own in compared],
         "mean_gap": [pair.gap for pair in pairs],
     }
     return {
         "tasks": len(rows),
-        "steps": sum(len(row.expert_rewards) for row in rows),
-        "deviations": sum(row.deviations for row in rows),
+        "steps": sum(len(_expert_nodes(row)) for row in rows),
+        "deviations": sum(1 for row in rows for _ in deviations_of(row)),
         "compared": len(compared),
         "pairs": len(pairs),
         "suffix_pairs": levels["suffix"],

@@ -190,6 +190,7 @@ def _without_nulls(value: Any) -> Any:
             "kind",
             "tried",
             "taken",
+            "mistake",
             "greedy",
             "count",
             "drawn",

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import (
     BatchPolicy,
     Candidate,
@@ -24,7 +25,7 @@ from qguide.training.data.runs import EXPLORED, read_rows
 from qguide.training.environments.corridor import Corridor, CorridorConfig
 from qguide.training.exploration.contrast import Contrast
 from qguide.training.exploration.step_rewards import StepRewards
-from qguide.training.jobs.ipr import ContrastRow, IprConfig, run_ipr
+from qguide.training.jobs.ipr import PROCESS, IprConfig, run_ipr
 from qguide.training.rollouts.hosted import HostedModel
 from qguide.training.trajectory import action_key, react_reply
 from tests.support.corridors import THOUGHT, write_solutions
@@ -129,8 +130,8 @@ def pairs_of(config: IprConfig) -> list[PreferenceRow]:
     return list(read_rows(config.output / "rows.jsonl", PreferenceRow))
 
 
-def explored_of(config: IprConfig) -> list[ContrastRow]:
-    rows = read_rows(config.output / EXPLORED, ContrastRow)
+def explored_of(config: IprConfig) -> list[TreeRow]:
+    rows = read_rows(config.output / EXPLORED, TreeRow)
     return sorted(rows, key=lambda row: row.task_id)
 
 
@@ -246,6 +247,18 @@ def test_an_episode_that_the_limit_ends_has_its_outcome_from_no_model(expert: Pa
     assert (figures["expert_reward"], figures["own_reward"]) == (1.0, 0.0)
 
 
+def test_a_task_is_a_tree_of_the_experts_path_and_the_agents(expert: Path) -> None:
+    config = configure(expert)
+    explore(config, Stumbler(1))
+    [row] = explored_of(config)
+    own = [action_key(node.action) for node in row.nodes if node.taken]
+    assert own == [SOLUTION[0], *["look"] * (MAX_STEPS - 1)]
+    assert {node.source for node in row.nodes} == {"expert", "stumbler"}
+    assert [node.id for node in row.nodes if node.parent == 1] == [2, len(SOLUTION) + 1]
+    known = {n: reward for n, reward in enumerate(row.values[PROCESS], 1) if reward is not None}
+    assert known == {2: 1.0, len(SOLUTION) + 1: 0.0}
+
+
 def test_an_agent_like_the_expert_gives_no_pair(expert: Path) -> None:
     config = configure(expert)
     figures = explore(config, Stumbler())
@@ -276,7 +289,8 @@ def test_step_rewards_of_the_expert_are_kept_over_iterations(expert: Path) -> No
     figures = explore(second, Stumbler(2), scorer=Stumbler())
     # The scorer of the second run would have won after the expert's step, but is not asked.
     [row] = explored_of(second)
-    assert row.expert_rewards == explored_of(first)[0].expert_rewards
+    steps = slice(len(SOLUTION))
+    assert row.values[PROCESS][steps] == explored_of(first)[0].values[PROCESS][steps]
     assert figures["rollouts"] == 5
     other = configure(expert, "3", earlier=(first.output,), rewards=StepRewards(rollouts=2))
     with pytest.raises(ConfigError, match=r"rewards was .* comparable only by one scorer"):
