@@ -34,6 +34,10 @@ Hybrid trunks beside an attention trunk of their size, served and trained:
 
     python -m benchmarks hybrids --trunks lfm2,granitemoehybrid,qwen3_5_text --output hybrids.json
 
+Time and memory of the jobs that read rows:
+
+    python -m benchmarks rows --rows 10000,300000 --jobs label,pairs --output rows.json
+
 Simulation of many replicas from the measured cost of a step:
 
     python -m benchmarks scale --tasks 100,1000,10000 --replicas 1,10,100 --output scale.json
@@ -83,6 +87,7 @@ from benchmarks.commands.runs import (
     run_learning_latency,
     run_read_ahead,
     run_rollouts,
+    run_rows,
     run_scale,
     run_score,
     run_serve,
@@ -277,6 +282,21 @@ def read_ahead(
 ) -> None:
     """Measure what a cold history adds to a step of an upstream, read ahead and not."""
     _measure("benchmarks.read_ahead.read_ahead:ReadAheadBench", run_read_ahead, locals())
+
+
+@app.command()
+def rows(
+    output: Output = None,
+    rows: Annotated[str | None, typer.Option(help="Numbers of rows, with commas.")] = None,
+    jobs: Annotated[str | None, typer.Option(help="import, label, pairs; with commas.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Actions of an episode.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder for the corpora.")] = None,
+    seed: Seed = None,
+    config: Config = None,
+    overrides: Overrides = None,
+) -> None:
+    """Measure time and memory of the jobs that read rows, by the number of rows."""
+    _measure("benchmarks.rows.rows:RowsBench", run_rows, locals())
 
 
 @app.command()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.learning.latency import LatencyBench
     from benchmarks.read_ahead.read_ahead import ReadAheadBench
     from benchmarks.rollouts.rollouts import RolloutsBench
+    from benchmarks.rows.rows import RowsBench
     from benchmarks.scale.config import ScaleBench
     from benchmarks.score.config import ScoreBench
     from benchmarks.serve.load_test import ServeBench
@@ -120,6 +121,15 @@ def run_rollouts(config: "RolloutsBench") -> None:
     with _steps(len(config.parallel)) as advance:
         run = rollouts_bench(config, advance=advance)
     print_rollouts(run, Console())
+
+
+def run_rows(config: "RowsBench") -> None:
+    """Measure the jobs that read rows."""
+    from benchmarks.rows.rows import print_rows, rows_bench
+
+    with _steps(len(config.rows) * len(config.jobs)) as advance:
+        run = rows_bench(config, advance=advance)
+    print_rows(run, Console())
 
 
 def run_scale(config: "ScaleBench") -> None:

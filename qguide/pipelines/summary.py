@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from qguide.pipelines.fingerprint import Fingerprint
 from qguide.qnet.errors import ConfigError
-from qguide.training.data.runs import regular
+from qguide.training.data.row_files import regular
 
 SUMMARY: Final = "summary.json"
 

@@ -28,7 +28,7 @@ from qguide.training.algorithms.step_values import (
 )
 from qguide.training.algorithms.tree import Node
 from qguide.training.data.records import node_row
-from qguide.training.data.runs import read_rows, rows_path
+from qguide.training.data.runs import read_rows
 from qguide.training.trajectory import Step, observation_message, reply_key
 
 ContinuationBy = Literal["expert", "policy", "guided"]
@@ -203,6 +203,6 @@ def read_groups(folder: Path) -> Iterator[TreeRow]:
     Raises:
         RecordError: a row is another tree.
     """
-    for row in read_rows(rows_path(folder), TreeRow):
+    for row in read_rows(folder, TreeRow):
         decisions_of(row)
         yield row

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, TreeRow
-from qguide.training.data.runs import EXPLORED, JsonlWriter, RunFolder, regular, whole_lines
+from qguide.training.data.row_files import regular, whole_lines
+from qguide.training.data.runs import EXPLORED, JsonlWriter, RunFolder
 
 _AGENT: Final = "agent"
 """The `source` of an action that no policy of the server drew, as the server writes it."""

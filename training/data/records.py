@@ -23,7 +23,7 @@ from qguide.qnet.records import messages_of as messages_of
 from qguide.qnet.records import rows_of as rows_of
 from qguide.training.algorithms.tree import EXPERT as EXPERT
 from qguide.training.algorithms.tree import Node, Tree, tree_of
-from qguide.training.data.runs import read_rows, rows_path
+from qguide.training.data.runs import read_rows
 from qguide.training.trajectory import Drawn, Step, text_reply
 
 
@@ -280,7 +280,7 @@ def best_trajectories(folders: Sequence[Path]) -> dict[str, TrajectoryRow]:
     """
     best: dict[str, TrajectoryRow] = {}
     for folder in folders:
-        for row in read_rows(rows_path(folder), TrajectoryRow):
+        for row in read_rows(folder, TrajectoryRow):
             known = best.get(row.task_id)
             if known is None or row.outcome_reward > known.outcome_reward:
                 best[row.task_id] = row

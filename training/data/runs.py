@@ -9,26 +9,30 @@ A last line that a kill cut short does not count: readers skip it with a warning
 removes it, and its task is done again.
 """
 
-import hashlib
 import json
-import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from qguide.qnet.errors import ConfigError, RecordError
-
-Row = TypeVar("Row", bound=BaseModel)
-
-_log = logging.getLogger(__name__)
+from qguide.training.data.row_files import (
+    ROWS,
+    Row,
+    has_no_end,
+    is_json,
+    lines_of,
+    row_files,
+    row_of,
+    whole_lines,
+)
 
 EXPLORED: Final = "explored.jsonl"
 """Exploration of a job with two stages, beside the rows that it derives from it."""
@@ -48,7 +52,7 @@ class RunFolder:
     @property
     def rows(self) -> Path:
         """The records."""
-        return self.path / "rows.jsonl"
+        return self.path / ROWS
 
     @property
     def metrics(self) -> Path:
@@ -116,27 +120,11 @@ def _locked(run: RunFolder) -> Iterator[None]:
 
 def _refuse_devices(run: RunFolder) -> None:
     for path in run.path.rglob("*"):
-        if _has_no_end(path):
+        if has_no_end(path):
             raise ConfigError(
                 f"{path} is a device or a pipe, not a file of a run; remove it, or choose another "
                 "output folder"
             )
-
-
-def _has_no_end(path: Path) -> bool:
-    """True for a device or a pipe: reading it may never end, or never begin."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def regular(path: Path) -> Path:
-    """The path itself, to be read whole.
-
-    Raises:
-        RecordError: a device or a pipe is there.
-    """
-    if _has_no_end(path):
-        raise RecordError(f"{path} is a device or a pipe; name a file, or a folder of files")
-    return path
 
 
 def _start_or_resume(run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]) -> None:
@@ -222,7 +210,7 @@ class JsonlWriter:
         for line in self._file:
             if line.endswith(b"\n"):
                 whole += len(line)
-            elif _is_json(line):
+            elif is_json(line):
                 self._file.write(b"\n")
                 return
         self._file.truncate(whole)
@@ -277,61 +265,18 @@ def rows_at_once(path: Path) -> Iterator[JsonlWriter]:
     unfinished.replace(path)
 
 
-def read_rows(path: Path, row_type: type[Row]) -> Iterator[Row]:
-    """Read and validate the rows of a file, one by one.
+def read_rows(source: Path, row_type: type[Row]) -> Iterator[Row]:
+    """Read and validate the rows of a source, one by one; see `row_files`.
 
     A last line that was cut off is left out, with a warning.
 
     Raises:
-        RecordError: the file is missing, or a line is not a valid `row_type`.
+        RecordError: a file is missing, or a line is not a valid `row_type`.
+        ConfigError: an address cannot be read.
     """
-    for _, row in placed_rows(path, row_type):
-        yield row
-
-
-def placed_rows(path: Path, row_type: type[Row]) -> Iterator[tuple[int, Row]]:
-    """The rows of `read_rows`, each with its place in the file, from which `row_at` reads it again.
-
-    Raises:
-        RecordError: as `read_rows`.
-    """
-    place = 0
-    for number, line in whole_lines(path, warns=True):
-        try:
-            yield place, row_type.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "the row"
-            raise RecordError(
-                f"{path}, line {number}: {field}: {first['msg']}; expected a "
-                f"{row_type.__name__}: name another file, or run the job that writes this one again"
-                f"{_remedy(line) if field == 'version' else ''}"
-            ) from error
-        place += len(line)
-
-
-def _remedy(line: bytes) -> str:
-    """The way out for a row of an earlier version, which its fields tell."""
-    if b'"nodes"' in line:
-        return "; `qguide convert-records PATH` converts trees of an earlier version"
-    return "; labels are made again by `qguide label`" if b'"q_values"' in line else ""
-
-
-def row_at(path: Path, place: int, row_type: type[Row]) -> Row:
-    """The row that begins at a place, in bytes, which `placed_rows` told.
-
-    Raises:
-        RecordError: the file has changed since.
-    """
-    with regular(path).open("rb") as file:
-        file.seek(place)
-        line = file.readline()
-    try:
-        return row_type.model_validate_json(line)
-    except ValidationError as error:
-        raise RecordError(
-            f"{path} was changed while it was read; start again when nothing writes to it"
-        ) from error
+    for path in row_files(source):
+        for number, line in lines_of(path, row_type):
+            yield row_of(line, row_type, path=path, number=number)
 
 
 def finished_task_ids(path: Path) -> set[str]:
@@ -353,46 +298,3 @@ def _task_id(path: Path, number: int, line: bytes) -> str:
             f"{path}, line {number}: not a JSON object with a task_id; remove the line and "
             "resume the run, which will do its task again"
         ) from error
-
-
-def whole_lines(path: Path, *, warns: bool = False) -> Iterator[tuple[int, bytes]]:
-    """The whole lines of a file with their numbers.
-
-    Args:
-        warns: say so if the last one was cut off; a run that is resumed does its task again anyway.
-    """
-    if not regular(path).is_file():
-        raise RecordError(f"{path} does not exist; run the job that writes it first")
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n") or _is_json(line):
-                yield number, line
-            elif warns:
-                _log.warning(
-                    "%s ends within line %d, which is left out: its job was killed, or the file "
-                    "was cut off; start the job again to have all rows",
-                    path,
-                    number,
-                )
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def rows_path(path: Path) -> Path:
-    """The rows file that a configuration names, directly or by its run folder."""
-    return RunFolder(path).rows if path.is_dir() else path
-
-
-def sha256_of_rows(folders: Iterable[Path]) -> str:
-    """One hexadecimal hash over the rows of several run folders, in the given order."""
-    digest = hashlib.sha256()
-    for folder in folders:
-        with regular(RunFolder(folder).rows).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()

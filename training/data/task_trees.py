@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget, label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
 from qguide.training.data.records import step_from_row, tree_from_row
-from qguide.training.data.runs import placed_rows, row_at, rows_path
+from qguide.training.data.row_files import Place, RowStore, address_of, row_files
 from qguide.training.trajectory import observation_message
 
 _HASH_CHARACTERS: Final = 12
@@ -60,11 +60,11 @@ def whole_task_id(row: TreeRow) -> str:
 
 
 _TABLES: Final = """
-    CREATE TABLE rows (task, opening, file, place);
+    CREATE TABLE rows (task, opening, file, start, length);
     CREATE TABLE judged (task, opening, judge);
 """
 _IN_ORDER: Final = """
-    SELECT task, first, last, opening, file, place FROM (
+    SELECT task, first, last, opening, file, start, length FROM (
         SELECT *, rowid AS number,
             MIN(opening) OVER of_task AS first, MAX(opening) OVER of_task AS last,
             MIN(rowid) OVER of_task AS task_number,
@@ -145,15 +145,15 @@ class TaskTrees:
         max_reward: float,
         judge: str | None = None,
     ) -> None:
-        self._folders = _once_each(folders)
-        self._paths = tuple(self._folders)
+        _refuse_the_same(folders)
+        self._store = RowStore(TreeRow)
         self._rewards = min_reward, max_reward
         # Where the rows of each tree begin. SQLite keeps in a temporary file what is too much for
         # memory, and sorts there, so ten million rows may be read.
         self._index = sqlite3.connect("")
         self._index.executescript(_TABLES)
-        for number, path in enumerate(self._paths):
-            self._note_rows(number, path)
+        for folder in folders:
+            self._note_rows(folder)
         self._judge = None
         if not len(self):
             raise ConfigError(
@@ -164,17 +164,19 @@ class TaskTrees:
             found = {name for (name,) in self._index.execute("SELECT DISTINCT judge FROM judged")}
             self._judge = require_one_judge(found, judge)
 
-    def _note_rows(self, number: int, path: Path) -> None:
-        for place, row in placed_rows(path, TreeRow):
-            _check_rewards(row, self._folders[path], *self._rewards)
+    def _note_rows(self, folder: Path) -> None:
+        for place, row in self._store.add(folder):
+            _check_rewards(row, folder, *self._rewards)
             if row.is_decided:
                 raise RecordError(
-                    f"{self._folders[path]}, task {row.task_id}: it holds decision groups, whose "
+                    f"{folder}, task {row.task_id}: it holds decision groups, whose "
                     "candidates end before their episodes do; name it in groups instead"
                 )
             if row.nodes:
                 tree = whole_task_id(row), opening_hash_of_row(row)
-                self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", (*tree, number, place))
+                self._index.execute(
+                    "INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (*tree, *astuple(place))
+                )
                 judges = [
                     name.removeprefix(JUDGED) for name in row.values if name.startswith(JUDGED)
                 ]
@@ -196,41 +198,42 @@ class TaskTrees:
         ordered = self._index.execute(_IN_ORDER, {"judge": self._judge})
         for (task, first, last, opening), places in groupby(ordered, key=itemgetter(0, 1, 2, 3)):
             task_id = split_task_id(task, opening, among={first, last})
-            rows = self._read([(number, place) for *_, number, place in places])
+            rows = self._read([Place(*place) for _, _, _, _, *place in places])
             if self._judge is None:
                 tree = merge_trees([without_untried(tree_from_row(row)) for row in rows])
             else:
                 tree = judged_tree(rows, judge=self._judge)
             yield TaskTree(rows[0].model_copy(update={"task_id": task_id}), tree)
 
-    def _read(self, places: Sequence[tuple[int, int]]) -> list[TreeRow]:
+    def _read(self, places: Sequence[Place]) -> list[TreeRow]:
         rows: list[TreeRow] = []
         before: dict[int, list[TreeRow]] = {}
-        for number, place in places:
-            path = self._paths[number]
-            row = row_at(path, place, TreeRow)
-            _check_it_is_new(row, self._folders[path], before.setdefault(number, []))
+        for place in places:
+            row = self._store.read(place)
+            file = self._store.path(place)
+            _check_it_is_new(row, file, before.setdefault(place.file, []))
             rows.append(row)
         return rows
 
 
-def _once_each(folders: Sequence[Path]) -> dict[Path, Path]:
-    """The folders by their files of rows."""
+def _refuse_the_same(folders: Sequence[Path]) -> None:
     found: dict[Path, Path] = {}
     for folder in folders:
-        path = rows_path(folder).resolve()
-        if path in found:
-            raise ConfigError(f"trees names {found[path]} and {folder}, the same rows; remove one")
-        found[path] = folder
-    return found
+        for path in row_files(folder):
+            place = path if address_of(path) else path.resolve()
+            if place in found:
+                raise ConfigError(
+                    f"trees names {found[place]} and {folder}, the same rows; remove one"
+                )
+            found[place] = folder
 
 
-def _check_it_is_new(row: TreeRow, folder: Path, before: list[TreeRow]) -> None:
+def _check_it_is_new(row: TreeRow, file: Path, before: list[TreeRow]) -> None:
     """Refuse an exploration that a file holds twice; one draw, as of served episodes, may recur."""
     if row.draws > 1:
         if row in before:
             raise RecordError(
-                f"{folder}, task {row.task_id}: the same exploration stands there twice; remove "
+                f"{file}, task {row.task_id}: the same exploration stands there twice; remove "
                 "one of its rows"
             )
         before.append(row)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qguide.qnet.decision.perturbation import TaskPlace, draw_texts, find_task
 from qguide.qnet.errors import ConfigError, HistoryTooLongError
 from qguide.qnet.types import Candidate, History, SampleRequest, TaskMarker
-from qguide.training.data.runs import read_rows, rows_path
+from qguide.training.data.runs import read_rows
 from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed
 from qguide.training.rollouts.rollout import ModelRequest, SampleRequests, answered_by
 
@@ -49,7 +49,7 @@ def read_paraphrases(path: Path, task_ids: Iterable[str]) -> Paraphrases:
         path: a run folder of `paraphrase`, or its rows.
         task_ids: of the tasks that need them.
     """
-    texts = {row.task_id: row.texts for row in read_rows(rows_path(path), ParaphraseRow)}
+    texts = {row.task_id: row.texts for row in read_rows(path, ParaphraseRow)}
     missing = [task_id for task_id in task_ids if task_id not in texts]
     if missing:
         raise ConfigError(

@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.training.data.runs import read_rows, regular
+from qguide.training.data.row_files import regular
+from qguide.training.data.runs import read_rows
 from qguide.training.evaluation.records import (
     DETERMINISTIC,
     METHODS,

@@ -24,7 +24,7 @@ from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Sampling, Scorer
-from qguide.training.data.runs import sha256_of_rows
+from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.evaluation.methods import Play
 from qguide.training.evaluation.paraphrased import Paraphrases, read_paraphrases
 from qguide.training.evaluation.records import (

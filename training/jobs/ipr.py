@@ -38,12 +38,12 @@ from qguide.training.data.records import (
     step_from_row,
     tree_from_row,
 )
+from qguide.training.data.row_files import regular
 from qguide.training.data.runs import (
     EXPLORED,
     RunFolder,
     finished_task_ids,
     read_rows,
-    regular,
     rows_at_once,
 )
 from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task

@@ -205,12 +205,13 @@ class _Statistics:
 
     def summary(self) -> dict[str, object]:
         mean = _mean(self._labels)
+        squares = math.fsum((label - mean) ** 2 for label in self._labels)
         return {
             "tasks": len(self._branching),
             "tasks_with_reward": self._tasks_with_reward,
             "labels": len(self._labels),
             "label_mean": mean,
-            "label_std": math.sqrt(_mean(array("d", ((n - mean) ** 2 for n in self._labels)))),
+            "label_std": math.sqrt(squares / len(self._labels)),
             "label_min": min(self._labels),
             "label_max": max(self._labels),
             "histogram": _histogram(self._labels),

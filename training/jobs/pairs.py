@@ -13,7 +13,7 @@ reads the rows of other jobs and writes preference rows for `train-dpo`:
 It takes seconds, so a killed run starts over; its rows appear all at once when it is done.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -29,13 +29,12 @@ from qguide.training.algorithms.tree import Node
 from qguide.training.data.decision_groups import GroupLabels, choices_of, read_groups
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import EXPERT, TrajectoryRow, messages_of
+from qguide.training.data.row_files import RowGroups
 from qguide.training.data.runs import (
     JsonlWriter,
     RunFolder,
     open_run,
-    read_rows,
     rows_at_once,
-    rows_path,
 )
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 
@@ -183,12 +182,10 @@ def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[Preference
 
 
 def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
-    episodes: dict[str, list[TrajectoryRow]] = defaultdict(list)
+    episodes = RowGroups(TrajectoryRow)
     for folder in config.trajectories:
-        for row in read_rows(rows_path(folder), TrajectoryRow):
-            if row.steps:
-                episodes[row.task_id].append(row)
-    for rows in episodes.values():
+        episodes.add(folder, lambda row: row.task_id if row.steps else None)
+    for rows in episodes:
         outcomes = [row.outcome_reward for row in rows]
         sides = [row.source == EXPERT for row in rows] if config.against_expert else None
         for better, worse in value_pairs(

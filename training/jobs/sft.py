@@ -32,7 +32,7 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message, message_key
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.records import TrajectoryRow, messages_of
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.runs import read_rows
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.padded_batches import (
@@ -72,7 +72,7 @@ def read_demonstrations(
             reward 0 is left out.
     """
     rows: Iterable[TrajectoryRow] = (
-        row for folder in folders for row in read_rows(RunFolder(folder).rows, TrajectoryRow)
+        row for folder in folders for row in read_rows(folder, TrajectoryRow)
     )
     if distinct:
         rows = _distinct(rows)

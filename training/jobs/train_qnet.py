@@ -30,7 +30,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import DEFAULT_RANGE, PAPER_HEAD_WIDTH, HeadKind
 from qguide.qnet.records import TreeRow
 from qguide.training.data.records import labelled_tree
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.runs import read_rows
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.optimization.objective import (
@@ -248,7 +248,7 @@ def _target(config: TrainQNetConfig) -> str:
     """Names of the methods by which the labels of trees and groups were computed."""
     targets: list[str] = []
     for folder in config.labels[:1]:
-        rows = read_rows(RunFolder(folder).rows, TreeRow)
+        rows = read_rows(folder, TreeRow)
         targets += [labelled_tree(row).target for row in islice(rows, 1)]
     if config.groups:
         targets.append(f"groups-{config.group_labels.scale}")

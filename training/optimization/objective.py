@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from qguide.qnet.models.checkpoint import save_checkpoint
 from qguide.qnet.models.hub import hub_name
 from qguide.qnet.models.manifest import Manifest, sha256_of
-from qguide.training.data.runs import sha256_of_rows
+from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import merged_lora

@@ -16,7 +16,7 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History
 from qguide.training.data.decision_groups import GroupLabels, read_groups
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.runs import read_rows
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
 
 
@@ -148,7 +148,7 @@ def states_of_pairs(examples: PairExamples) -> list[tuple[str, History]]:
     return [
         (row.task_id, row.history)
         for folder in examples.pairs
-        for row in read_rows(RunFolder(folder).rows, PreferenceRow)
+        for row in read_rows(folder, PreferenceRow)
     ]
 
 
@@ -159,7 +159,7 @@ def _packed_pairs(
     # Packed as they are read: a pair repeats its whole history, and a task has many pairs.
     tasks: dict[str, list[PackedReplies]] = defaultdict(list)
     for folder in folders:
-        for row in read_rows(RunFolder(folder).rows, PreferenceRow):
+        for row in read_rows(folder, PreferenceRow):
             add_pair(
                 tasks[row.task_id],
                 renderer,

@@ -17,7 +17,7 @@ from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
 from qguide.training.data.decision_groups import GroupLabels, decisions_of, read_groups
 from qguide.training.data.records import LabelledTree, labelled_tree
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.runs import read_rows
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import (
     Framing,
@@ -204,7 +204,7 @@ def _read_trees(examples: Examples) -> list[LabelledTree]:
     trees: list[tuple[str, Path, LabelledTree]] = []
     targets: dict[str, Path] = {}
     for folder in examples.labels:
-        for row in read_rows(RunFolder(folder).rows, TreeRow):
+        for row in read_rows(folder, TreeRow):
             tree = labelled_tree(row)
             trees.append((tree.task_id, folder, tree))
             targets.setdefault(tree.target, folder)

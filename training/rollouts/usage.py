@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
 
 from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
-from qguide.training.data.runs import regular
+from qguide.training.data.row_files import regular
 
 
 class Usage(BaseModel):

@@ -13,14 +13,13 @@ from pydantic import BaseModel
 
 from qguide.pipelines.summary import SummaryFile
 from qguide.qnet.errors import ConfigError, RecordError
+from qguide.training.data.row_files import sha256_of_rows
 from qguide.training.data.runs import (
     JsonlWriter,
     RunFolder,
     finished_task_ids,
     open_run,
     read_rows,
-    rows_path,
-    sha256_of_rows,
 )
 from qguide.training.evaluation.results import read_results
 from qguide.training.rollouts.usage import recorded_usage
@@ -183,11 +182,6 @@ def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl", "one")
     with pytest.raises(ConfigError, match="cannot be resumed"):
         enter(tmp_path, Config(output=tmp_path))
-
-
-def test_a_config_names_a_run_folder_or_a_file(tmp_path: Path) -> None:
-    assert rows_path(tmp_path) == tmp_path / "rows.jsonl"
-    assert rows_path(tmp_path / "some.jsonl") == tmp_path / "some.jsonl"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,211 @@
+"""Rows benchmark: time and memory of the jobs that read rows, by the number of rows.
+
+A corpus is written as the server writes episodes: one path per row, several rows of a task, far
+apart in the file. Each job is a process of its own, so its peak of memory and its CPU time are the
+system's figures. The goal is a peak that hardly grows with the number of rows.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measurement.measure import describe_machine
+from benchmarks.measurement.options import BenchOptions, OutputFile, Words
+from benchmarks.measurement.records import Machine
+from qguide.qnet.errors import ConfigError
+
+GOAL_MIB: Final = 500
+"""Goal for the peak of memory."""
+
+MeasuredJob = Literal["import", "label", "pairs"]
+Advance = Callable[[str], None]
+
+
+class RowsBench(BenchOptions):
+    """Options of `python -m benchmarks rows`.
+
+    Attributes:
+        output: JSON file.
+        rows: numbers of rows of the corpora.
+        jobs: of import, label and pairs.
+        steps: actions of an episode.
+        episodes: rows of each task.
+        characters: length of an action's observation.
+        folder: where the corpora are written for the time being; "" for the system's folder.
+        seed: of the corpora.
+        command: the command line.
+    """
+
+    output: OutputFile
+    rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Words] = (10_000, 40_000)
+    jobs: Annotated[tuple[MeasuredJob, ...], Words] = ("import", "label", "pairs")
+    steps: int = Field(default=5, ge=1)
+    episodes: int = Field(default=4, ge=1)
+    characters: int = Field(default=200, ge=1)
+    folder: str = ""
+    seed: int = 0
+    command: str = ""
+
+
+class JobRow(BaseModel):
+    """Cost of one job over one corpus.
+
+    Attributes:
+        mib: size of the corpus.
+        peak_mib: the most memory that its process held.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    job: MeasuredJob
+    rows: int
+    mib: float
+    cpu_s: float
+    peak_mib: float
+
+    @property
+    def cpu_s_per_1000(self) -> float:
+        """CPU time of a thousand rows."""
+        return 1000 * self.cpu_s / self.rows
+
+
+class RowsRun(BaseModel):
+    """A rows benchmark, complete or interrupted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format_version: int = 1
+    complete: bool
+    command: str
+    machine: Machine
+    jobs: tuple[JobRow, ...] = ()
+
+
+def rows_bench(config: RowsBench, *, advance: Advance = lambda _: None) -> RowsRun:
+    """Measure every job over every corpus; an interrupted run is written with `complete: false`."""
+    run = RowsRun(
+        complete=False,
+        command=config.command,
+        machine=describe_machine(device="cpu", threads=1),
+    )
+    try:
+        for rows in config.rows:
+            with TemporaryDirectory(dir=config.folder or None) as folder:
+                for job in config.jobs:
+                    advance(f"{job}, {rows:,} rows")
+                    run = run.model_copy(
+                        update={"jobs": (*run.jobs, _measured(config, job, rows, Path(folder)))}
+                    )
+        run = run.model_copy(update={"complete": True})
+    finally:
+        config.output.write_text(run.model_dump_json(indent=1) + "\n")
+    return run
+
+
+def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> JobRow:
+    lines = messages_lines if job == "import" else tree_lines
+    corpus = folder / lines.__name__ / "rows.jsonl"
+    if not corpus.exists():
+        corpus.parent.mkdir()
+        with corpus.open("w") as file:
+            file.writelines(lines(config, rows))
+    arguments = {
+        "import": ["import", str(corpus), "--output", str(folder / job)],
+        "label": ["label", "--set", f"trees=['{corpus.parent}']"],
+        "pairs": ["pairs", "--set", f"trees=['{corpus.parent}']"],
+    }[job]
+    if job != "import":
+        arguments += ["--set", f"output={folder / job}"]
+    cpu_s, peak_mib = process_cost([sys.executable, "-m", "qguide", *arguments])
+    return JobRow(
+        job=job,
+        rows=rows,
+        mib=corpus.stat().st_size / 2**20,
+        cpu_s=cpu_s,
+        peak_mib=peak_mib,
+    )
+
+
+def process_cost(command: list[str]) -> tuple[float, float]:
+    """CPU seconds of a command, and the most MiB of memory that its process held.
+
+    Raises:
+        ConfigError: it failed.
+    """
+    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(command[0], command, os.environ, file_actions=silent)
+    _, status, usage = os.wait4(pid, 0)
+    if status:
+        raise ConfigError(f"{' '.join(command)} failed; its message is above")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 2**20
+
+
+def _episodes(config: RowsBench, rows: int) -> Iterator[tuple[str, list[tuple[str, str]], float]]:
+    """Task, actions with their observations, and reward of each episode."""
+    rng = Random(config.seed)
+    tasks = -(-rows // config.episodes)
+    for number in range(rows):
+        said = f"{rng.getrandbits(64):x} ".ljust(config.characters, "abcdefgh "[number % 9])
+        turns = [(f"Action: go to {rng.randrange(9)}", said) for _ in range(config.steps)]
+        yield f"task/{number % tasks}", turns, float(rng.random() < 0.5)
+
+
+def tree_lines(config: RowsBench, rows: int) -> Iterator[str]:
+    """A tree of one path per line, as the server writes episodes."""
+    for task, turns, reward in _episodes(config, rows):
+        nodes = [
+            {
+                "id": depth,
+                "parent": depth - 1,
+                "depth": depth,
+                "action": action,
+                "observation": said,
+                "reward": reward if depth == len(turns) else 0.0,
+                "source": "policy",
+            }
+            for depth, (action, said) in enumerate(turns, start=1)
+        ]
+        row = {"version": 2, "task_id": task, "kind": "find", "environment": "bench", "draws": 1}
+        yield json.dumps(row | {"first_observation": task, "nodes": nodes}) + "\n"
+
+
+def messages_lines(config: RowsBench, rows: int) -> Iterator[str]:
+    """An episode of messages per line, as `qguide import` reads them."""
+    for task, turns, reward in _episodes(config, rows):
+        messages = [{"role": "user", "content": task}]
+        for action, said in turns:
+            messages += [
+                {"role": "assistant", "content": action},
+                {"role": "user", "content": said},
+            ]
+        yield json.dumps({"messages": messages, "reward": reward, "task_id": task}) + "\n"
+
+
+def print_rows(run: RowsRun, console: Console) -> None:
+    """Print the cost of each job, and whether the goal is kept."""
+    table = Table(box=SIMPLE)
+    for name in ("job", "rows", "MiB", "CPU s per 1,000 rows", "peak MiB"):
+        table.add_column(name, justify="left" if name == "job" else "right")
+    for row in run.jobs:
+        table.add_row(
+            row.job,
+            f"{row.rows:,}",
+            f"{row.mib:,.0f}",
+            f"{row.cpu_s_per_1000:.2f}",
+            f"{row.peak_mib:,.0f}",
+        )
+    console.print(table)
+    most = max(row.peak_mib for row in run.jobs)
+    kept = "kept" if most <= GOAL_MIB else "missed"
+    console.print(f"the most is {most:,.0f} MiB, goal {GOAL_MIB}: {kept}", highlight=False)
