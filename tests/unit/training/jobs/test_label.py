@@ -13,6 +13,7 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.jobs.label import LabelConfig, run_label
+from tests.support.documents import blocks_of
 from tests.support.labels import paths_of
 
 GOLDEN = Path(__file__).parents[3] / "data" / "trees"
@@ -92,6 +93,19 @@ def test_a_target_may_be_a_function_of_ones_own(
         )
         with pytest.raises(ConfigError, match=said):
             run_label(wrong)
+
+
+def test_the_target_of_the_documentation_tells_actions_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [written] = [b.text for b in blocks_of("docs/methods/index.md") if "def spare_steps" in b.text]
+    (tmp_path / "documented_labels.py").write_text(written)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"))
+    target = "documented_labels:spare_steps"
+    config = LabelConfig(trees=(trees,), output=tmp_path / "labels", target=target)
+    assert label(config) == [(0.975, 1.0), (None, 0.975, 1.0), (0.0,)]
+    monkeypatch.delitem(sys.modules, "documented_labels")
 
 
 class Sees:
