@@ -25,13 +25,13 @@ from qguide.server.own_bodies.answers import (
     THRESHOLD_TEXT,
     WINDOW_TEXT,
     PolicyUsage,
+    ScoredBy,
     ScoreUsage,
     StepCost,
     ThresholdResult,
     Timings,
     Window,
 )
-from qguide.server.own_bodies.schemas import JudgeFlag
 
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""
@@ -113,7 +113,7 @@ class ChatCandidate(BaseModel):
     )
 
 
-class ChatGuidance(BaseModel):
+class ChatGuidance(ScoredBy):
     """The chosen candidate, the reason for it and what it cost."""
 
     guided: bool = Field(description="true if a Q model chose among different candidates")
@@ -130,9 +130,6 @@ class ChatGuidance(BaseModel):
     )
     prior_by: PriorBy = Field(description=PRIOR_BY_TEXT)
     tau: float | None = Field(description=TAU_TEXT)
-    q_model: str
-    q_model_version: str
-    judge: JudgeFlag = False
     policy: str
     policies: list[PolicyUsage] | Absent = Field(
         default=None, description="of each policy; present if several drew"

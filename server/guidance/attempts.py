@@ -17,7 +17,7 @@ from qguide.qnet.types import History
 from qguide.qnet.work_context import all_of
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.score_step import Scored, ScoringService
-from qguide.server.own_bodies.answers import ScoreUsage
+from qguide.server.own_bodies.answers import ScoredBy, ScoreUsage
 from qguide.server.own_bodies.history import TriedCandidates
 from qguide.server.own_bodies.schemas import (
     EPISODE_ID_PATTERN,
@@ -27,7 +27,6 @@ from qguide.server.own_bodies.schemas import (
     Body,
     CandidateMessage,
     ChatMessage,
-    JudgeFlag,
     ListOf,
     LongHistoryToScore,
     OutOfDomain,
@@ -38,8 +37,8 @@ from qguide.server.q_models.served import QModelLease
 
 Verdict = Literal["best", "behind", "budget", "ended"]
 _RANKS: Final = (
-    "attempts are compared by values of different states, but {} ranks the candidates of one step; "
-    "name a Q model, or a judge with the mode 'score'"
+    "attempts are compared by values of different states, but {} ranks the candidates of one "
+    "step; {}"
 )
 
 
@@ -95,7 +94,7 @@ class JudgedAttempt(Body):
     )
 
 
-class AttemptsResponse(Body):
+class AttemptsResponse(Body, ScoredBy):
     """Attempts that go on, and the reason for each that does not."""
 
     go_on: list[str] = Field(description="episode ids, the best first")
@@ -103,9 +102,6 @@ class AttemptsResponse(Body):
     spent_tokens: int
     left_tokens: int | None = Field(description="of the budget; null without one")
     warnings: list[str] = Field(description="reasons for values that are not known")
-    q_model: str
-    q_model_version: str
-    judge: JudgeFlag = False
     usage: ScoreUsage
 
 
@@ -150,7 +146,7 @@ async def judge_attempts(body: AttemptsRequest, scoring: ScoringService) -> Atte
     # All by one Q model, even where a split alias gives their episodes different ones.
     with await scoring.hold(body.q_model, ids[0]) as held:
         if held.model.ranks:
-            raise InvalidRequestError(_RANKS.format(held.id))
+            raise InvalidRequestError(_RANKS.format(held.id, held.model.comparable))
         valued = await all_of(
             [_valued(known[index], index, held, scoring, body) for index in running],
             at_once=scoring.settings.max_batch,

@@ -156,7 +156,7 @@ async def score_in_window(
     if size is None:
         raise HistoryTooLongError(
             f"{refusal}; no window can be read, because the tokens of a history cannot be "
-            f"counted for {q_model.name}: give a judge a `context` in QGUIDE_JUDGES"
+            f"counted for {q_model.name}: {q_model.model.countable}"
         ) from refusal
     for shorter, window in _windows(request.history, size):
         try:

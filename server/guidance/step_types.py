@@ -1,7 +1,6 @@
 """The request of a guided step, what its options come to beside the settings, and its result."""
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -28,7 +27,7 @@ from qguide.server.own_bodies.schemas import StepOptions
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.served import ServedQModel
-from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
 
 OutOfDomain = Literal["unguided", "guide"]
@@ -207,8 +206,8 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
     if options.adaptive:
         raise InvalidRequestError(
             f"adaptive compares Q with the previous step's, but {q_model.id} is "
-            f"{q_model.kind} that ranks the candidates of one step; leave adaptive out, or name "
-            "another Q model (a judge with the mode 'score')"
+            f"{q_model.kind} that ranks the candidates of one step; leave adaptive out, or "
+            f"{q_model.comparable}"
         )
     return False
 
@@ -216,8 +215,7 @@ def is_adaptive(options: StepOptions, q_model: ServedQModel, *, in_episodes: boo
 def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None:
     """The stop of draws that can change nothing; None where all M are drawn.
 
-    The highest Q is the highest label that the Q model was trained on, and 1 of a judge and of the
-    scripted one. Where none is known, any further draw could change the choice by its Q.
+    Where the highest Q is not known, any further draw could change the choice by its Q.
     """
     if not options.until_decided:
         return None
@@ -229,11 +227,7 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
             "candidates of one step; leave it out, or name another Q model, such as the rule "
             "'votes'"
         )
-    labels = q_model.manifest.label_range if q_model.manifest else None
-    if labels:
-        return UntilDecided(highest_q=labels[1])
-    known = q_model.prompted is not None or q_model.source == SCRIPTED
-    return UntilDecided(highest_q=1.0 if known else math.inf)
+    return UntilDecided(highest_q=q_model.highest_q)
 
 
 def previous_q(

@@ -4,13 +4,21 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
 from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
 from qguide.qnet.usage import UpstreamCalls
 from qguide.server.own_bodies.schemas import Body, ChatMessage, JudgeFlag, is_none
+
+
+class ScoredBy(BaseModel):
+    """The Q model whose values an answer has."""
+
+    q_model: str
+    q_model_version: str
+    judge: JudgeFlag = False
 
 
 class JudgeCalls(Body):
@@ -212,7 +220,7 @@ PoliciesField = Annotated[
 ]
 
 
-class ActResponse(Body):
+class ActResponse(Body, ScoredBy):
     """The chosen action and the candidates it was chosen from."""
 
     action: str = Field(description="content of the chosen candidate")
@@ -232,9 +240,6 @@ class ActResponse(Body):
     threshold: ThresholdField = None
     policy: str
     policies: PoliciesField = None
-    q_model: str
-    q_model_version: str
-    judge: JudgeFlag = False
     usage: Usage
     cost: StepCost | None = Field(default=None, description=COST_TEXT, exclude_if=is_none)
     timings_ms: Timings
@@ -278,22 +283,16 @@ class ScoredItem(Body):
     usage: ScoreUsage
 
 
-class ScoreResponse(ScoredItem):
+class ScoreResponse(ScoredItem, ScoredBy):
     """Q of every candidate, the version that scored, and the timings."""
 
-    q_model: str
-    q_model_version: str
-    judge: JudgeFlag = False
     timings_ms: ScoreTimings
 
 
-class ScoreBatchResponse(Body):
+class ScoreBatchResponse(Body, ScoredBy):
     """One answer per item, in the request's order."""
 
     items: list[ScoredItem]
-    q_model: str
-    q_model_version: str
-    judge: JudgeFlag = False
     timings_ms: ScoreTimings = Field(description="`score` is that of the slowest item")
 
 

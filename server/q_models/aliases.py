@@ -169,6 +169,7 @@ def choose_arm(alias: str, shares: Shares, episode_id: str | None) -> str:
     # An id from JSON may hold a lone surrogate, which has no UTF-8 encoding.
     digest = sha256(f"{alias}\0{episode_id}".encode(errors="surrogatepass")).digest()
     point = int.from_bytes(digest[:8], "big") / 2**64
+    # Rounding may leave the last end below 1, and a point above it.
     return next((arm for arm, end in _boundaries(shares) if point < end), first)
 
 

@@ -21,11 +21,11 @@ def check_thresholds(settings: Settings, q_models: Iterable[ServedQModel]) -> No
                 f"QGUIDE_THRESHOLDS names {name!r}, which is not a Q model; name an entry of "
                 f"QGUIDE_Q_MODELS: {', '.join(known)}"
             )
-        if ranking := [one.kind for one in named if one.ranks]:
+        if ranking := [one for one in named if one.ranks]:
             raise ConfigError(
-                f"QGUIDE_THRESHOLDS names {name!r}, {ranking[0]} that ranks the candidates of one "
-                "step, so no value can be compared with a threshold; name another Q model, or give "
-                "a judge the mode 'score'"
+                f"QGUIDE_THRESHOLDS names {name!r}, {ranking[0].kind} that ranks the candidates of "
+                "one step, so no value can be compared with a threshold; "
+                f"{ranking[0].comparable}"
             )
         if threshold.policy and threshold.policy not in settings.upstreams:
             upstreams = ", ".join(settings.upstreams) or "none"

@@ -26,6 +26,9 @@ class JudgeQModel(ServedQModel):
     """A judge as one version of a Q model; its upstream is closed with the other upstreams."""
 
     kind = "a judge"
+    comparable = "name another Q model, or give the judge the mode 'score'"
+    countable = "give a judge a `context` in QGUIDE_JUDGES"
+    highest_q = 1.0  # what its prompt asks for, read as a share of the scale
 
     def __init__(self, name: str, version: str, judge: Judge, runtime: Runtime) -> None:
         super().__init__(name, version, "judge", runtime, content=judge.digest)

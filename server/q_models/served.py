@@ -6,6 +6,7 @@ never returned.
 """
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from qguide.server.observability.metrics import Metrics, Outcome
 from qguide.server.q_models.aliases import join
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink
-from qguide.server.settings.settings import EMBEDDED
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Piece
@@ -83,6 +84,8 @@ class ServedQModel(ABC):
         prompted: the chat model that is prompted for its values; None for any other Q model.
         domain: the states that it was trained on; None where its checkpoint says nothing of them.
         ranks: its values mean nothing beyond the candidates of their own step.
+        comparable: remedy for a caller who needs values that can be compared between steps.
+        countable: remedy for a caller who needs its tokens counted, where it counts none.
         only_votes: its values are how often each candidate was drawn.
         upstream: name of the judge's upstream; "" for other Q models.
         refusal: why `none` scores nothing; "" for a Q model.
@@ -92,6 +95,8 @@ class ServedQModel(ABC):
     prompted: Prompted | None = None
     context: int | None = None
     ranks: bool = False
+    comparable: str = "name another Q model"
+    countable: str = "shorten the history, or name another Q model"
     only_votes: bool = False
     refusal: str = ""
 
@@ -125,6 +130,13 @@ class ServedQModel(ABC):
         self._retired = False
 
     @property
+    def highest_q(self) -> float:
+        """The highest value that it gives: the highest label of its training, if that is known."""
+        if self.manifest and self.manifest.label_range:
+            return self.manifest.label_range[1]
+        return 1.0 if self.source == SCRIPTED else math.inf
+
+    @property
     def named(self) -> dict[str, Any]:
         """Fields of an answer that say whose Q-values it has."""
         prompted = self.prompted is not None
@@ -140,6 +152,7 @@ class ServedQModel(ABC):
         self._rules = tuple(rules)
         if compares_draws(rules):
             self.kind, self.ranks = "a rule", True
+            self.comparable = ServedQModel.comparable
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate: by the cache or the model, which is charged, behind the rules."""

@@ -205,6 +205,13 @@ export interface ChatDelta {
 
 /** @description The chosen candidate, the reason for it and what it cost. */
 export interface ChatGuidance {
+    q_model: string;
+    q_model_version: string;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     /** @description true if a Q model chose among different candidates */
     guided: boolean;
     /** @description why no Q model has chosen */
@@ -228,13 +235,6 @@ export interface ChatGuidance {
     prior_by: "votes" | "likelihood" | "likelihood-per-token";
     /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
     tau: number | null;
-    q_model: string;
-    q_model_version: string;
-    /**
-     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
-     * @default false
-     */
-    judge?: boolean;
     policy: string;
     /** @description of each policy; present if several drew */
     policies?: readonly PolicyUsage[];
@@ -329,6 +329,13 @@ export interface CustomToolCall {
 
 /** @description The chosen action and the candidates it was chosen from. */
 export interface Decision {
+    q_model: string;
+    q_model_version: string;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     /** @description content of the chosen candidate */
     action: string;
     /** @description index of the chosen candidate */
@@ -360,13 +367,6 @@ export interface Decision {
     policy: string;
     /** @description of each policy, where several drew; absent otherwise */
     policies?: readonly PolicyUsage[] | null;
-    q_model: string;
-    q_model_version: string;
-    /**
-     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
-     * @default false
-     */
-    judge?: boolean;
     usage: Usage;
     /** @description present if the operator's prices or the upstream tell something of it */
     cost?: StepCost | null;
@@ -712,7 +712,6 @@ export interface Score {
 
 /** @description One answer per item, in the request's order. */
 export interface ScoreBatch {
-    items: readonly ScoredItem[];
     q_model: string;
     q_model_version: string;
     /**
@@ -720,6 +719,7 @@ export interface ScoreBatch {
      * @default false
      */
     judge?: boolean;
+    items: readonly ScoredItem[];
     /** @description `score` is that of the slowest item */
     timings_ms: ScoreTimings;
 }
@@ -921,6 +921,13 @@ export type Usage = ScoreUsage & {
 
 /** @description Attempts that go on, and the reason for each that does not. */
 export interface Verdicts {
+    q_model: string;
+    q_model_version: string;
+    /**
+     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
+     * @default false
+     */
+    judge?: boolean;
     /** @description episode ids, the best first */
     go_on: readonly string[];
     attempts: readonly JudgedAttempt[];
@@ -929,13 +936,6 @@ export interface Verdicts {
     left_tokens: number | null;
     /** @description reasons for values that are not known */
     warnings: readonly string[];
-    q_model: string;
-    q_model_version: string;
-    /**
-     * @description true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version of a judge begins with `judge-`
-     * @default false
-     */
-    judge?: boolean;
     usage: ScoreUsage;
 }
 

@@ -299,6 +299,13 @@ class Usage(ScoreUsage):
 class Verdicts(Answer):
     """Attempts that go on, and the reason for each that does not."""
 
+    q_model: str
+    q_model_version: str
+    judge: bool = False
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     go_on: tuple[str, ...]
     """episode ids, the best first"""
     attempts: tuple[JudgedAttempt, ...]
@@ -307,13 +314,6 @@ class Verdicts(Answer):
     """of the budget; null without one"""
     warnings: tuple[str, ...]
     """reasons for values that are not known"""
-    q_model: str
-    q_model_version: str
-    judge: bool = False
-    """
-    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
-    of a judge begins with `judge-`
-    """
     usage: ScoreUsage
 
 
@@ -334,6 +334,13 @@ class Window(Answer):
 class ChatGuidance(Answer):
     """The chosen candidate, the reason for it and what it cost."""
 
+    q_model: str
+    q_model_version: str
+    judge: bool = False
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     guided: bool
     """true if a Q model chose among different candidates"""
     unguided_reason: str | None = None
@@ -359,13 +366,6 @@ class ChatGuidance(Answer):
     """source of the prior"""
     tau: float | None
     """temperature of Q in the posterior; null where Q alone chose, or none did"""
-    q_model: str
-    q_model_version: str
-    judge: bool = False
-    """
-    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
-    of a judge begins with `judge-`
-    """
     policy: str = ""
     policies: tuple[PolicyUsage, ...] | None = None
     """of each policy; present if several drew"""
@@ -544,6 +544,13 @@ class ChatCompletion(CompletionBase):
 class Decision(Answer):
     """The chosen action and the candidates it was chosen from."""
 
+    q_model: str
+    q_model_version: str
+    judge: bool = False
+    """
+    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
+    of a judge begins with `judge-`
+    """
     action: str
     """content of the chosen candidate"""
     chosen: int
@@ -574,13 +581,6 @@ class Decision(Answer):
     policy: str
     policies: tuple[PolicyUsage, ...] | None = None
     """of each policy, where several drew; absent otherwise"""
-    q_model: str
-    q_model_version: str
-    judge: bool = False
-    """
-    true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
-    of a judge begins with `judge-`
-    """
     usage: Usage
     cost: StepCost | None = None
     """present if the operator's prices or the upstream tell something of it"""
@@ -663,7 +663,6 @@ class ModelList(Answer):
 class ScoreBatch(Answer):
     """One answer per item, in the request's order."""
 
-    items: tuple[ScoredItem, ...]
     q_model: str
     q_model_version: str
     judge: bool = False
@@ -671,5 +670,6 @@ class ScoreBatch(Answer):
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`
     """
+    items: tuple[ScoredItem, ...]
     timings_ms: ScoreTimings
     """`score` is that of the slowest item"""
