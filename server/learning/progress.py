@@ -220,6 +220,7 @@ class Progress:
             self.challenge.add(line, newer=arm.challenger)
         if arm.challenger:
             return
+        # Not at a share of 0 or 1: the statistics divide by the probability of either arm.
         tried = arm.trial == self.trial and self.phase != "collecting" and 0 < arm.share < 1
         if tried:
             self.latest.add(arm, line, number, level=self._level)
@@ -232,6 +233,8 @@ class Progress:
         unguided = fmean(self.unguided.newest) if self.unguided.newest else 0.0
         if self.phase != "guiding":
             return unguided
+        # Half of the gain: all of it would alarm wherever a trial was won with luck, and none of it
+        # only once guidance does harm.
         return max(unguided, (unguided + self.latest.guided.mean) / 2)
 
     def _enter(self, line: PhaseLine) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Final
 
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.episodes.state import Episode
@@ -11,6 +12,9 @@ from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
 from qguide.server.learning.rules import Budget
 from qguide.server.q_models.served import ServedQModel
+
+KEYLESS: Final = "_"
+"""Name of the group of episodes without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,28 @@ class Seat:
         both = self.spent.plus(self.pending)
         return budget.is_spent(both.tokens, both.cost)
 
+    def read_progress(self, *, spent_since: float) -> None:
+        """Take over the group's state, as far as the versions that it needs are loaded.
+
+        Args:
+            spent_since: Unix time at which the budget's period began.
+        """
+        of = self.group.progress
+        self.version, self.challenge = of.version, of.challenges
+        self.challenger = of.challenge.version if of.challenge else None
+        self.candidate = of.candidate.version if of.candidate else None
+        self.phase, self.trial, self.episodes = of.phase, of.trial, of.episodes.count
+        self.share = of.share if self.model(self.version) else 0.0
+        challenged = self.share > 0 and self.model(self.challenger) is not None
+        self.challenger_share = of.challenger_share if challenged else 0.0
+        self.spent = of.spending.since(spent_since)
+
+    def label(self, version: int) -> str:
+        """Version of a learned Q model, as metrics and recordings tell it from other groups'."""
+        if self.group.name == KEYLESS:
+            return str(version)
+        return f"{version}-{sha256(self.group.name.encode()).hexdigest()[:8]}"
+
     def model(self, version: int | None) -> ServedQModel | None:
         """The version of that number, if it is loaded."""
         return None if version is None else self.models.get(version)
@@ -100,6 +126,7 @@ def play_of(
     guide, newer = seat.guide(arm), seat.model(seat.candidate)
     shadow, explore = None if newer is guide else newer, None
     if not arm.guided:
+        # The control of a trial plays as without learning: nothing random, and no shadow.
         if seat.phase != "collecting":
             return Play(arm)
         step = episode.steps if episode else 0
@@ -125,6 +152,8 @@ def arm_of(seat: Seat, place: str, prompt: str) -> Arm:
     point = point_of(hash_of("arm", place, seat.episodes, seat.trial))
     challenge = seat.challenge if seat.challenger_share else 0
     rest = 1 - seat.challenger_share
+    # Of the episodes that the challenger does not guide, since the trial counts no others: the
+    # probability by which its statistics weigh an episode.
     share = (seat.share - seat.challenger_share) / rest
     newer = point >= rest
     return Arm(

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Final, get_args
 
@@ -24,7 +23,7 @@ from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.rules import Rules
-from qguide.server.learning.seat import Play, Seat, arm_of, play_of
+from qguide.server.learning.seat import KEYLESS, Play, Seat, arm_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import (
     CurveState,
@@ -41,7 +40,6 @@ from qguide.server.settings.settings import Settings
 
 LEARNING: Final = "learning"
 """Name of the folder, in that of the recorded episodes."""
-KEYLESS: Final = "_"
 _NAME: Final = "learned"
 _FOLLOW_S: Final = 1.0
 _NOTE_S: Final = 10.0
@@ -248,17 +246,7 @@ class Learning:
         if version is not None and version in seat.outdated:
             back = partial(seat.group.outdated, version, seat.outdated[version])
             changes = [*changes, *await asyncio.to_thread(back)]
-        progress = seat.group.progress
-        challenger = progress.challenge.version if progress.challenge else None
-        seat.version, seat.challenger = progress.version, challenger
-        seat.candidate = progress.candidate.version if progress.candidate else None
-        seat.phase, seat.trial = progress.phase, progress.trial
-        seat.challenge = progress.challenges
-        seat.share = progress.share if seat.model(seat.version) else 0.0
-        challenged = seat.share > 0 and seat.model(challenger) is not None
-        seat.challenger_share = progress.challenger_share if challenged else 0.0
-        seat.episodes = progress.episodes.count
-        seat.spent = progress.spending.since(time.time() - self.rules.budget.seconds)
+        seat.read_progress(spent_since=time.time() - self.rules.budget.seconds)
         for change in changes:
             _log.info(
                 "learning_phase",
@@ -271,6 +259,7 @@ class Learning:
         while seat.group.own:
             own = seat.group.own.popleft()
             self._tell(own.event, seat.group.name, own.version, own.reason, phase=own.phase)
+        progress = seat.group.progress
         interval, latest = progress.interval, progress.latest
         self._models.runtime.metrics.show_learning(
             seat.group.name,
@@ -304,7 +293,7 @@ class Learning:
                     self._models.runtime,
                     str(checkpoint_of(seat.group.folder, version)),
                     name=_NAME,
-                    version=_label(seat.group.name, version),
+                    version=seat.label(version),
                     unlicensed=True,  # a trial tells whether it helps
                 )
             except (OSError, QGuideError) as error:
@@ -390,13 +379,6 @@ def build_learning(settings: Settings, models: Models) -> Learning | None:
     """The learning of a server; None if it does not learn."""
     folder = settings.episodes_folder
     return Learning(settings, models, folder) if settings.learn and folder else None
-
-
-def _label(group: str, version: int) -> str:
-    """Version of a learned Q model, as metrics and recordings tell it from other groups'."""
-    if group == KEYLESS:
-        return str(version)
-    return f"{version}-{sha256(group.encode()).hexdigest()[:8]}"
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -142,6 +142,7 @@ class Challenge:
     def add(self, line: EpisodeLine, *, newer: bool) -> None:
         """Count a guided episode."""
         (self.newer if newer else self.present).add(line)
+        # The share among guided episodes, which are all that a challenge counts.
         self.compared.add(line.outcome, guided=newer, share=SHARE)
 
     def decided(self, *, most: int) -> bool | None:

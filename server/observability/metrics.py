@@ -4,7 +4,7 @@ The series of a Q model are labelled with its `name@version` and removed with it
 is bounded by the versions served. Only episodes that end later can bring a series back.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -122,11 +122,8 @@ class Metrics:
         self.cache_evictions = self._counter(
             "cache_evictions", "Histories evicted because the cache was full.", _Q_MODEL
         )
-        self.cache_bytes = Gauge(
-            "qguide_cache_bytes",
-            "Keys and values kept between requests.",
-            _Q_MODEL,
-            registry=self.registry,
+        self.cache_bytes = self._gauge(
+            "cache_bytes", "Keys and values kept between requests.", _Q_MODEL
         )
         self.windows = self._counter(
             "windows",
@@ -320,8 +317,7 @@ class Metrics:
                 cache_share,
             ),
         ):
-            gauge = Gauge(f"qguide_{name}", text, registry=self.registry)
-            self._load.append((gauge, read))
+            self._load.append((self._gauge(name, text), read))
 
     def read_load(self) -> None:
         """Set the gauges of the load; on the event loop, where what they count does not change."""
@@ -330,10 +326,8 @@ class Metrics:
 
     def redis_up(self) -> Gauge:
         """Gauge that is 1 while Redis answers; it exists only if Redis is configured."""
-        return Gauge(
-            "qguide_redis_up",
-            "1 if Redis answers, 0 while the server falls back to memory.",
-            registry=self.registry,
+        return self._gauge(
+            "redis_up", "1 if Redis answers, 0 while the server falls back to memory."
         )
 
     def start_series(self, q_model: str) -> None:
@@ -343,11 +337,8 @@ class Metrics:
 
     def upstream_up(self) -> Gauge:
         """Gauge that is 1 while an upstream answers; it exists only if there are upstreams."""
-        return Gauge(
-            "qguide_upstream_up",
-            "1 if the upstream answers, 0 if it is marked down.",
-            ["upstream"],
-            registry=self.registry,
+        return self._gauge(
+            "upstream_up", "1 if the upstream answers, 0 if it is marked down.", ["upstream"]
         )
 
     def remove_series(self, q_model: str) -> None:
@@ -382,20 +373,18 @@ class Metrics:
         yield from ((self.judge_calls, (q_model, outcome)) for outcome in _CALL_OUTCOMES)
         yield from ((self.judge_tokens, (q_model, kind)) for kind in _CALL_TOKENS)
 
-    def _gauge(self, name: str, text: str, labels: list[str]) -> Gauge:
+    def _gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
         return Gauge(f"qguide_{name}", text, labels, registry=self.registry)
 
-    def _counter(self, name: str, text: str, labels: list[str] | None = None) -> Counter:
-        return Counter(f"qguide_{name}_total", text, labels or (), registry=self.registry)
+    def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"qguide_{name}_total", text, labels, registry=self.registry)
 
     def _histogram(
         self,
         name: str,
         text: str,
-        labels: list[str] | None = None,
+        labels: Sequence[str] = (),
         *,
         buckets: tuple[float, ...] = _SECONDS,
     ) -> Histogram:
-        return Histogram(
-            f"qguide_{name}", text, labels or (), buckets=buckets, registry=self.registry
-        )
+        return Histogram(f"qguide_{name}", text, labels, buckets=buckets, registry=self.registry)

@@ -18,7 +18,8 @@ from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.http.keys import create_key
-from qguide.server.learning.service import KEYLESS, LEARNING
+from qguide.server.learning.seat import KEYLESS
+from qguide.server.learning.service import LEARNING
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from qguide.training.guidance_report.build import build_report
