@@ -31,6 +31,7 @@ _VALUES: Final = tuple(-1 + 2 * i / _GRID for i in range(_GRID + 1))
 
 def level_of(number: int, *, alpha: float) -> float:
     """Level of a trial's interval, half of it at each end; the lower ends add up to alpha."""
+    # 1 / (n (n + 1)) adds up to 1 over all n, and half of each level is at the lower end.
     return 2 * alpha / (number * (number + 1))
 
 
@@ -120,11 +121,16 @@ class DifferenceSequence:
             outcome: in [0, 1].
             share: probability with which it was guided, in (0, 1).
         """
+        # From the episodes before this one: a guess that knew the outcome would bias X.
         guess = (self.outcomes + 0.5) / (self.count + 1)
         rest = 1 - share
         x = (outcome - guess) / share if guided else -(outcome - guess) / rest
+        # How far X can fall below 0 and rise above it, whichever arm and outcome: what bounds the
+        # bets.
         lowest = max(guess / share, (1 - guess) / rest)
         highest = max((1 - guess) / share, guess / rest)
+        # Laid before X is counted: a bet that knew it could not lose, and Ville's inequality would
+        # not hold.
         above = [self._bet(lowest + value) for value in _VALUES]
         below = [self._bet(highest - value) for value in _VALUES]
         self.count += 1
@@ -138,10 +144,13 @@ class DifferenceSequence:
 
     @property
     def _variance(self) -> float:
+        # As if one episode with X = 1 had been seen before all others: the first bets stay small.
         return (self.squares + 1) / (self.count + 1)
 
     def _bet(self, loss: float) -> float:
         """Share of the fortune, by what was seen before, that the greatest loss does not take."""
+        # The bet that makes the interval after n episodes tightest; beyond the horizon n grows with
+        # them, and bets get smaller.
         sharpest = math.sqrt(
             2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count))
         )
@@ -192,5 +201,7 @@ class DropDetector:
         if self.fortune <= 0:
             self.fortune, self.since = 0.0, self.count
         self.count += 1
+        # An outcome of 1 takes this share of the fortune at most: a fortune of 0 would win nothing
+        # back.
         bet = min(1.0, _MOST_OF_FORTUNE / max(1 - level, 1e-9))
         self.fortune += math.log1p(bet * (level - outcome))

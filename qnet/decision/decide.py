@@ -265,6 +265,7 @@ class _Step:
         Raises:
             ScorerUnavailableError: a Q-value is not a finite number.
         """
+        # For its checks alone: a value that is not finite must not be kept.
         select(request.candidates, result.q_values)
         self._q_of.update(zip(request.candidates, result.q_values, strict=True))
         if result.rules:

@@ -64,6 +64,7 @@ def is_decided(
         best[effect] = max(q, best[effect])
     highest, weight = 0.0, 1.0
     if q_values is not None:
+        # A Q model may exceed the labels that it learned from: what was seen is possible, too.
         highest = max(*best.values(), until.highest_q or 0.0)
         if tau is None:
             return max(best.values()) >= highest
@@ -76,6 +77,7 @@ def is_decided(
     now = {effect: value(effect, q) for effect, q in best.items()}
     leader = max(now, key=now.__getitem__)
     order = [*votes, _NEW]
+    # Rivals that lose a tie: they were drawn first after the leader was, or not at all yet.
     later = order[order.index(leader) + 1 :] if q_values is None else []
     rivals = {effect: value(effect, highest, left) for effect in order if effect != leader}
     return all(

@@ -156,6 +156,8 @@ def posterior(
         effect = prior.effects[i]
         best[effect] = max(q_values[i], best.get(effect, -math.inf))
         log_of[effect] = prior.log_shares[i]
+    # Only gaps to the highest: they are never above 0, so however small tau is, nothing becomes
+    # infinitely good.
     highest = max(best.values())
     logs = {effect: _tilt(q - highest, tau) + log_of[effect] for effect, q in best.items()}
     total = _log_sum(list(logs.values()))
@@ -164,6 +166,7 @@ def posterior(
 
 def _tilt(gap: float, tau: float) -> float:
     """gap / tau for a gap to the highest Q, which is never above 0."""
+    # Also at tau = 0, where 0 / 0 is no number: the best effects keep the ratio of their priors.
     if gap == 0:
         return 0.0
     return gap / tau if tau else -math.inf
@@ -180,6 +183,7 @@ def log_votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...
     votes: Counter[int] = Counter()
     for effect, count in zip(effects, counts, strict=True):
         votes[effect] += count
+    # Only effects that were drawn have a share: what nobody drew cannot be chosen.
     total = sum(counts) + SMOOTHING * len(votes)
     return tuple(math.log((votes[effect] + SMOOTHING) / total) for effect in effects)
 
@@ -200,6 +204,7 @@ def log_likelihoods(
 def _log_sum(logs: Sequence[float]) -> float:
     """Log of the sum of exponentials, whatever their order."""
     highest = max(logs)
+    # fsum, because a sum that depends on the order of the draws would break ties by it.
     return highest + math.log(math.fsum(math.exp(log - highest) for log in logs))
 
 
@@ -252,6 +257,7 @@ def ranking(
         values: Q, or the share of the posterior or prior; None leaves the order as it is.
         rules: compared before the values; see `select`.
     """
+    # Reversed, so that the first appearance overwrites the later ones.
     first = {message: index for index, message in reversed(list(enumerate(candidates)))}
 
     def place(index: int) -> tuple[bool, list[float]]:
@@ -305,6 +311,8 @@ def select(
     if broken:
         raise ScorerUnavailableError(f"a Q-value is {broken[0]}; the Q model is broken")
     q = dict(zip(range(len(candidates)), q_values, strict=True))
+    # Tuples compare in order: a later rule counts only among those that are equal by the earlier
+    # ones.
     left = [i for i in q if not rules or rules[i] == max(rules)]
     highest = max(q[i] for i in left)
     if len(set(candidates)) == 1:

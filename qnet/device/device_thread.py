@@ -165,6 +165,8 @@ class DeviceWorker(Generic[Request, Result]):
             ended = "given_up"
             raise
         finally:
+            # The device thread looks at this between slices, because a future that runs cannot be
+            # cancelled.
             waiting.given_up = ended == "given_up"
             if after is not None and waiting.given_up:
                 after.cancel()
@@ -199,6 +201,7 @@ class DeviceWorker(Generic[Request, Result]):
         cost = batch[0].cost
         for one in waiting[1 : self._max_batch]:
             cost += one.cost
+            # Not a smaller one behind it: requests of one kind begin in their order.
             if cost > self._most(batch, one):
                 break
             batch.append(one)
@@ -212,6 +215,7 @@ class DeviceWorker(Generic[Request, Result]):
 
     def slices(self, batch: Sequence[QueuedRequest]) -> Generator[None, None, None]:
         """Serve a batch on the device thread; cancelled requests cost nothing."""
+        # From here on none can be cancelled, so each gets exactly one result or error.
         live = [w for w in batch if w.future.set_running_or_notify_cancel()]
         for waiting in live:
             waiting.taken_at = perf_counter()
@@ -255,6 +259,7 @@ class DeviceWorker(Generic[Request, Result]):
         run_s = perf_counter() - began
         if not isinstance(work, Generator):
             return work, run_s
+        # What a failed run has cost stays: the halves that are run again come on top of it.
         before = [waiting.spent for waiting in live]
         try:
             spending = next(work)
@@ -270,6 +275,7 @@ class DeviceWorker(Generic[Request, Result]):
         except StopIteration as end:
             return end.value, run_s + perf_counter() - began
         finally:
+            # Also after an error and when this is closed: what the batch has leased is given back.
             work.close()
 
 

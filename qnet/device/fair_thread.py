@@ -92,6 +92,7 @@ class _Call:
 
     def slices(self, batch: Sequence[QueuedRequest]) -> Generator[None, None, None]:
         """Run the function in one slice."""
+        # Makes this a generator; all of the function runs in the first `next`.
         yield from ()
         [waiting] = batch
         if not waiting.future.set_running_or_notify_cancel():
@@ -116,6 +117,8 @@ class _Job:
         self._steps = worker.slices(batch)
         self._weights = dict.fromkeys(self.callers, 0)
         for waiting in batch:
+            # One more than its cost: what is cached costs nothing, but its pass takes time all the
+            # same.
             self._weights[waiting.caller] += 1 + waiting.cost
 
     def step(self) -> bool:
@@ -269,6 +272,7 @@ class FairThread:
                     raise refusal
                 refused = self._queue.pop_newest(crowded)
             self._append(waiting)
+        # Outside of the lock, because a future's callbacks run in this thread.
         if refused is not None and refused.future.set_running_or_notify_cancel():
             refused.future.set_exception(refusal)
 
@@ -286,6 +290,8 @@ class FairThread:
         finally:
             with self._changed:
                 self._closed = True
+                # Closed under the lock, before the queue is read for the last time: what comes
+                # later is refused, so nothing is left in a queue that nobody serves.
                 waiting = [w for _, w in self._queue]
                 self._queue.keep(())
                 jobs, self._jobs = self._jobs, []
@@ -333,6 +339,7 @@ class FairThread:
             if not isinstance(error, Exception) or self.is_lost(error):
                 raise
         if not goes_on:
+            # Still the first: only this thread takes work from the left.
             self._idle.popleft()
         return True
 
@@ -345,6 +352,8 @@ class FairThread:
             if self._closed or not (self._jobs or len(self._queue)):
                 return None
             begun = min(self._jobs, key=self._used_s, default=None)
+            # Where clocks are equal the begun job goes on: it holds memory on the device until its
+            # end.
             job = self._new_job(before_s=None if begun is None else self._used_s(begun)) or begun
             assert job is not None, "a worker without an unfinished batch may start one"
             self._queue.serve(self._used_s(job))
@@ -367,6 +376,7 @@ class FairThread:
 
     def _begin(self, worker: Worker) -> _Job:
         """A batch of those that wait for the same work, whoever's they are."""
+        # In the order of the clocks: where not all fit, the least served are in the batch.
         batch = worker.first_of(
             [one for _, one in self._queue if one.worker is worker and self._may_start(one)]
         )
@@ -378,4 +388,5 @@ class FairThread:
 
     def _used_s(self, job: _Job) -> float:
         """Clock of the job's least-served caller, in seconds of device time."""
+        # By the least served of them, which must not wait because others share its batch.
         return min(map(self._queue.used_s, job.callers))

@@ -90,6 +90,8 @@ class ReadAhead:
         except (QGuideError, CancelledError):  # the request that scores is told the same
             return
         with self._lock:
+            # Under the lock that `stop` takes: else it might be stopped after the look and before
+            # the start.
             if self._stopped or prepared is None:
                 return
             self._reading = self._thread.when_idle(
@@ -208,10 +210,12 @@ class UncachedTokenEstimator:
         answers = chain.from_iterable(request.observations)
         characters = sum(len(message.text) for message in chain(request.candidates, answers))
         ends = list(_ends(request))
+        # From the newest message back to the longest beginning that was scored.
         for message, end in zip(reversed(request.history), reversed(ends), strict=False):
             if self._known.get(end):
                 break
             characters += len(message.text)
+        # At least 1, because `DeviceWorker` takes a cost of 0 for one that is not known.
         return 1 + characters // CHARACTERS_PER_TOKEN
 
     def remember(self, requests: Sequence[ScoreRequest]) -> None:

@@ -198,6 +198,7 @@ class AttentionMetadata:
     def view(self, group: Group, window: int | None) -> tuple[WindowView, int | None]:
         """Earlier columns that a group's rows see, and the window if it hides any from them."""
         buffer, seen = group.segments[0].buffer, group.segments[0].seen
+        # No row stands a whole window behind the first token, so the window hides nothing yet.
         if window is None or not self.window or max(group.positions) < window:
             return WindowView(seen), None
         key = (group.start, window)
@@ -227,9 +228,11 @@ def _hiding(segment: PackedSegment, rows: list[int], columns: int, like: Tensor)
     """Bias, 0 or -inf, that hides some of the last columns from these rows."""
     if segment.bias is not None:
         return segment.bias[upload(rows, segment.bias.device), :columns]
+    # Its columns end at itself, so there is no later one to hide.
     if len(rows) == 1:
         return None
     rows_R = upload(rows, like.device)
+    # From the first of these rows on: all of them see what lies before it.
     columns_B = torch.arange(rows[0], rows[-1] + 1, device=like.device)
     later_RB = columns_B > rows_R[:, None]
     return like.new_zeros(later_RB.shape).masked_fill_(later_RB, float("-inf"))
@@ -293,6 +296,7 @@ def _look_back(
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
     seen, window = metadata.view(group, scoring.window)
     read = group.read_rows if layer == metadata.last_layer else None
+    # Where all are read, picking them would only be a copy.
     if read is not None and len(read) == query_HTD.shape[1]:
         read = None
     chunks = metadata.chunks(

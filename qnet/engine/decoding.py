@@ -105,6 +105,7 @@ class _Session:
 
     def branches(self) -> list[Branch]:
         """Each distinct continuation, once."""
+        # Up to the last token, which was drawn but never run, and so has no column.
         continuations = {tuple(d.token_ids[: len(d.columns)]): d.columns for d in self.draws}
         return [Branch(list(token_ids), columns) for token_ids, columns in continuations.items()]
 
@@ -116,12 +117,14 @@ class _Session:
                 if not self.draws[i].done:
                     lines.setdefault((number, self.draws[i].token_ids[-1]), []).append(i)
         self.lines = list(lines.values())
+        # For good, also when one line is left: its columns lie between those of the others.
         self._forked = self._forked or len(self.lines) > 1
 
     def _bias(self, like: Tensor) -> Tensor:
         """(lines, columns since the first fork): each line sees its own tokens alone."""
         used = self._next_column - self._own
         if used > self._hiding_DB.shape[1]:
+            # As wide again: each step adds columns, and a copy at each would be quadratic.
             room = self._hiding_DB.new_full((len(self.draws), used), -math.inf)
             self._hiding_DB = torch.cat([self._hiding_DB, room], dim=1)
         active = [i for line in self.lines for i in line]

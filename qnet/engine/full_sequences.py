@@ -222,6 +222,7 @@ class FullSequenceModel(Generic[Found]):
         """Compute a history up to one of its tokens, and keep the state behind it."""
         known, history = before.length if before else 0, request.history[:end]
         last_1KX, cache = self._forward([history[known:]], 1, before, keeps_state=True)
+        # Cloned, because a view would keep the outputs of all columns.
         state = State.of(cache, last_1KX.clone(), end, before)
         self.states.keep(request.cache_salt, history, state)
         return state

@@ -94,6 +94,7 @@ class KVBuffer:
             return
         own = [column - self._shared for column in columns]
         source, start = upload(own, self.keys[0].device), self._own(to)
+        # Indexing copies before anything is written, so the two places may overlap.
         for tensor in (*self.keys, *self.values):
             tensor[:, start : start + len(own)] = tensor[:, source]
         for tensor in self.positions:  # on the CPU, whatever the device is
@@ -143,6 +144,7 @@ class KVBuffer:
         if self.positions:
             base.positions.append(self.positions_of(range(columns))[None, :, None].clone())
         own = self._own(columns)
+        # Cloned, because a view would keep the memory of all columns.
         rest = [[tensor[:, own:].clone() for tensor in kind] for kind in self._kinds]
         self.keys, self.values, self.positions = rest
         self.base, self._shared = base, columns

@@ -114,11 +114,14 @@ class PackedModel:
             How many tokens that took, each for one of the histories that begin with it.
         """
         computed = [0] * len(histories)
+        # Sorted, because then the longest beginning that a history shares with any other it shares
+        # with a neighbour.
         in_order = sorted(range(len(histories)), key=histories.__getitem__)
         for one, other in pairwise(in_order):
             (salt, mine), (other_salt, theirs) = histories[one], histories[other]
             if salt != other_salt:
                 continue
+            # Short of the last `spare` tokens of both, which are computed anew for their outputs.
             known_by_both = min(common_prefix(mine, theirs), len(mine) - spare, len(theirs) - spare)
             beginning = mine[: max(0, known_by_both)]
             if self.store.lacks(beginning, cache_salt=salt):
@@ -160,6 +163,7 @@ class PackedModel:
         try:
             if segment.token_ids:
                 begin(len(segment.token_ids))
+                # Room for all of it, so that no later pass has to copy what is there.
                 entry.buffer.reserve(len(token_ids))
                 self.forward([segment])
         except BaseException:
@@ -233,6 +237,7 @@ class PackedModel:
             difference = self._probe(trunk)
         except Exception as error:  # a foreign architecture can fail in any way
             raise CheckpointError(_unsupported(trunk, str(error))) from error
+        # `not <=` and not `>`, because a NaN has to be refused, too.
         if not difference <= _TOLERANCE.get(trunk.dtype, _HALF_TOLERANCE):
             raise CheckpointError(_unsupported(trunk, f"outputs differ by {difference:.2g}"))
 
@@ -269,6 +274,7 @@ class PackedModel:
             every: reads the first of so many tokens.
         """
         length = min(_PROBE_TOKENS, self.context)
+        # All different, so that outputs of a wrong place show.
         tokens = [(7 * i + 1) % int(trunk.config.vocab_size) for i in range(length)]
         alone = {"input_ids": torch.tensor([tokens], device=self._device)}
         expected = self._read(None, alone)[::every]

@@ -90,6 +90,8 @@ class PrefixCache:
         if found.leased or shared < len(found.token_ids):
             kept = min(shared, at_most)
             self._forget(found)
+            # Forgotten before and held again after it: forking may move columns into a base, which
+            # is counted apart.
             fork = found.buffer.fork(kept, copied=SHARED_TOKENS - 1)
             self._hold(found)
             return Entry(fork, token_ids[:kept], cache_salt)
@@ -97,6 +99,7 @@ class PrefixCache:
         found.leased = True
         _follow_branch(found, token_ids)
         found.token_ids = found.token_ids[:at_most]
+        # What follows is written to columns that a shared base may hold.
         found.buffer.make_writable(len(found.token_ids))
         self._hold(found)
         return found
@@ -132,6 +135,7 @@ class PrefixCache:
         if cache_salt not in self._trees:
             return None
         shared, holders = self._trees[cache_salt].find(token_ids)
+        # The newest alone: a system prompt may be the beginning of thousands.
         alike = [self._entries[key] for key in islice(reversed(holders), _MOST_COMPARED)]
         found = max(alike, key=lambda e: _extends_unleased(e, shared), default=None)
         if found is None or (shared < _LEAST_COPIED and not _extends_unleased(found, shared)):
@@ -141,6 +145,7 @@ class PrefixCache:
     def _hold(self, entry: Entry) -> None:
         self._next_key += 1
         entry._key = self._next_key
+        # By its branches, because the next history of the conversation runs through one of them.
         entry._paths = [entry.token_ids + b.token_ids for b in entry.branches] or [entry.token_ids]
         entry._nbytes = entry.buffer.nbytes
         self._entries[entry._key] = entry
@@ -236,6 +241,7 @@ class RadixTree:
             child.holders[holder] -= 1
             if not child.holders[holder]:
                 del child.holders[holder]
+            # Nobody holds what is below, either: whoever does is counted here as well.
             if not child.holders:
                 del path[-1].children[token_ids[at]]
                 break

@@ -69,6 +69,8 @@ class TreeMask:
 
         def seen(row: Tensor, column: Tensor) -> Tensor:
             number = enter_T[row]
+            # In pre-order the tokens below one are an unbroken range of numbers that begins with
+            # its own: two comparisons instead of a path.
             below = (enter_T[column] <= number) & (number < leave_T[column])
             return below & (positions_T[column] >= oldest_T[row])
 
@@ -90,6 +92,7 @@ class TreeMask:
         """The same for FlexAttention, from the blocks in which any row sees any column."""
         sees = self.sees(window)
         pairs_NN = self._pairs_of_blocks(sees)
+        # Blocks in which every pair is seen run without the mask function.
         whole_NN = pairs_NN == BLOCK * BLOCK
         number_N, columns_NN = _in_order((pairs_NN > 0) & ~whole_NN)
         whole_number_N, whole_columns_NN = _in_order(whole_NN)
@@ -161,6 +164,7 @@ def tree_inputs(tree: TokenTrie, device: torch.device) -> TreeInputs:
 def _preorder(before: Sequence[int]) -> tuple[list[int], list[int]]:
     """Number of each token in pre-order, and one past that of its last descendant."""
     size = [1] * len(before)
+    # Children come after their parents: backwards, a size is complete before it is added.
     for index in range(len(before) - 1, -1, -1):
         if before[index] >= 0:
             size[before[index]] += size[index]
@@ -174,12 +178,15 @@ def _preorder(before: Sequence[int]) -> tuple[list[int], list[int]]:
         else:
             roots += tokens
         enter.append(first)
+        # The next child's number, which each child moves on by the size of its branch.
         free.append(first + 1)
     return enter, [first + tokens for first, tokens in zip(enter, size, strict=True)]
 
 
 def _in_order(chosen_NN: Tensor) -> tuple[Tensor, Tensor]:
     """Number of columns of each row, (1, 1, N), and all columns, these first, (1, 1, N, N)."""
+    # Stable: the chosen columns first and in order; the kernel reads no more of them than their
+    # number.
     columns_NN = chosen_NN.int().argsort(dim=-1, descending=True, stable=True)
     number_N = chosen_NN.sum(-1, dtype=torch.int32)
     return number_N[None, None], columns_NN.int()[None, None]

@@ -101,12 +101,14 @@ def _by_branches(
     after = _tokens_after(tree, passes.wanted)
     pending: list[tuple[State | None, list[list[int]]]] = [(None, _stretches(-1, after))]
     while pending:
+        # Depth first, so that few states wait at once for what goes on from them.
         state, stretches = pending.pop()
         leaves = [stretch for stretch in stretches if not after[stretch[-1]]]
         for batch in batches_of_like_length(leaves, len, max(len(tree), _LEAST_TOKENS)):
             passes.read(batch, state)
         for stretch in stretches:
             onward = _stretches(stretch[-1], after)
+            # Never alone: a single token is read with each of its continuations.
             if onward and state and len(stretch) < _LEAST_COLUMNS:
                 pending.append((state, [stretch + one for one in onward]))
             elif onward:

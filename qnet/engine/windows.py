@@ -39,6 +39,7 @@ class WindowView:
 def view(buffer: KVBuffer, seen: Columns, positions: list[int], window: int) -> WindowView:
     """View of `seen` for rows at these positions; its positions grow within each range."""
     whole, partly = [], []
+    # The oldest position that any row sees, and the oldest that every row sees.
     edges = torch.tensor([min(positions) - window + 1, max(positions) - window + 1])
     for columns in seen:
         first, every = torch.searchsorted(buffer.positions_of(columns), edges).tolist()

@@ -169,6 +169,7 @@ class JudgeBudget:
 
     def _wait_s(self, hour: Sequence[_Count], used: Sequence[int], excess: int) -> float:
         """Time until the minutes that used the excess are an hour old."""
+        # Minutes are forgotten in their order, so room comes back in theirs.
         freed = accumulate(used)
         over = next((i for i, amount in enumerate(freed) if amount >= excess), len(used) - 1)
         now_s = self._clock()

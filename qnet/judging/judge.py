@@ -258,6 +258,7 @@ class Judge:
 
     async def _ask(self, key: str, question: _Question, text: History, read: _Read) -> _Answer:
         async with question.asking:
+            # Another step may have asked it while this one waited for the lock.
             if known := self._known.get(key):
                 self.observe("cached", NOTHING)
                 return replace(known, cached=True)
@@ -321,6 +322,8 @@ class Judge:
                 raise
             self._budget.admit(1, caller=current_tenant().name)
             drawn = await self._sample(question, {})
+            # Only now: had this been refused as well, the log-probabilities would not have been the
+            # reason.
             self._takes_logprobs = False
             return drawn
 

@@ -105,6 +105,7 @@ class CircuitBreaker:
             CircuitOpenError: no call may begin now.
         """
         group = work_group()
+        # Asked again after each wake: another draw of the group may be the probe by then.
         while self._is_probing(group):
             await self._changed.wait()
         if wait_s := self.wait_s:
@@ -125,6 +126,7 @@ class CircuitBreaker:
         """Record that the upstream failed; returns True if this opens the circuit."""
         if admission.opening != self._openings:
             return False
+        # A set of groups: a step's draws and their retries, which fail together, count once.
         self._failures.add(admission.group or admission)
         opens = self.is_open or len(self._failures) >= self._max_failures
         if opens:
@@ -134,6 +136,7 @@ class CircuitBreaker:
     def open(self) -> None:
         """Let nothing through from now on, but a probe after `open_s`."""
         self._opened_at = self._clock()
+        # What began before has another number from here on, and its outcome no longer counts.
         self._openings += 1
         self._failures.clear()  # while open, each failure of a probe opens it again
         self._end(self._probes)
@@ -158,6 +161,7 @@ class CircuitBreaker:
     def _end(self, probes: list[Admission]) -> None:
         """Forget these probes and wake the calls that wait for one."""
         self._probes = [probe for probe in self._probes if probe not in probes]
+        # Set and replaced: who waits now is woken, and who comes later waits for the next change.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -190,6 +194,8 @@ class UpstreamCircuits:
             CircuitBreaker, failures=failures, open_s=open_s, clock=clock
         )
         self._own: dict[str, CircuitBreaker] = {}
+        # One failure is enough here, because `fail` counts only those that the health check
+        # confirms.
         self._all = CircuitBreaker(failures=1, open_s=open_s, clock=clock)
         self._has_a_caller_failed = False
         self._has_the_check_failed = False
@@ -211,6 +217,8 @@ class UpstreamCircuits:
         try:
             return UpstreamCall(caller, admission, await self._all.admit())
         except BaseException:
+            # The circuit of all refuses: a probe of the own one that is never sent would block the
+            # next.
             own.abandon(admission)
             raise
 
@@ -249,6 +257,7 @@ class UpstreamCircuits:
         """Record the outcome of a health check."""
         self._has_the_check_failed = not is_well
         if is_well:
+            # Callers' own circuits stay as they are: the check sends none of their requests.
             self._all.close()
         elif self._has_a_caller_failed and not self._all.is_open:
             self._all.open()

@@ -254,6 +254,7 @@ class Renderer:
         return Message("assistant", self._without_control(text.removeprefix(lead_in)).strip())
 
     def _without_control(self, text: str) -> str:
+        # Until none is left: to take one out may put the parts of another together.
         while spelled := [token for token in self._template.control_tokens if token in text]:
             for token in spelled:
                 text = text.replace(token, "")

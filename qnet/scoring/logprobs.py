@@ -133,6 +133,8 @@ class LogprobReader:
         self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
     ) -> Passes[list[float]]:
         """Of every token of the candidates' trees, in the order of `_followers`."""
+        # In the order in which the segments are read, so that rows and wanted tokens go together,
+        # however the passes are cut.
         wanted = [
             [request.tree.token_ids[token] for token in following]
             for request in requests

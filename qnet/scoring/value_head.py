@@ -117,6 +117,7 @@ class SharedPrefixScorer(CachingScorer):
             return []
         spent = Counter[int]()
         histories = [request.salted_history for request in prepared]
+        # No token of a history is computed again, because Q is read at the candidates alone.
         beginnings = self._packed.compute_beginnings(histories, spare=0)
         fresh_tokens = yield from metered(beginnings, spent)
         with self._packed.lease(histories, fresh_tokens, spare=0) as entries:
@@ -127,6 +128,7 @@ class SharedPrefixScorer(CachingScorer):
             features_RF = _features_of(prepared)
             q_values = self._loaded.model.head(hidden_RD, features_RF).tolist()
             for request, entry in zip(prepared, entries, strict=True):
+                # Before the lease ends, which files each entry under its branches.
                 remember(request, entry)
         return _results(prepared, known, q_values)
 

@@ -158,6 +158,8 @@ class Limiter:
     async def _count(self, caller: Caller, windows: RateLimiter) -> Mapping[str, str]:
         if caller.tokens_per_day:
             budget = _tokens(caller)
+            # Tokens are looked at first: a request that is refused for them uses up none of the
+            # minute's.
             if not await windows.test(budget, caller.name):
                 reset_s, _ = await self._rest(windows, budget, caller)
                 raise OverLimitError(

@@ -84,6 +84,7 @@ class LongBodies:
         asyncio.get_running_loop().call_later(pause_s, self._call_next)
 
     def _call_next(self) -> None:
+        # In the order of the clocks: the first is of the key that has had the least.
         live = [called for _, called in self._queue if not called.done()]
         self._queue.keep({id(called) for called in live[1:]})
         self._taken = bool(live)

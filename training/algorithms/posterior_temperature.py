@@ -41,6 +41,8 @@ class ValuedDecision:
 
     def outcome(self, tau: float) -> float:
         """Outcome of the choice at a temperature, the mean over candidates that tie."""
+        # As Q / tau + log p, without a division by 0; where these tie p decides, which is the limit
+        # of a small tau.
         scores = [(q + tau * p, p) for q, p in zip(self.q_values, self.log_prior, strict=True)]
         highest = max(scores)
         return fmean(o for o, score in zip(self.outcomes, scores, strict=True) if score == highest)
@@ -103,6 +105,7 @@ def fit_tau(
     outcomes = {
         tau: [fmean(d.outcome(tau) for d in own) for own in by_task.values()] for tau in taus
     }
+    # Reversed, so that of equally good ones the largest is the best, which leans toward the prior.
     best = max(reversed(taus), key=lambda tau: fmean(outcomes[tau]))
     curve = [
         TauPoint(tau, fmean(own), _standard_error(outcomes[best], own))

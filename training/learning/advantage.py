@@ -138,6 +138,7 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
     lengths = [len(episode.actions) for episode in episodes]
     last = np.zeros(sum(lengths), np.bool_)
     last[np.cumsum(lengths) - 1] = True
+    # One design for both, so that their columns are the same.
     both = design([*actions, *others], bits=hasher.bits)
     first = np.arange(2 * len(actions)) < len(actions)
     return Steps(

@@ -164,6 +164,7 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
         if name in outcomes
     }
     intervals = {name: _interval(gain) for name, gain in gains.items()}
+    # The hardest to beat, because a licence needs a gain over each of them.
     own = min(intervals, key=lambda name: intervals[name][0])
     shared = fitted.tau if fitted else tau or 0.0
     pairs = [
@@ -284,6 +285,7 @@ def _accuracy(pairs: Sequence[_Pair], margin: Callable[[_Pair], float]) -> tuple
     for pair in pairs:
         of_task[pair.task].append((float(np.sign(margin(pair))) + 1) / 2)
     share = fmean(right for own in of_task.values() for right in own)
+    # Pairs of one task share its states, so tasks are resampled and not pairs.
     return share, clustered_mean_interval(
         [sum(own) for own in of_task.values()],
         [len(own) for own in of_task.values()],

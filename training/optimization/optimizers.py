@@ -10,6 +10,8 @@ from torch import Tensor, distributed, nn
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.partition import all_reduce_sum, partition
 
+# Of Muon (Jordan et al., 2024): few iterations bring all singular values near 1, to about 0.7 to
+# 1.2, which serves as well as 1.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
@@ -17,8 +19,10 @@ _ITERATIONS = 5
 def orthogonalise(matrix_NM: Tensor) -> Tensor:
     """Approximate U V^T of the singular value decomposition by quintic Newton-Schulz iterations."""
     a, b, c = _COEFFICIENTS
+    # Transposed where it is tall, so that the Gram matrix is that of the shorter side.
     tall = matrix_NM.shape[0] > matrix_NM.shape[1]
     x: Tensor = matrix_NM.T if tall else matrix_NM
+    # The Frobenius norm bounds the largest singular value: the iterations converge from at most 1.
     x = x / (x.norm() + 1e-7)
     for _ in range(_ITERATIONS):
         gram = x @ x.T
@@ -58,6 +62,7 @@ class Muon(torch.optim.Optimizer):
         if not state:
             state["momentum"] = torch.zeros_like(matrix)
         velocity = state["momentum"].lerp_(gradient, 1 - momentum)
+        # Nesterov's: the momentum as it will be once this gradient is in it.
         return torch.lerp(gradient, velocity, momentum)
 
 

@@ -259,6 +259,7 @@ def pack_tree(
         rendered = _render(renderer, labelled, path, whole=whole)
         if len(rendered.token_ids) > max_length:
             continue
+        # The last row alone: paths come in the order of the tree, and neighbours share the most.
         if not packed or len(packed[-1]) + packed[-1].new_tokens(rendered.token_ids) > max_tokens:
             packed.append(PackedTree())
             places.append([])
