@@ -196,6 +196,8 @@ class _Driver:
         started = perf_counter()
         try:
             is_score = isinstance(request, ScoreRequest)
+            # A deadline for the whole request and not for each part: its time is what the caller
+            # waits.
             async with self._deadline.enforce(SCORING if is_score else DRAWING):
                 if isinstance(request, ScoreRequest):
                     return await self._scorer.score(request)

@@ -147,6 +147,8 @@ class LocalPolicy:
             batch = next(passes)
             while True:
                 decoding = any(draw.token_ids for job, _ in wave for draw in job.draws)
+                # Reading is charged by segment, drawing by the draws that go on: what requests with
+                # one history share is charged to the first.
                 for segment in () if decoding else batch:
                     first, *_ = wave[segment.owner][1]
                     read[first] += len(segment.token_ids)
@@ -195,6 +197,7 @@ class LocalPolicy:
         temperature = sampling.temperature
         if temperature is None:
             temperature = DEFAULT_TEMPERATURE
+        # One draw, whatever n is: the others would be equal.
         if temperature == 0:
             return [Draw(0.0, [0.0] * length)]
         uniforms = _uniforms(token_ids, request.n, sampling, length)
@@ -215,6 +218,7 @@ class LocalPolicy:
             )
             for d in draws
         ]
+        # At temperature 0 one draw stands for all n, and is paid for once.
         copy = replace(drawn[0], completion_tokens=0)
         return drawn + [copy] * (n - len(drawn))
 

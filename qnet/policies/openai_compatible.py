@@ -107,6 +107,7 @@ class OpenAICompatiblePolicy:
         """
         if n < 1:
             raise InvalidCandidatesError(f"n is {n}; draw at least 1 candidate")
+        # For the breaker, which counts the failures of one step once.
         with one_group():
             return await self._sample(history, n, sampling)
 
@@ -220,6 +221,7 @@ class OpenAICompatiblePolicy:
         except UpstreamRefusedError as error:
             # It may be `n` that was refused. With any other fault the next one is refused as well.
             refusal = error
+            # One alone shows whether `n` was the fault, and is a candidate.
             drawn = await self._ask(history, 1, sampling)
         if len(drawn) == n:
             self._takes_n.succeed()
@@ -242,6 +244,7 @@ class OpenAICompatiblePolicy:
             try:
                 return await self._ask(history, 1, samplings[0], begun)
             finally:
+                # Also after a failure, else the others would wait for ever.
                 begun.set()
 
         async def later(sampling: Sampling) -> list[Candidate]:
@@ -288,6 +291,8 @@ class OpenAICompatiblePolicy:
                 with attempt:
                     drawn = await self._ask_streaming(body, headers, begun)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
+            # The circuit opened while it was retried; what failed first is what the caller has to
+            # know.
             raise failures[0] from None
         return drawn[:n]
 
@@ -323,6 +328,7 @@ class OpenAICompatiblePolicy:
         JSON that is no completion is not a failure to the breaker: this request may be the cause.
         """
         admission = await self._admit()
+        # Cancelled, or not readable: neither says whether the upstream is well.
         outcome = self._circuits.abandon
         try:
             response = await self._http.post(self._dialect.path, body, headers, begun=begun)
@@ -336,6 +342,7 @@ class OpenAICompatiblePolicy:
             if completion.candidates:
                 outcome = self._circuits.succeed
                 return completion.candidates
+            # No JSON object at all: a proxy or a broken server speaks, whatever was asked.
             if not completion.is_object:
                 outcome = self._circuits.fail
             raise UpstreamError(

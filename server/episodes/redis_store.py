@@ -179,6 +179,8 @@ class RedisEpisodeStore:
         async def give_back() -> None:
             await self._link.client.delete(name)
 
+        # Without Redis every replica has the claim: an episode that is recorded twice is better
+        # than one that is lost.
         mine = await self._link.use(shared, _unshared)
         try:
             yield mine
@@ -194,6 +196,8 @@ class RedisEpisodeStore:
                 known, own = await self._state(pipe, name), await self._own.get(episode_id)
                 latest = _later(known, own)
                 changed = change(latest)
+                # Redis has nothing, or other steps than this replica counted while it was down: all
+                # is written anew.
                 if known is None or (own and latest is own and own.chain != known.chain):
                     copied, anew = True, await self._own.records(episode_id)
                 else:
@@ -223,6 +227,7 @@ class RedisEpisodeStore:
         for records, chain in copies:
             which = range(records, known.records)
             missed = await _read_records(redis, _name(episode_id), which)
+            # The hash of all records tells whether ours and those that were read are one episode.
             if chained(chain, missed) == known.chain:  # else the copy is of other steps
                 if not records:
                     self._own.drop(episode_id)
@@ -290,6 +295,7 @@ async def _nothing() -> None:
 
 
 def _progress(episode: Episode) -> tuple[bool, bool, int]:
+    # An end outweighs any number of steps: a closed episode must not open again.
     return episode.outcome is not None, episode.recorded, episode.steps
 
 

@@ -160,6 +160,8 @@ class Group:
                     known = isinstance(line, EpisodeLine) and self.progress.counted(line.episode)
                     if not known:
                         self._write(line)
+                    # Only after it was written: what a full disk refuses is written later, in its
+                    # order.
                     self._pending.popleft()
                 decided = [*found, *self._decide()]
                 self._compact()
@@ -206,6 +208,7 @@ class Group:
 
     def _decide(self) -> list[PhaseLine]:
         decided = []
+        # One change may make the next one due.
         while change := phase_changes.due(self.progress):
             decided.append(self._change(change))
         return decided
@@ -217,6 +220,7 @@ class Group:
         return line
 
     def _write(self, line: AnyLine) -> None:
+        # Written first: what is not on the disk has not happened, to this process either.
         self._ledger.append(line)
         self.progress.apply(line)
 

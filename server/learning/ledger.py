@@ -68,6 +68,7 @@ class Ledger:
 
     def new(self) -> Iterator[AnyLine]:
         """Complete lines that were appended since the last call, by whoever."""
+        # The usual case, once a second for each group: no file is opened.
         if self._size() == self._read:
             return
         with self._path.open("rb") as file:

@@ -182,6 +182,8 @@ class Learning:
         self._notes_at_s = asyncio.get_running_loop().time() + _NOTE_S
         for seat in list(self._seats.values()):
             if seat.pending.tokens and not seat.group.waits:
+                # Taken out before the first wait, so that what is spent meanwhile is counted with
+                # the next line.
                 spent, seat.pending = seat.pending, Spent()
                 line = SpentLine(tokens=spent.tokens, cost=spent.cost, at=time.time())
                 await self._change(seat, partial(seat.group.end, line))
@@ -241,6 +243,7 @@ class Learning:
 
     async def _publish(self, seat: Seat, changes: Sequence[PhaseLine]) -> None:
         """Let steps see the state; the versions that guide are loaded before."""
+        # Loaded before any step can see that it guides.
         await self._serve(seat, seat.group.progress.served)
         version = seat.group.progress.version
         if version is not None and version in seat.outdated:
@@ -304,6 +307,7 @@ class Learning:
                 )
                 seat.loads_again_s[version] = now + _AFTER_FAILURE_S
         for version in seat.models.keys() - versions:
+            # Closed with the last request that holds it.
             seat.models.pop(version).retire()
 
     def _fit_if_due(self, seat: Seat) -> None:

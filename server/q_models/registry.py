@@ -298,6 +298,7 @@ class QModels:
 
     def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`."""
+        # Refused here, before anything has changed.
         routes = self.routes.add(model.id, replacing=replacing)
         self._models[model.id] = model
         self._change(routes)

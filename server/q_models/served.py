@@ -248,6 +248,7 @@ class ShadowScoring:
         self, request: ScoreRequest, result: ScoreResult, *, q_model: str, shadow: ServedQModel
     ) -> None:
         """Start scoring with the shadow, which is held until the task has ended."""
+        # Before the task begins: by then the version might have been dropped and closed.
         shadow.hold()
         task = asyncio.create_task(self._score(request, result, q_model, shadow))
         self._tasks.add(task)

@@ -136,6 +136,7 @@ def _connection_pool(url: str, *, timeout_s: float) -> ConnectionPool:
             retry=Retry(NoBackoff(), 0),
         )
         # Fail on an unknown option here rather than at the first request.
+        # Made and not connected: the options are looked at only here.
         pool.make_connection()  # type: ignore[no-untyped-call]
         address = urlsplit(url)
         if address.scheme != "unix" and not _DATABASE.fullmatch(address.path):
