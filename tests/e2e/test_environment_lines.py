@@ -60,7 +60,12 @@ SMALLEST = {
 PLAYING = {"collect", "groups", "evaluate"}
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+LONGEST = pytest.param("sciworld", marks=pytest.mark.slow)  # its short twin extends its files
+
+
+@pytest.mark.parametrize(
+    "environment", [name if name != "sciworld" else LONGEST for name in ENVIRONMENTS]
+)
 def test_the_job_files_lead_from_solutions_to_results(
     environment: str,
     request: pytest.FixtureRequest,

@@ -99,17 +99,24 @@ def run(stages: Iterable[Stage]) -> None:
             assert json.loads((stage.output / "results.json").read_text())["complete"], stage.name
 
 
-def test_every_stage_runs_on_what_the_stages_before_it_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
+    """The pipeline of the methods, in a folder with games and a policy."""
     monkeypatch.chdir(tmp_path)
     generate_games(tmp_path / "data/alfworld/train", first_seed=0, count=TRAIN_GAMES)
     generate_games(tmp_path / "data/alfworld/valid_seen", first_seed=100, count=VALID_GAMES)
     # Pairs need a policy that wins some games; this one is not trained in a test.
     shutil.copytree(embedded_path("policy"), "runs/low/sft/checkpoint")
-    methods = load_pipeline(FOLDER / "pipeline_methods.toml")
+    return load_pipeline(FOLDER / "pipeline_methods.toml")
+
+
+def test_every_stage_runs_on_what_the_stages_before_it_wrote(methods: PipelineConfig) -> None:
     run(stage for stage in build_plan(methods).order() if stage.name != "sft")
 
+
+@pytest.mark.slow
+def test_every_variation_runs_on_what_the_methods_wrote(methods: PipelineConfig) -> None:
+    run(stage for stage in build_plan(methods).order() if stage.name != "sft")
     variations = load_pipeline(FOLDER / "pipeline_variations.toml")
     firsts = first_of_each_kind(variations, known=methods.stages.values())
     run(build_plan(variations, only=firsts).order())

@@ -83,7 +83,7 @@ policy = "{runs}/sft/checkpoint"
 expert = ["{runs}/expert"]
 [environment]
 name = "fake"
-count = 40
+count = 15
 [contrast]
 tau = 0.0
 [rewards]

@@ -42,6 +42,8 @@ NO_NETWORK = re.compile(r"EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENOTFOUND|ENETUNREAC
 CHROMIUM_FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
+pytestmark = pytest.mark.slow
+
 TASK = {"role": "user", "content": "You see a desk 1. Your task is to: find the mug."}
 TOOLS = [
     {"type": "function", "function": {"name": "look"}},
