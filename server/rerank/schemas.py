@@ -288,3 +288,24 @@ class PairScoreResponse(RerankBody):
     model: str
     data: list[PairScore]
     usage: PairScoreUsage
+
+
+class VerifyRequest(RerankBody):
+    """What vLLM's semantic router asks a verifier before it takes a small model's answer."""
+
+    model: QModelName = None
+    question: str = Field(description="the newest user message")
+    answer: str = Field(description="what the small model answers")
+    context: str = Field(default="", description="read before the question")
+    threshold: float = Field(default=0.7, ge=0, le=1, description="below it, escalate")
+    episode_id: EpisodeId = None
+
+
+class VerifyResponse(RerankBody):
+    """The verdict: a larger model is asked if the confidence is below the threshold."""
+
+    confidence: float = Field(ge=0, le=1, description="Q, cut to 0 to 1; no logistic function")
+    should_escalate: bool
+    threshold: float
+    q_value: float = Field(description="ours: the raw Q")
+    model: str = Field(description="ours: the `name@version` that scored")

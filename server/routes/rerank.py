@@ -1,8 +1,9 @@
-"""POST /v1/rerank, /v2/rerank, /score, /classify and /pooling: Q in the formats of other servers.
+"""POST /v1/rerank, /v2/rerank, /score, /classify, /pooling, /verify: Q in other servers' formats.
 
 Jina's, vLLM's, Infinity's, TEI's and Voyage's clients call /rerank or /v1/rerank, Cohere's call
 /v2/rerank. TEI's ask for /info and /tokenize, too. vLLM's clients also call /score and /v1/score,
-which is ours as well, and /classify and /pooling for the reward of a conversation's last action.
+which is ours as well, and /classify and /pooling for the reward of a conversation's last action;
+its semantic router calls /verify.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from qguide.server.rerank.schemas import (
     PairScoreRequest,
     PairScoreResponse,
     RerankRequest,
+    VerifyRequest,
+    VerifyResponse,
 )
 from qguide.server.rerank.tei_voyage import (
     AnyRerankRequest,
@@ -125,6 +128,26 @@ async def classify(body: PoolingRequest, request: Request, scoring: ScoringDep) 
 async def pool(body: PoolingRequest, request: Request, scoring: ScoringDep) -> PoolingResponse:
     """Return Q as a vector of one number; raw with `use_activation` false."""
     return PoolingResponse.of(body, *await _score_last(body, request, scoring))
+
+
+@router.post("/verify")
+async def verify(body: VerifyRequest, scoring: ScoringDep) -> VerifyResponse:
+    """Return Q of an answer as confidence, in the format of vLLM's semantic router."""
+    question = f"{body.context}\n{body.question}" if body.context else body.question
+    q_model, scored = await scoring.step(
+        scoring.history(messages_of(question, None)),
+        TriedCandidates(scoring.documents([body.answer])),
+        q_model=scoring.models.find_reranker(body.model),
+        episode_id=body.episode_id,
+    )
+    confidence = min(max(scored.q_values[0], 0.0), 1.0)
+    return VerifyResponse(
+        confidence=confidence,
+        should_escalate=confidence < body.threshold,
+        threshold=body.threshold,
+        q_value=scored.q_values[0],
+        model=q_model.id,
+    )
 
 
 async def _score_last(

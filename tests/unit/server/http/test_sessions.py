@@ -21,6 +21,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": TASK["content"]},
     "/classify": {"messages": TURNS},
     "/pooling": {"messages": TURNS},
+    "/verify": {"question": TASK["content"], "answer": "Action: look"},
     "/v1/score": {"messages": [TASK], "candidates": ["Action: look", "Action: inventory"]},
     "/v1/rerank": {"query": TASK["content"], "documents": ["Action: look", "Action: inventory"]},
     "/v2/rerank": {"query": TASK["content"], "documents": ["Action: look", "Action: inventory"]},

@@ -86,6 +86,26 @@ def test_classify_and_pooling_score_the_last_action(client: TestClient, flag: st
 
 
 @pytest.mark.parametrize(
+    ("answer", "threshold", "escalates"),
+    [(0, 0.6, True), (1, 0.6, False), (1, 0.75, False), (2, 0.1, True)],
+)
+def test_a_semantic_router_escalates_below_its_threshold(
+    client: TestClient, answer: int, threshold: float, escalates: bool
+) -> None:
+    body = {"question": QUERY, "answer": DOCUMENTS[answer], "threshold": threshold}
+    for context in ({}, {"context": "One room."}):
+        verdict = post(client, "/verify", **body, **context)
+        assert verdict == {
+            "confidence": Q_VALUES[answer],
+            "should_escalate": escalates,
+            "threshold": threshold,
+            "q_value": Q_VALUES[answer],
+            "model": "demo@0",
+        }
+    assert client.get("/health").status_code == 200  # which the router asks before
+
+
+@pytest.mark.parametrize(
     ("body", "status", "said"),
     [
         ({"input": "a text"}, 422, "a Q model reads a conversation; send messages"),

@@ -67,6 +67,7 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/pooling",
         "/info",
         "/tokenize",
+        "/verify",
         "/v1/episodes/{episode_id}/outcome",
         "/v1/models",
         "/v1/models/{model_id}",

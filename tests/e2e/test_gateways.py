@@ -1,0 +1,188 @@
+"""Software that asks for Q as the page on gateways shows, unmodified and in its own environments.
+
+`make test-gateways` installs tests/clients/gateways.txt and LiteLLM with its proxy; GATEWAYS_PYTHON
+and QGUIDE_LITELLM_PYTHON name their Pythons.
+"""
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from qguide.server.app import create_app
+from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.settings.settings import SCRIPTED, Settings
+from tests.support.documents import blocks_of
+from tests.support.serving import ROOT, START_S, free_port, serving_app
+
+PAGE = "docs/connect/gateways.md"
+PYTHON = os.environ.get("GATEWAYS_PYTHON", "")
+LITELLM_PYTHON = os.environ.get("QGUIDE_LITELLM_PYTHON", "")
+BEST = "Action: go to desk 1"
+THERE = "http://127.0.0.1:8000"
+needs_python = pytest.mark.skipif(not PYTHON, reason="GATEWAYS_PYTHON names no Python")
+needs_litellm = pytest.mark.skipif(
+    not LITELLM_PYTHON, reason="QGUIDE_LITELLM_PYTHON names no Python with LiteLLM's proxy"
+)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving_app(create_app(Settings(policy=SCRIPTED, q_models={"q": SCRIPTED}))) as url:
+        yield url
+
+
+def block(word: str, url: str) -> str:
+    """The page's Python block with a word, for another address of the server."""
+    [text] = [b.text for b in blocks_of(PAGE) if b.language == "python" and word in b.text]
+    return text.replace(THERE, url)
+
+
+def environment() -> dict[str, str]:
+    client = str(ROOT / "clients" / "python" / "src")
+    offline = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "HF_HUB_OFFLINE": "1"}
+    return os.environ | offline | {"PYTHONPATH": client}
+
+
+def said_by(python: str, script: str) -> str:
+    """The last line that a script prints."""
+    done = subprocess.run(
+        [python, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+LITELLM = """
+import asyncio
+import litellm
+
+
+async def main():
+    messages = [{"role": "user", "content": "find the mug"}]
+    asked = {"model": "openai/demo", "api_base": UPSTREAM, "api_key": "any", "messages": messages}
+    drawn = await litellm.acompletion(**asked, n=5)
+    print((await best_of(messages, drawn.choices)).message.content)
+
+
+asyncio.run(main())
+"""
+
+
+@needs_litellm
+def test_litellm_takes_the_best_of_its_completions(url: str) -> None:
+    with serving_app(FakeUpstream().app()) as behind:
+        script = f"UPSTREAM = {behind + '/v1'!r}\n{block('BestOfFive', url)}{LITELLM}"
+        assert said_by(LITELLM_PYTHON, script) == BEST
+
+
+@needs_litellm
+def test_litellms_proxy_answers_with_the_best_by_the_callback(url: str, tmp_path: Path) -> None:
+    fake = FakeUpstream()
+    [config] = re.findall("`(litellm_settings: .*)`", (ROOT / PAGE).read_text())
+    (tmp_path / "qguide_callback.py").write_text(block("BestOfFive", url))
+    port = free_port()
+    root, key = f"http://127.0.0.1:{port}", f"sk-{secrets.token_hex(16)}"
+    headers = {"Authorization": f"Bearer {key}"}
+    body: dict[str, Any] = {
+        "model": "demo",
+        "messages": [{"role": "user", "content": "find the mug"}],
+    }
+    with serving_app(fake.app()) as behind:
+        given = {"model": "openai/fake", "api_base": f"{behind}/v1", "api_key": "any"}
+        models = json.dumps([{"model_name": "demo", "litellm_params": given}])
+        (tmp_path / "config.yaml").write_text(f"{config}\nmodel_list: {models}\n")
+        program = str(Path(LITELLM_PYTHON).parent / "litellm")
+        command = [program, "--config", "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
+        with (
+            (tmp_path / "proxy.log").open("wb") as log,
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                env=environment() | {"LITELLM_MASTER_KEY": key},
+                stdout=log,
+                stderr=log,
+            ) as proxy,
+        ):
+            try:
+                until = time.monotonic() + START_S
+                while not _is_live(root):
+                    said = (tmp_path / "proxy.log").read_text()
+                    assert proxy.poll() is None, said
+                    assert time.monotonic() < until, said
+                    time.sleep(0.5)
+                with httpx.Client(base_url=root, headers=headers, timeout=60) as client:
+                    asked = client.post("/v1/chat/completions", json=body).json()
+                    body |= {"stream": True}
+                    streamed = client.post("/v1/chat/completions", json=body).text
+            finally:
+                proxy.terminate()
+    [choice] = asked["choices"]
+    assert (choice["index"], choice["message"]["content"].endswith(BEST)) == (0, True)
+    assert streamed.rstrip().endswith("data: [DONE]")
+    assert [one.get("n") for one in fake.asked] == [5, None]
+
+
+def _is_live(root: str) -> bool:
+    try:
+        return httpx.get(f"{root}/health/liveliness").is_success
+    except httpx.TransportError:
+        return False
+
+
+VERIFIERS = """
+import asyncio
+
+from verifiers.v1.graph import MessageNode
+from verifiers.v1.trace import AgentInfo, TraceTask
+
+
+async def main():
+    data = vf.TaskData(prompt="find the mug", idx=0)
+    task = GuidedTask(data, vf.TaskConfig())
+    turns = [vf.UserMessage(content="find the mug"), vf.AssistantMessage(content="Action: look")]
+    nodes = [
+        MessageNode(message=turn, parent=None if k == 0 else k - 1, sampled=k == 1)
+        for k, turn in enumerate(turns)
+    ]
+    trace = vf.Trace(
+        task=TraceTask(type="GuidedTask", data=data),
+        agent=AgentInfo(config=vf.AgentConfig()),
+        nodes=nodes,
+    )
+    await task.score(trace)
+    print(trace.reward)
+
+
+asyncio.run(main())
+"""
+
+
+@needs_python
+def test_verifiers_takes_q_as_a_reward(url: str) -> None:
+    assert said_by(PYTHON, block("vf.reward", url) + VERIFIERS) == "0.25"  # at half its weight
+
+
+SKYRL = """
+env = GuidedEnv()
+env.init([{"role": "user", "content": "find the mug"}])
+print(env.step("Action: look")["reward"], env.step("Action: go to desk 1")["reward"])
+"""
+
+
+@needs_python
+def test_an_environment_of_skyrl_pays_q(url: str) -> None:
+    assert said_by(PYTHON, block("def q_of", url) + block("GuidedEnv", url) + SKYRL) == "0.5 0.75"
