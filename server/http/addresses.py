@@ -25,6 +25,7 @@ from qguide.qnet.work_context import HEADER
 from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import UntrustedHostError
+from qguide.server.http.middleware import HttpMiddleware
 from qguide.server.own_bodies.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
 from qguide.server.settings.settings import Settings
 
@@ -55,7 +56,7 @@ _NUMBER: Final = re.compile(r"[0-9.eE+-]{1,40}")
 _SHOWN: Final = 40
 
 
-class TrustedHosts:
+class TrustedHosts(HttpMiddleware):
     """Refuses requests whose Host header is not one of this server's names.
 
     A web page on evil.example can make that name resolve to 127.0.0.1 and then call this server
@@ -65,13 +66,13 @@ class TrustedHosts:
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
-        self.app = app
+        super().__init__(app)
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.trusted_hosts)}
         self._any = ANY in self._names or bool(settings.keys_file and not settings.trusted_hosts)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request if its Host header is trusted."""
-        if scope["type"] == "http" and not self._any:
+        if not self._any:
             hosts = [value for name, value in scope["headers"] if name == b"host"]
             if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
                 await _refuse(b", ".join(hosts), scope, receive, send)
@@ -107,18 +108,15 @@ def _is_address(name: str) -> bool:
     return True
 
 
-class BaseUrls:
+class BaseUrls(HttpMiddleware):
     """Serves the paths of other services as those under `/v1`.
 
     The name of a deployment is the model of a request whose body names none.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request by the path that it means."""
-        found = _FOREIGN.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        found = _FOREIGN.fullmatch(scope["path"])
         if found and not scope["path"].startswith(f"/v1{found['path']}"):
             scope["path"] = f"/v1{found['path']}"
             if found["deployment"]:
@@ -126,17 +124,11 @@ class BaseUrls:
         await self.app(scope, receive, send)
 
 
-class SessionIds:
+class SessionIds(HttpMiddleware):
     """Reads a request's episode id and outcome into its state."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, its path without the episode."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         try:
             read = {
                 "session_id": _session_of(scope),

@@ -38,6 +38,7 @@ from qguide.server.http.errors import (
     rate_limit_headers,
 )
 from qguide.server.http.keys import Key
+from qguide.server.http.middleware import HttpMiddleware
 from qguide.server.observability.request_context import Account
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import Settings
@@ -235,14 +236,14 @@ def _tokens(caller: Caller) -> RateLimitItem:
     return RateLimitItemPerDay(caller.tokens_per_day, namespace="tokens")
 
 
-class AdmissionMiddleware:
+class AdmissionMiddleware(HttpMiddleware):
     """Refuses requests without a valid API key or during shutdown; health checks are open to all.
 
     Drain and keys are taken from the application's state.
     """
 
     def __init__(self, app: ASGIApp, *, settings: Settings) -> None:
-        self.app = app
+        super().__init__(app)
         self._settings = settings
         self._anonymous = caller_of(None, settings)
         self._open = set(HEALTH)
@@ -251,13 +252,13 @@ class AdmissionMiddleware:
         if settings.public_docs:
             self._open |= DOCS
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or answer with the reason for its refusal."""
-        if scope["type"] != "http" or self._is_open(scope["path"]):
+        if self._is_open(scope["path"]):
             await self.app(scope, receive, send)
             return
         try:
-            await self._serve(scope, receive, send)
+            await self._admit(scope, receive, send)
         except QGuideError as error:  # raised here; errors of routes have been answered already
             await known_error_response(Request(scope), error)(scope, receive, send)
 
@@ -265,7 +266,7 @@ class AdmissionMiddleware:
         is_page = path in PAGE or path.startswith("/playground/")
         return path in self._open or (self._settings.playground and is_page)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["app"].state
         caller = self._caller(scope)
         scope["state"]["account"].key = caller.name if state.keys else None
@@ -290,27 +291,24 @@ class AdmissionMiddleware:
         return caller_of(key, self._settings)
 
 
-class RateLimits:
+class RateLimits(HttpMiddleware):
     """Refuses requests above the caller's limits, and charges the tokens they spend.
 
     The limiter is taken from the application's state; open paths have no caller and no limits.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request within its caller's limits."""
         caller = scope.get("state", {}).get("caller")
         if caller is None:
             await self.app(scope, receive, send)
             return
         try:
-            await self._serve(scope, caller, receive, send)
+            await self._limit(scope, caller, receive, send)
         except OverLimitError as error:  # raised here; errors of routes have been answered already
             await known_error_response(Request(scope), error)(scope, receive, send)
 
-    async def _serve(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
+    async def _limit(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
         limiter: Limiter = scope["app"].state.limiter
         account = scope["state"]["account"]
         tenant = Tenant(account.key or "", caller.cache_salt, request=account)

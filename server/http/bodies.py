@@ -29,6 +29,7 @@ from qguide.server.http.admission import Caller
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import BodyTimeoutError, BodyTooLargeError, MalformedBodyError
 from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies
+from qguide.server.http.middleware import HttpMiddleware
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class _Arrival:
     received: int = 0
 
 
-class BodyReader:
+class BodyReader(HttpMiddleware):
     """Reads the whole body within limits of size and time, and passes it on as one message.
 
     A slow body does not count as a running request, because the limits on those are applied after
@@ -78,18 +79,15 @@ class BodyReader:
     """
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int, timeout_s: float) -> None:
-        self.app = app
+        super().__init__(app)
         self._max_body_bytes = max_body_bytes
         self._max_arriving_bytes = _WHOLE_BODIES * max_body_bytes
         self._timeout_s = timeout_s
         self._arriving: dict[int, _Arrival] = {}
         self._arriving_bytes = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request once its body is complete."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         try:
             body: bytes | None = await self._read(scope, receive)
         except QGuideError as error:

@@ -51,20 +51,29 @@ class Drain:
             raise DrainingError("the server is shutting down; retry, another replica will answer")
 
 
-class CancelWhenGone:
-    """Cancels a request when its client disconnects, so that its queued work is never done.
-
-    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on.
-    """
+class HttpMiddleware:
+    """Base of middleware: a subclass serves HTTP requests, and all else passes through it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an HTTP request, or pass on another scope, such as the server's lifespan."""
+        await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        raise NotImplementedError
+
+
+class CancelWhenGone(HttpMiddleware):
+    """Cancels a request when its client disconnects, so that its queued work is never done.
+
+    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on.
+    """
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request until it is answered or its client disconnects."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         cancellation = asyncio.timeout(None)
         answered = False
         watching: asyncio.Task[None] | None = None
@@ -102,17 +111,11 @@ class CancelWhenGone:
                 watching.cancel()
 
 
-class Observe:
+class Observe(HttpMiddleware):
     """Gives each request an id, logs it and counts it; the outermost middleware."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; an error that nothing else has answered is answered here."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
         request = Request(scope)
         started = perf_counter()
         metrics: Metrics = request.app.state.metrics
