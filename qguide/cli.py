@@ -65,8 +65,8 @@ class ExtrasGroup(TyperGroup):
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
         """The command of a name: ours, an installed package's job, or a job's import path."""
-        own_job = ":" in cmd_name or cmd_name in plugins("jobs")
-        if (ours := super().get_command(ctx, cmd_name)) is not None or not own_job:
+        ours = super().get_command(ctx, cmd_name)
+        if ours is not None or (":" not in cmd_name and cmd_name not in plugins("jobs")):
             return ours
         with shown_errors():
             own = typer.Typer()
