@@ -43,7 +43,7 @@ def _command_of(job: Job) -> Any:
             options = fields_of(job.options, given)
             kind, run = job.config_type(), job.function()
             config = load_config(kind, given["config"], given["overrides"] or (), options=options)
-            _show(job, run(config))
+            _show(job, run(config), config)
 
     shared = {"config": Config, "overrides": Overrides}
     annotations = {option.name: _annotation(option) for option in job.options} | shared
@@ -61,7 +61,7 @@ def _annotation(option: Option) -> Any:
     return Annotated[option.kind | None, described(help=option.help)]
 
 
-def _show(job: Job, result: Any) -> None:
+def _show(job: Job, result: Any, config: Any) -> None:
     """Print what a job returned; only once under a launcher."""
     from qguide.training.data.runs import is_main_process
 
@@ -72,14 +72,14 @@ def _show(job: Job, result: Any) -> None:
         module, _, name = job.prints.partition(":")
         getattr(import_module(module), name)(result, console)
     elif isinstance(result, Manifest):
-        _show_trained(job.name, result, console)
+        _show_trained(job.name, result, config.output / "checkpoint", console)
     else:
         show_figures(job.name, result if isinstance(result, Mapping) else asdict(result), console)
 
 
-def _show_trained(title: str, trained: Manifest, console: Console) -> None:
-    """Print the figures of a trained model, then the licence of a Q model."""
-    show_figures(title, trained.metrics, console)
+def _show_trained(title: str, trained: Manifest, checkpoint: Path, console: Console) -> None:
+    """Print the figures of a trained model and where it is, then the licence of a Q model."""
+    show_figures(title, {**trained.metrics, "checkpoint": checkpoint}, console)
     if trained.kind != "policy":
         from qguide.training.licence.report import show_licence
 

@@ -114,6 +114,8 @@ def run_job(runs: Path, job: str, text: str) -> None:
     path.write_text(text.format(runs=runs))
     result = qguide(job, "--config", str(path))
     assert result.exit_code == 0, result.output
+    trains = job == "sft" or job.startswith("train-")
+    assert ("\n  checkpoint: " in result.output) == trains, "where the model is"
 
 
 @pytest.fixture(scope="module")
