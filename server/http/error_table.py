@@ -113,7 +113,7 @@ TABLE: dict[type[QGuideError], tuple[int, str]] = {
 }
 """Status and code by error class, subclasses before their base classes."""
 
-HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 426: "websocket_unsupported"}
 _API = ("/v1/", "/v1beta/")
 _SHOWN_CHARACTERS = 40
 _SHOWN_PATH = 100

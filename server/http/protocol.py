@@ -144,6 +144,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: uvicorn would advise to install a package, which changes nothing here."""
+
     # Callbacks for data from the client.
 
     def data_received(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.background import BackgroundTask
@@ -216,6 +216,16 @@ class NewItems(WholeRequest):
 def _stored(request: Request) -> StoredResponses:
     stored: StoredResponses = request.app.state.stored
     return stored
+
+
+@router.get("/responses", include_in_schema=False)
+async def refuse_websocket() -> None:
+    """Refuse a WebSocket by the one status after which Codex goes on over HTTP at once."""
+    raise HTTPException(
+        426,
+        "no route of this server speaks WebSocket; send POST /v1/responses, with `stream`",
+        headers={"Upgrade": "HTTP/1.1"},
+    )
 
 
 @router.get("/responses/{response_id}", responses=_ERRORS)

@@ -193,12 +193,12 @@ sandbox_mode = "danger-full-access"
 """
 
 
-def configured(home: Path, url: str) -> dict[str, str]:
-    """Codex with the configuration that the page shows; its environment."""
+def configured(home: Path, url: str, more: str = "") -> dict[str, str]:
+    """Codex with the configuration that the page shows, and more; its environment."""
     [config] = [b.text for b in blocks_of(RESPONSES_PAGE) if "wire_api" in b.text]
     given = config.replace("http://127.0.0.1:8000", url).replace('"gpt"', '"demo"')
     home.mkdir()
-    (home / "config.toml").write_text(UNSUPERVISED + given)
+    (home / "config.toml").write_text(UNSUPERVISED + given + more)
     return {"CODEX_HOME": str(home)}
 
 
@@ -233,6 +233,17 @@ def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: 
     assert events[-1]["type"] == "turn.completed"
     assert outcome["steps"] == 2
     assert {turn["role"] for turn in fake.asked[1]["messages"]} >= {"developer", "tool"}
+
+
+@needs_node
+def test_codex_goes_on_over_http_at_once_where_it_asks_for_a_websocket(tmp_path: Path) -> None:
+    fake = FakeUpstream(calls=[("exec_command", {"cmd": "echo mug"})])
+    with serving(fake) as url:
+        env = configured(tmp_path / "codex", url, "supports_websockets = true\n")
+        events = run_codex("find the mug", tmp_path / "workplace", env)
+    said = [event["item"] for event in events if event["type"] == "item.completed"]
+    assert not any("WebSocket" in item.get("message", "") for item in said)
+    assert events[-1]["type"] == "turn.completed"
 
 
 SEED = 900_002
