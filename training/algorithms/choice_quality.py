@@ -5,9 +5,10 @@ one policy drew in one state. These figures cover such choices only.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -18,7 +19,7 @@ class ScoredChoice:
     """The candidates of one state, with a scorer's values.
 
     Attributes:
-        q_values: one per candidate.
+        q_values: one per candidate; empty before a scorer has read them.
         steps: to the goal after each candidate; fewer are better.
         valid: False where the environment did not understand the action.
         draws: how often each candidate was drawn; empty if unknown.
@@ -61,6 +62,22 @@ class ScoredChoice:
             return 0.0
         saved = scipy.stats.rankdata([-steps for steps in self.steps])
         return float(np.corrcoef(saved, scipy.stats.rankdata(self.q_values))[0, 1])
+
+
+class PlacedChoice(NamedTuple):
+    """A choice between candidates that lie in a packed row.
+
+    Attributes:
+        places: for each candidate, the index of its value among those of the row.
+        choice: what is known of the candidates without a scorer.
+    """
+
+    places: tuple[int, ...]
+    choice: ScoredChoice
+
+    def scored(self, values: Sequence[float]) -> ScoredChoice:
+        """The choice by a scorer's values of the row."""
+        return replace(self.choice, q_values=[values[place] for place in self.places])
 
 
 def choice_quality(choices: Sequence[ScoredChoice]) -> dict[str, float]:

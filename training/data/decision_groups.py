@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow, messages_of
 from qguide.qnet.types import Candidate, History, Message
+from qguide.training.algorithms.choice_quality import ScoredChoice
 from qguide.training.algorithms.step_values import (
     Ending,
     ValueScale,
@@ -97,6 +98,19 @@ class Decision:
     def labels(self, options: GroupLabels) -> list[CandidateLabel]:
         """The label of each candidate, on the scale of `options`."""
         return [self._label(candidate, options) for candidate in self.candidates]
+
+    def choice(self, labels: Sequence[CandidateLabel], *, task: str) -> ScoredChoice:
+        """The candidates with their labels, before a scorer has read them."""
+        return ScoredChoice(
+            q_values=(),
+            steps=tuple(label.steps for label in labels),
+            valid=tuple(candidate.valid for candidate in self.candidates),
+            draws=tuple(candidate.count for candidate in self.candidates),
+            greedy=self.greedy,
+            values=tuple(label.value for label in labels),
+            logprobs=tuple(candidate.logprob for candidate in self.candidates),
+            task=task,
+        )
 
     def _label(self, candidate: NodeRow, options: GroupLabels) -> CandidateLabel:
         endings = [Ending(r.outcome_reward, r.steps - 1) for r in candidate.rollouts]

@@ -127,20 +127,8 @@ def _margins(
 def _groups(
     policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
 ) -> list[ScoredChoice]:
-    q_R = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta)
-    return [
-        ScoredChoice(
-            q_values=q_R[list(g.replies)].tolist(),
-            steps=g.steps,
-            valid=g.valid,
-            draws=g.draws,
-            values=g.values,
-            logprobs=g.logprobs,
-            task=g.task,
-            greedy=g.greedy,
-        )
-        for g in tree.groups
-    ]
+    q_values = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta).tolist()
+    return [group.scored(q_values) for group in tree.groups]
 
 
 class TrainDpoConfig(PairExamples, DpoLossOptions, TrainingConfig):

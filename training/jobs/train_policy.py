@@ -133,14 +133,14 @@ def groups_loss(
         packed: the replies and their groups.
     """
     device = policy_R.device
-    replies_R = upload([reply for group in packed.groups for reply in group.replies], device)
-    draws = [n for group in packed.groups for n in group.draws]
+    replies_R = upload([reply for group in packed.groups for reply in group.places], device)
+    draws = [n for group in packed.groups for n in group.choice.draws]
     advantage_R = upload(
         [
             advantage
             for group in packed.groups
             for advantage in advantages(
-                group.values, group.draws, normalization=options.normalization
+                group.choice.values, group.choice.draws, normalization=options.normalization
             )
         ],
         device,

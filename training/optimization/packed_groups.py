@@ -11,6 +11,7 @@ from itertools import combinations
 from qguide.qnet.models.match_features import match_features, observed_features, turns_of
 from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
+from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.data.decision_groups import Decision, GroupLabels, choices_of, decisions_of
 from qguide.training.optimization.packed_trees import Framing, PackedTree, Place, ReadAt
 
@@ -45,34 +46,23 @@ def pack_groups(
             break
         tree = packed[-1] if packed else PackedTree()
         if not packed or len(tree) + asked.new_tokens(tree) > max_tokens:
-            packed.append(tree := PackedTree(task=row.task_id))
+            packed.append(tree := PackedTree())
         read = _add(tree, asked, read_at, framing, with_features=with_features)
-        places = [
-            Place(
-                position,
-                label.value,
-                label.steps,
-                candidate.valid,
-                draws=candidate.count,
-                logprob=candidate.logprob,
-                greedy=candidate.greedy,
-            )
-            for position, label, candidate in zip(
-                read, decision.labels(labels), decision.candidates, strict=True
-            )
-        ]
+        found = decision.labels(labels)
+        places = [Place(at, label.value) for at, label in zip(read, found, strict=True)]
         _label(tree, places, min_label_margin=min_label_margin)
+        if len(places) > 1:
+            choice = decision.choice(found, task=row.task_id)
+            tree.groups.append(PlacedChoice(tuple(read), choice))
     for tree in packed:
         tree.finish()
     return packed
 
 
 def _label(tree: PackedTree, places: Sequence[Place], *, min_label_margin: float) -> None:
-    """Add the labels of one state's candidates, the group that they form and its pairs."""
+    """Add the labels of one state's candidates, and its pairs."""
     for place in places:
         tree.label(place)
-    if len(places) > 1:
-        tree.groups.append(tuple(places))
     tree.pairs += [
         (a, b) if a.q_value > b.q_value else (b, a)
         for a, b in combinations(places, 2)

@@ -12,6 +12,7 @@ from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
+from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.data.decision_groups import GroupLabels, choices_of
 from qguide.training.data.preferences import Level, PreferenceRow
 from qguide.training.data.records import messages_of
@@ -25,27 +26,6 @@ class PackedPair:
     rejected: int
     gap: float
     level: Level
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyGroup:
-    """Candidates of one state.
-
-    Attributes:
-        steps: to the goal after each.
-        draws: how often each was drawn.
-        logprobs: log-likelihood of each by the policy that drew it; None if unknown.
-        greedy: index of that policy's greedy reply; None if unknown.
-    """
-
-    replies: tuple[int, ...]
-    steps: tuple[float, ...]
-    values: tuple[float, ...]
-    draws: tuple[int, ...]
-    valid: tuple[bool, ...]
-    logprobs: tuple[float | None, ...] = ()
-    task: str = ""
-    greedy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +47,12 @@ class PackedReplies(TokenTrie):
 
     Attributes:
         replies: (R,) indices of the tokens of each distinct reply.
+        groups: the candidates of each state, in places of `replies`.
     """
 
     replies: list[tuple[int, ...]] = field(default_factory=list)
     pairs: list[PackedPair] = field(default_factory=list)
-    groups: list[ReplyGroup] = field(default_factory=list)
+    groups: list[PlacedChoice] = field(default_factory=list)
     _reply_index: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def add_reply(self, path: ReplyPath) -> int:
@@ -163,18 +144,8 @@ def pack_candidates(
         if not tied and len({label.value for label in labelled}) == 1:
             continue
         tree = _with_room(packed, paths, max_tokens=max_tokens)
-        tree.groups.append(
-            ReplyGroup(
-                replies=tuple(tree.add_reply(path) for path in paths),
-                steps=tuple(label.steps for label in labelled),
-                values=tuple(label.value for label in labelled),
-                draws=tuple(candidate.count for candidate in candidates),
-                valid=tuple(candidate.valid for candidate in candidates),
-                logprobs=tuple(candidate.logprob for candidate in candidates),
-                task=row.task_id,
-                greedy=decision.greedy,
-            )
-        )
+        replies = tuple(tree.add_reply(path) for path in paths)
+        tree.groups.append(PlacedChoice(replies, decision.choice(labelled, task=row.task_id)))
     for tree in packed:
         tree.finish()
     return packed

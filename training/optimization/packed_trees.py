@@ -26,6 +26,7 @@ from qguide.qnet.models.match_features import (
 )
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
+from qguide.training.algorithms.choice_quality import PlacedChoice
 from qguide.training.algorithms.labelling import LabelledPath, labelled_paths
 from qguide.training.data.records import LabelledTree
 
@@ -76,20 +77,11 @@ class Place:
 
     Attributes:
         position: that of the action's last token, or of the last token before the next reply.
-        steps: number of steps to the goal after it; None if only the label is known.
-        valid: False if the environment did not understand the action.
-        draws: how often a policy drew the action.
-        logprob: log-likelihood of the action by that policy; None if unknown.
-        greedy: it is that policy's greedy reply.
+        q_value: the label.
     """
 
     position: int
     q_value: float
-    steps: float | None = None
-    valid: bool = True
-    draws: int = 1
-    logprob: float | None = None
-    greedy: bool = False
 
 
 Pair = tuple[Place, Place]
@@ -134,7 +126,6 @@ class PackedTree(TokenTrie):
         pairs: pairs of siblings with different labels.
         successions: pairs of an action and the one before it on its path, both labelled.
         groups: the candidates that a policy drew, state by state.
-        task: id of the groups' task.
         features: the head's inputs besides the hidden state, by position where Q is read.
         observed: positions of the tokens that the environment wrote after actions.
         outcomes: the first token of the answer to each action, by position of the action's last
@@ -145,8 +136,7 @@ class PackedTree(TokenTrie):
     weighted: MutableSequence[float] = field(default_factory=list)
     pairs: list[Pair] = field(default_factory=list)
     successions: list[tuple[Place, Place]] = field(default_factory=list)
-    groups: list[tuple[Place, ...]] = field(default_factory=list)
-    task: str = ""
+    groups: list[PlacedChoice] = field(default_factory=list)
     features: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     observed: set[int] = field(default_factory=set)
     outcomes: dict[int, int] = field(default_factory=dict)

@@ -148,10 +148,12 @@ def validate_choices(policy: PreTrainedModel, trees: Sequence[PackedReplies]) ->
     for tree in trees:
         logprob_R = reply_logprobs(policy, tree).cpu()
         for group in tree.groups:
-            logprob_C = logprob_R[list(group.replies)]
+            choice, logprob_C = group.choice, logprob_R[list(group.places)]
             share_C = torch.softmax(logprob_C, dim=0)
-            expected.append(float((share_C * torch.tensor(group.steps)).sum()))
-            choices.append(ScoredChoice(logprob_C.tolist(), group.steps, group.valid, group.draws))
+            expected.append(float((share_C * torch.tensor(choice.steps)).sum()))
+            choices.append(
+                ScoredChoice(logprob_C.tolist(), choice.steps, choice.valid, choice.draws)
+            )
     if not choices:
         return {}
     return choice_quality(choices) | {"expected_steps": sum(expected) / len(expected)}

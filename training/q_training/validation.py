@@ -14,7 +14,7 @@ from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
-from qguide.training.optimization.packed_trees import PackedTree, Place
+from qguide.training.optimization.packed_trees import PackedTree
 from qguide.training.q_training.loss_terms import label_gaps, margins
 
 _PACKING_TOLERANCE = 1e-4
@@ -108,27 +108,8 @@ def validate(
 def scored_choices(qnet: QNet, groups: Sequence[PackedTree]) -> list[ScoredChoice]:
     """The decisions of packed groups with the net's Q."""
     qnet.eval()
-    q_values = [q_of_tree(qnet, tree) for tree in groups]
-    return [
-        choice_of(q_T, places, tree.task)
-        for q_T, tree in zip(q_values, groups, strict=True)
-        for places in tree.groups
-    ]
-
-
-def choice_of(q_T: Tensor, places: Sequence[Place], task: str) -> ScoredChoice:
-    """One state's candidates with their Q."""
-    assert all(place.steps is not None for place in places)
-    return ScoredChoice(
-        q_values=q_T[[place.position for place in places]].tolist(),
-        steps=[place.steps or 0.0 for place in places],
-        valid=[place.valid for place in places],
-        draws=[place.draws for place in places],
-        values=[place.q_value for place in places],
-        logprobs=[place.logprob for place in places],
-        greedy=next((i for i, place in enumerate(places) if place.greedy), None),
-        task=task,
-    )
+    values = [q_of_tree(qnet, tree).tolist() for tree in groups]
+    return [g.scored(own) for own, tree in zip(values, groups, strict=True) for g in tree.groups]
 
 
 def sibling_accuracy(

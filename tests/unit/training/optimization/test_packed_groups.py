@@ -51,15 +51,15 @@ def packed(**changes: Any) -> list[PackedTree]:
 
 def test_labels_are_linear_in_the_steps_after_the_action() -> None:
     [tree] = packed()
-    assert [[place.steps for place in group] for group in tree.groups] == [[2, 5], [8, 40, 2]]
-    q_values = [[place.q_value for place in group] for group in tree.groups]
+    assert [group.choice.steps for group in tree.groups] == [(2, 5), (8, 40, 2)]
+    q_values = [group.choice.values for group in tree.groups]
     assert q_values == [pytest.approx([0.96, 0.9]), pytest.approx([0.84, 0.2, 0.96])]
     assert sum(tree.weight) == 5
 
 
 def test_labels_may_be_discounted_outcomes() -> None:
     [tree] = packed(labels=GroupLabels(scale="discounted", gamma=0.5, noop_cost_steps=0))
-    q_values = [[place.q_value for place in group] for group in tree.groups]
+    q_values = [group.choice.values for group in tree.groups]
     assert q_values == [pytest.approx([0.25, 0.5**5]), pytest.approx([0.5**4, 0, 0.25])]
 
 
@@ -74,10 +74,10 @@ def test_q_is_read_where_a_scorer_reads_it() -> None:
     [tree] = packed()
     with torch.inference_mode():
         q_T = q_of_tree(loaded.model, tree)
-    for decision, places in zip(choices_of(EPISODE), tree.groups, strict=True):
+    for decision, group in zip(choices_of(EPISODE), tree.groups, strict=True):
         said = tuple(Message("assistant", c.action) for c in decision.candidates)
         [alone] = NaiveScorer(loaded).score([ScoreRequest(decision.history, said)])
-        found = q_T[[place.position for place in places]].tolist()
+        found = group.scored(q_T.tolist()).q_values
         assert found == pytest.approx(alone.q_values, abs=1e-5)
 
 
@@ -86,21 +86,21 @@ def test_q_after_an_observation_is_read_where_a_scorer_reads_it() -> None:
     [tree] = packed(read_at="observation")
     with torch.inference_mode():
         q_T = q_of_tree(loaded.model, tree)
-    for decision, places in zip(choices_of(EPISODE), tree.groups, strict=True):
+    for decision, group in zip(choices_of(EPISODE), tree.groups, strict=True):
         said = tuple(Message("assistant", c.action) for c in decision.candidates)
         answers = tuple((Message("user", c.observation),) for c in decision.candidates)
         request = ScoreRequest(decision.history, said, observations=answers)
         [alone] = NaiveScorer(loaded).score([request])
-        found = q_T[[place.position for place in places]].tolist()
+        found = group.scored(q_T.tolist()).q_values
         assert found == pytest.approx(alone.q_values, abs=1e-5)
 
 
 def test_states_with_one_candidate_are_labelled_after_their_observation() -> None:
     [at_action], [after] = packed(), packed(read_at="observation")
     assert [sum(at_action.weight), sum(after.weight)] == [5, 7]
-    assert [len(group) for group in after.groups] == [len(group) for group in at_action.groups]
+    assert [len(g.places) for g in after.groups] == [len(g.places) for g in at_action.groups]
     assert len(after.pairs) == len(at_action.pairs)
-    assert sum(place.position in at_action.features for g in at_action.groups for place in g) == 5
+    assert sum(place in at_action.features for g in at_action.groups for place in g.places) == 5
     assert len(after.features) == 7
 
 
@@ -114,7 +114,7 @@ def test_what_the_world_wrote_is_marked_and_the_chat_template_is_not() -> None:
         return str(renderer().tokenizer.decode([token])).strip()
 
     assert {text(tree.token_ids[i]) for i in tree.observed} == {"you", "see", "mug"}
-    ends = {place.position for group in tree.groups for place in group}
+    ends = {place for group in tree.groups for place in group.places}
     assert set(tree.outcomes) == ends
     assert {text(token) for token in tree.outcomes.values()} == {"you"}
 
@@ -124,7 +124,7 @@ def test_every_candidate_has_its_features() -> None:
     features_TF = tree.features_TF
     assert features_TF is not None
     assert features_TF.shape == (len(tree), len(MATCH_FEATURES))
-    read = {place.position for group in tree.groups for place in group}
+    read = {place for group in tree.groups for place in group.places}
     assert set(tree.features) == read
     assert packed(with_features=False)[0].features_TF is None
 

@@ -135,6 +135,6 @@ def test_candidates_of_an_episode_keep_their_steps_and_validity() -> None:
         first_observation="you see mug",
     )
     [tree] = pack_candidates(renderer(), row, GroupLabels(), max_length=200, max_tokens=400)
-    assert [group.steps for group in tree.groups] == [(2, 3), (1, 4)]
-    assert [group.valid for group in tree.groups] == [(True, True), (True, False)]
-    assert [group.replies for group in tree.groups] == [(0, 1), (2, 3)]
+    assert [group.choice.steps for group in tree.groups] == [(2, 3), (1, 4)]
+    assert [group.choice.valid for group in tree.groups] == [(True, True), (True, False)]
+    assert [group.places for group in tree.groups] == [(0, 1), (2, 3)]

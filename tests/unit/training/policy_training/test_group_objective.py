@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from qguide.training.algorithms.choice_quality import PlacedChoice, ScoredChoice
 from qguide.training.jobs.train_policy import GroupLossOptions, advantages, groups_loss
-from qguide.training.optimization.packed_replies import PackedReplies, ReplyGroup
+from qguide.training.optimization.packed_replies import PackedReplies
 
 OLD = torch.tensor([-1.0, -2.0, -3.0, -4.0])
 
 
-def packed(*groups: ReplyGroup) -> PackedReplies:
+def packed(*groups: PlacedChoice) -> PackedReplies:
     row = PackedReplies()
     row.groups.extend(groups)
     return row
@@ -18,8 +19,9 @@ def packed(*groups: ReplyGroup) -> PackedReplies:
 
 def group(
     replies: tuple[int, ...], values: tuple[float, ...], draws: tuple[int, ...]
-) -> ReplyGroup:
-    return ReplyGroup(replies, (1.0,) * len(replies), values, draws, (True,) * len(replies))
+) -> PlacedChoice:
+    n = len(replies)
+    return PlacedChoice(replies, ScoredChoice((), [1.0] * n, [True] * n, draws, values=values))
 
 
 def slopes(row: PackedReplies, policy: Tensor = OLD, **options: float) -> list[float]:
