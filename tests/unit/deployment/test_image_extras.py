@@ -94,6 +94,7 @@ def test_the_lock_has_the_tested_versions_and_no_address() -> None:
         assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}\b", rest)) >= 1, name
         # What this platform does not install has not been tested, and setuptools only builds.
         elsewhere = " ; " in rest.splitlines()[0] or name in {"cuda-bindings", "setuptools"}
-        assert tested.get(plain(name)) == version or (plain(name) not in tested and elsewhere), name
+        fits = tested.get(plain(name)) == version or (plain(name) not in tested and elsewhere)
+        assert fits, f"{name}=={version} is not constraints.txt's; `make lock` renews the lock"
     assert "://" not in LOCK
     assert PROJECT["build-system"]["requires"] == ["setuptools>=77"]
