@@ -40,10 +40,12 @@ _STARTS_SERVERS = frozenset(
         "ScriptedVllm",
         "VllmProcess",
         "child",
+        "fresh_process",
         "serving",
         "serving_app",
         "serving_process",
         "subprocess",
+        "worker_processes",
     }
 )
 """Names by which a test module starts a server, a command or another process."""

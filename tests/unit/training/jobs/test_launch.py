@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from qguide.cli import app
 from qguide.qnet.types import Message
 from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, open_run
@@ -58,23 +60,31 @@ def test_launched_processes_train_one_model_and_report_once(tmp_path: Path, devi
                 )
             )
     weights = []
-    for name, launcher in (
-        ("one", ["-m"]),
-        ("two", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]),
-    ):
+    for name, run_job in (("one", _here), ("two", _in_two_processes)):
         output = tmp_path / name
         config = tmp_path / f"{name}.toml"
         text = CONFIG.format(trajectories=tmp_path / "said", output=output, device=device)
         config.write_text(text)
-        done = subprocess.run(
-            [sys.executable, *launcher, "qguide", "sft", "--config", str(config)],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("episodes: 12") == 1
+        assert run_job("sft", "--config", str(config)).count("episodes: 12") == 1
         weights.append(load_file(output / "checkpoint" / "model.safetensors"))
     for tensor_name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][tensor_name], weight, rtol=1e-4, atol=1e-5)
+
+
+def _here(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def _in_two_processes(*arguments: str) -> str:
+    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "qguide", *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -132,7 +132,13 @@ def _collect(output: Path, workers: Workers, common: dict[str, Any]) -> list[str
 
 def _groups(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
     config = GroupsConfig.model_validate(
-        {"output": output, "workers": workers, "continuation": {"by": "policy"}, **common}
+        {
+            "output": output,
+            "workers": workers,
+            "continuation": {"by": "policy"},
+            "decisions": {"max_steps": 4, "horizon": 6},
+            **common,
+        }
     )
     run_groups(config, policy=POLICY, console=Console(file=StringIO()))
     return lines(output)
@@ -140,7 +146,13 @@ def _groups(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]
 
 def _evaluate(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
     config = EvaluateConfig.model_validate(
-        {"output": output, "workers": workers, "methods": ["greedy", "sample"], **common}
+        {
+            "output": output,
+            "workers": workers,
+            "methods": ["greedy", "sample"],
+            "max_steps": 12,
+            **common,
+        }
     )
     run_evaluate(config, policy=POLICY, console=Console(file=StringIO()))
     rows = [json.loads(line) for line in lines(output, "episodes.jsonl")]
