@@ -101,7 +101,7 @@ async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
     # The embedded policy is slow enough to be caught in the middle.
     arguments = ("--policy", "embedded")
     variables = {"QGUIDE_DRAIN_DELAY_S": "0"}
-    body = {"messages": [USER], "num_candidates": 64, "max_tokens": 400, "temperature": 3}
+    body = {"messages": [USER], "num_candidates": 64, "max_tokens": 200, "temperature": 3}
     with serving_process(tmp_path, *arguments, environment=variables) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=END_S) as client:
             idle_s = cpu_s(server)
@@ -119,7 +119,7 @@ async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
 async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
     arguments = ("--policy", "embedded")
     variables = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_HEARTBEAT_S": "0.05"}
-    body = stream_of("look") | {"max_tokens": 400, "temperature": 3}
+    body = stream_of("look") | {"max_tokens": 200, "temperature": 3}
     body["qguide"] = {"num_candidates": 64}
     with serving_process(tmp_path, *arguments, environment=variables) as server:
         async with (
