@@ -1,8 +1,10 @@
 """Fixtures and settings that every test shares; real games and databases where available."""
 
+import functools
 import gc
 import logging
 import os
+import ssl
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -23,6 +25,9 @@ from tests.support.mariadb_dump import installed, serving
 # Tiny models gain nothing from a second thread, and on a busy machine two that wait for each other
 # are many times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Each client of httpx reads the machine's certificates, which costs more than most tests do.
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 
 # No property depends on speed: an example may take as long as a busy machine needs for it.
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
