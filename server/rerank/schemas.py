@@ -291,7 +291,7 @@ class PairScoreResponse(RerankBody):
 
 
 class VerifyRequest(RerankBody):
-    """What vLLM's semantic router asks a verifier before it takes a small model's answer."""
+    """Question of vLLM's semantic router to a verifier before it takes a small model's answer."""
 
     model: QModelName = None
     question: str = Field(description="the newest user message")

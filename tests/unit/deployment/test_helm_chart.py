@@ -287,7 +287,7 @@ def test_numbers_of_a_values_file_stay_whole(tmp_path: Path) -> None:
 
 
 def default(value: str) -> str:
-    """What Compose takes where the operator gives no variable."""
+    """The value that Compose takes where the operator gives no variable."""
     return re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
 
 
