@@ -67,7 +67,9 @@ class AnthropicTool(Whole):
     name: str
     description: str | None = None
     input_schema: dict[str, Any] | None = Field(
-        default=None, description="JSON schema; tools without one are Anthropic's and refused"
+        default=None,
+        description="JSON schema; tools without one are Anthropic's, and go on to an upstream of "
+        "its dialect if the caller runs them",
     )
     type: str | None = None
     strict: bool | None = None

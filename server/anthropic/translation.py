@@ -42,6 +42,8 @@ _WITHOUT_EFFECT: Final = frozenset(
 """Anthropic's parameters that chat completions have not, or with other values, and theirs that an
 answer in this dialect has no place for. `mcp_servers` and `container` are refused: whoever sends
 them counts on tools that nobody would run."""
+_CALLERS: Final = ("bash_", "text_editor_", "computer_", "memory_")
+"""Types of tools that Anthropic defines and the caller runs, without their dates."""
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -104,21 +106,41 @@ def _tools(body: Prompt) -> list[Json]:
 
 
 def _tool(tool: AnthropicTool, place: str) -> Json:
-    if tool.input_schema is None or tool.type not in (None, "custom"):
-        raise UnsupportedParameterError(
-            f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool "
-            "with an input_schema: upstreams know no tools that Anthropic defines or runs; "
-            "describe it by an input_schema alone or remove it",
-            parameter="tools",
-        )
+    """The function that is the tool; one that Anthropic defines and the caller runs has no schema.
+
+    What Anthropic itself runs is refused: its results would not be the candidate's.
+    """
+    if not _is_custom(tool) and not (tool.type or "").startswith(_CALLERS):
+        raise _foreign_tool(tool, place)
     function = {
         "name": tool.name,
         "description": tool.description,
-        "parameters": tool.input_schema,
+        "parameters": tool.input_schema or {"type": "object"},
         "strict": tool.strict,
     }
     given = {name: value for name, value in function.items() if value is not None}
     return {"type": "function", "function": given}
+
+
+def require_custom_tools(body: Prompt) -> None:
+    """Refuse tools that only an upstream of Anthropic's dialect knows."""
+    for i, tool in enumerate(body.tools or ()):
+        if not _is_custom(tool):
+            raise _foreign_tool(tool, f"tools[{i}]")
+
+
+def _is_custom(tool: AnthropicTool) -> bool:
+    return tool.input_schema is not None and tool.type in (None, "custom")
+
+
+def _foreign_tool(tool: AnthropicTool, place: str) -> UnsupportedParameterError:
+    return UnsupportedParameterError(
+        f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool with an "
+        "input_schema: of the tools that Anthropic defines, those that the caller runs need an "
+        "upstream of the dialect 'messages', and those that Anthropic runs no upstream has; "
+        "describe it by an input_schema alone or remove it",
+        parameter="tools",
+    )
 
 
 def _tool_choice(choice: ToolChoice) -> str | Json:

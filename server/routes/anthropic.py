@@ -26,6 +26,7 @@ from qguide.server.anthropic.translation import (
     answer_of,
     chat_prompt,
     read_message,
+    require_custom_tools,
 )
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import CountedTokens, count_tokens, read_prompt
@@ -93,9 +94,10 @@ def _read(
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = _as_it_came(step, body, settings, betas)
-    if step.sampling.native is not None:
-        asked = replace(asked, warnings=())  # of what an upstream of another dialect would not get
-    return step, asked
+    if step.sampling.native is None:
+        require_custom_tools(body)
+        return step, asked
+    return step, replace(asked, warnings=())  # of what an upstream of another dialect would not get
 
 
 def _as_it_came(

@@ -356,3 +356,23 @@ def test_errors_of_a_native_upstream_are_the_callers(url: str, fake: DialectUpst
         client.responses.create(model="responses", input=ASKED, extra_body={**ONE})
     assert raised.value.response.headers["retry-after"] == "1"
     fake.fault = ""
+
+
+def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialect(
+    url: str, fake: DialectUpstream
+) -> None:
+    tools: Any = [{"type": "bash_20250124", "name": "bash"}]
+    asked: Any = {"max_tokens": 99, "tools": tools, "extra_body": M}
+    with claude(url) as client:
+        first = client.messages.create(model="messages", messages=ASKED, **asked)
+        [call] = [block for block in first.content if block.type == "tool_use"]
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "a mug"}
+        turns: Any = [*ASKED, {"role": "assistant", "content": first.content}]
+        turns.append({"role": "user", "content": [result]})
+        second = client.messages.create(model="messages", messages=turns, **asked)
+        assert (first.stop_reason, call.name, second.role) == ("tool_use", "bash", "assistant")
+        assert all(body["tools"] == tools for body in fake.asked)
+        for policy, kind in (("chat", "bash_20250124"), ("messages", "web_search_20250305")):
+            tools[0]["type"] = kind
+            with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
+                client.messages.create(model=policy, messages=ASKED, **asked)

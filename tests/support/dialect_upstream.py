@@ -168,7 +168,7 @@ def chat_of_message(body: Json) -> Json:
         turns.extend(_turns(turn["role"], turn["content"]))
     chat: Json = {"model": body["model"], "messages": turns}
     if tools := body.get("tools"):
-        functions = [{"name": t["name"], "parameters": t["input_schema"]} for t in tools]
+        functions = [{"name": t["name"], "parameters": t.get("input_schema", {})} for t in tools]
         chat["tools"] = [{"type": "function", "function": function} for function in functions]
     if (body.get("tool_choice") or {}).get("type") == "none":
         chat["tool_choice"] = "none"
@@ -286,7 +286,7 @@ def _turns(role: str, content: str | Sequence[Json]) -> Iterator[Json]:
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for block in blocks:
         if block["type"] == "tool_result":
-            text = _text(block["content"])
+            text = _text(block.get("content", ""))
             yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": text}
     text = _text(blocks)
     calls = [_called(block) for block in blocks if block["type"] == "tool_use"]
