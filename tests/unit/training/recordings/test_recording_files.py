@@ -96,8 +96,9 @@ def test_a_format_of_ones_own_is_named_by_its_import_path(
     ("name", "reason"),
     [
         ("nosuch", "is no format; choose one of served, messages"),
-        ("nosuch_module:plain", "nosuch_module cannot be imported"),
-        ("json:nosuch", "neither a Layout nor a function"),
+        ("nosuch_module:plain", "nosuch_module:plain cannot be imported"),
+        ("json:nosuch", "json:nosuch cannot be imported"),
+        ("json:__name__", "neither a Layout nor a function"),
     ],
 )
 def test_a_format_that_is_not_there_is_refused(name: str, reason: str, tmp_path: Path) -> None:
