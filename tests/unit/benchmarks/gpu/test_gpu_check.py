@@ -34,6 +34,7 @@ sys.meta_path.insert(0, Blocker())
 """
 
 
+@pytest.mark.slow
 def test_the_check_runs_on_a_cpu_without_the_packages_of_the_server(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     output = tmp_path / "gpu.json"

@@ -213,6 +213,7 @@ def test_a_bad_option_is_refused_with_a_remedy(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> None:
     config = a_config(
         tmp_path,
