@@ -47,7 +47,8 @@ ANONYMOUS: Final = "anonymous"
 _ROUNDING_S: Final = 0.5
 Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
-KEY_HEADERS: Final = ("x-api-key", "x-goog-api-key", "api-key")
+GOOGLES_KEY: Final = "x-goog-api-key"
+KEY_HEADERS: Final = ("x-api-key", GOOGLES_KEY, "api-key")
 """Headers that may hold a key beside `Authorization`: of Anthropic's, Gemini's, Azure's clients."""
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})

@@ -1,15 +1,21 @@
-"""GET /v1/models: list the served models, or show one by any of its names."""
+"""GET /v1/models: list the served models, or show one by any of its names.
+
+Google's SDK asks the same paths, and is answered as Gemini answers.
+"""
 
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 
 from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.chat.schemas import OpenAIErrorBody
+from qguide.server.http.admission import GOOGLES_KEY
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
 from qguide.server.q_models.aliases import DEFAULT
@@ -18,27 +24,37 @@ from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.routes.dependencies import ModelsDep
+from qguide.server.routes.gemini import list_gemini_models, show_gemini_model
 
 router = APIRouter(prefix="/v1", tags=["models"])
 
 _OURSELVES: Final = "qguide"
 
 
-@router.get("/models")
-async def list_models(models: ModelsDep) -> ModelList:
+@router.get("/models", response_model=ModelList)
+async def list_models(request: Request, models: ModelsDep) -> ModelList | Response:
     """List policies, and in `q_models` Q models, with the metadata of their checkpoints."""
+    if GOOGLES_KEY in request.headers:
+        return _as_google(await list_gemini_models(models))
     return model_list(models)
 
 
 @router.get(
     "/models/{model_id:text}",
+    response_model=ModelCard,
     responses=described_errors(OpenAIErrorBody, STATUSES),
 )
-async def show_model(model_id: str, models: ModelsDep) -> ModelCard:
+async def show_model(model_id: str, request: Request, models: ModelsDep) -> ModelCard | Response:
     """Show a policy or a Q model by any of its names; a split has no single model."""
+    if GOOGLES_KEY in request.headers:
+        return _as_google(await show_gemini_model(model_id, models))
     listed = model_list(models)
     cards = {card.id: card for card in (*listed.q_models, *listed.data)}
     return cards[model_id if model_id in cards else _id_of(model_id, models)]
+
+
+def _as_google(told: BaseModel) -> JSONResponse:
+    return JSONResponse(told.model_dump(by_alias=True, exclude_none=True))
 
 
 def _id_of(name: str, models: Models) -> str:

@@ -34,6 +34,8 @@ try:
     client.models.generate_content(model="gpt-9", contents="find the mug")
 except errors.ClientError as error:
     refused = [error.code, error.status]
+listed = [model.name for model in client.models.list()]
+assert listed == ["models/demo"] == [client.models.get(model="demo").name], listed
 print(json.dumps([[call.name, call.args], text, refused]))
 """
 

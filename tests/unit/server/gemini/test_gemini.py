@@ -288,3 +288,12 @@ def test_what_has_no_effect_is_told(guided: TestClient) -> None:
     [warning] = answer["qguide"]["warnings"]
     for name in ("safetySettings", "thinkingConfig.thinkingBudget", "speechConfig"):
         assert name in warning
+
+
+def test_googles_sdk_lists_models_on_the_path_of_openais(guided: TestClient) -> None:
+    headers = {"x-goog-api-key": "any"}
+    listed = guided.get("/v1/models", headers=headers).json()
+    assert listed == guided.get("/v1beta/models").json()
+    [name] = [one["name"] for one in listed["models"]]
+    assert guided.get(f"/v1/{name}", headers=headers).json()["name"] == name
+    assert guided.get("/v1/models").json()["object"] == "list"
