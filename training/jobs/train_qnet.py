@@ -10,10 +10,9 @@ its `licence` is measured, without which the server does not take it. Its domain
 states that were trained on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from random import Random
 from typing import Self
 
 import torch
@@ -40,12 +39,12 @@ from qguide.training.optimization.objective import (
     sha256_of_trunk,
 )
 from qguide.training.optimization.options import QNetOptimization
-from qguide.training.optimization.packed_trees import PackedTree
-from qguide.training.optimization.padded_batches import plan_epochs
+from qguide.training.optimization.padded_batches import plan_lengths
 from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
-from qguide.training.q_training.examples import Examples, Packing, read_examples, states_of
+from qguide.training.q_training.examples import Examples, Packing, read_examples
 from qguide.training.q_training.loss_terms import QNetLossOptions
+from qguide.training.q_training.packed_rows import PackedRows
 from qguide.training.q_training.qnet_loss import (
     VocabularyLogits,
     loss_of_tree,
@@ -147,7 +146,7 @@ def run_train_qnet(config: TrainQNetConfig) -> Manifest:
 class QNetObjective(Objective[QNet]):
     """Q of the actions in trees and decision groups; see `q_training.loss_terms` for the loss."""
 
-    rows: list[PackedTree]
+    rows: PackedRows
 
     def __init__(self, config: TrainQNetConfig) -> None:
         self._config = config = config.model_copy(update={"trunk": model_folder(config.trunk)})
@@ -162,11 +161,12 @@ class QNetObjective(Objective[QNet]):
         self._read, held_back = read_examples(config, seed=config.seed)
         self._held_back = packing.trees(held_back), packing.groups(held_back)
 
-        def pack(rng: Random) -> list[PackedTree]:
-            return packing.epoch(self._read, rng)
-
-        self.rows, self.epochs = plan_epochs(
-            pack, config.optimization, seed=config.seed, renewed=packing.is_renamed_each_epoch
+        self.rows = PackedRows()
+        self.epochs = plan_lengths(
+            lambda rng: packing.add_epoch(self.rows, self._read, rng),
+            config.optimization,
+            seed=config.seed,
+            renewed=packing.is_renamed_each_epoch,
         )
         self._require_rows()
         self.model = _build_qnet(config)
@@ -182,7 +182,7 @@ class QNetObjective(Objective[QNet]):
                 "validation_fraction"
             )
         if config.head_bins:
-            require_range(self.rows, config.head_range)
+            require_range(self.rows.label_range, config.head_range)
 
     def prepare(self, device: torch.device) -> None:
         """See `Objective`."""
@@ -191,6 +191,10 @@ class QNetObjective(Objective[QNet]):
         use_block_masks(self.model.trunk, device)  # where FSDP moves the net later
         if self._config.models_world:
             self._logits = output_embeddings(self._config.trunk, self.model, device)
+
+    def size(self, micro_batch: Sequence[int]) -> int:
+        """See `Objective`; nothing is packed for it."""
+        return sum(self.rows.lengths[number] for number in micro_batch)
 
     def row_loss(self, number: int) -> Loss:
         """See `Objective`."""
@@ -207,9 +211,6 @@ class QNetObjective(Objective[QNet]):
     def save(self, model: QNet, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         config = self._config
-        labels = [
-            t for tree in self.rows for t, w in zip(tree.target, tree.weight, strict=True) if w
-        ]
         manifest = config.manifest(
             kind="qnet",
             trunk=config.trunk,
@@ -217,7 +218,7 @@ class QNetObjective(Objective[QNet]):
             metrics=figures,
             read_at="observation" if config.read_at == "observation" else "last_token",
             target=_target(config),
-            label_range=(min(labels), max(labels)),
+            label_range=self.rows.label_range,
             trunk_sha256=sha256_of_trunk(config.trunk),
             prior=assessed.prior,
             licence=assessed.licence,
@@ -227,7 +228,7 @@ class QNetObjective(Objective[QNet]):
             model=model,
             tokenizer=self._packing.renderer.tokenizer,
             manifest=manifest,
-            domain=fit_domain(states_of(self._read), salt=salt_of(manifest)),
+            domain=fit_domain(self._read.states, salt=salt_of(manifest)),
         )
 
 

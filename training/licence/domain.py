@@ -6,8 +6,9 @@ shares: each fifth of the tasks is measured by the words of the other four.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -45,15 +46,17 @@ def salt_of(manifest: Manifest) -> str:
 
 
 def fit_domain(
-    states: Sequence[tuple[str, History]], *, salt: str = "", least: float = LEAST_LIMIT
+    states: Iterable[tuple[str, History]], *, salt: str = "", least: float = LEAST_LIMIT
 ) -> Domain:
     """The domain of these states, each with its task.
 
     Args:
+        states: iterated twice; only those that are read are held.
         salt: of the words' hashes, in hex.
         least: limit of both shares where held-back states keep a smaller one.
     """
-    spread = states[:: 1 + len(states) // _MOST_STATES]
+    count = sum(1 for _ in states)
+    spread = islice(states, 0, None, 1 + count // _MOST_STATES)
     found = [(task, state_hashes(history, salt=salt)) for task, history in spread]
     number = {task: i for i, task in enumerate(dict.fromkeys(task for task, _ in found))}
     folds = _FOLDS if len(number) >= _FOLDS else 0

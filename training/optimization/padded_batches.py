@@ -40,22 +40,45 @@ def plan_epochs(
         renewed: rows are made anew for each epoch, because they are drawn; otherwise the same ones
             serve in all.
     """
-    rng = Random(seed)
     rows: list[Row] = []
+
+    def lengths(rng: Random) -> list[int]:
+        packed = pack(rng)
+        rows.extend(packed)
+        return [len(row) for row in packed]
+
+    return rows, plan_lengths(lengths, optimization, seed=seed, renewed=renewed)
+
+
+def plan_lengths(
+    draw: Callable[[Random], Sequence[int]],
+    optimization: Optimization,
+    *,
+    seed: int,
+    renewed: bool,
+) -> list[Epoch]:
+    """The training steps of each epoch, over rows of which only the lengths are known.
+
+    Args:
+        draw: makes the rows of an epoch, which follow those before, and returns their lengths.
+        renewed: as in `plan_epochs`.
+    """
+    rng = Random(seed)
     epochs: list[Epoch] = []
+    lengths: Sequence[int] = ()
     first = 0
     for _ in range(optimization.epochs):
         if renewed or not epochs:
-            first = len(rows)
-            rows += pack(rng)
+            first += len(lengths)
+            lengths = draw(rng)
         steps = plan_steps(
-            [len(row) for row in rows[first:]],
+            lengths,
             batch_tokens=optimization.batch_tokens,
             micro_batch_tokens=optimization.micro_batch_tokens,
             rng=rng,
         )
         epochs.append([[[first + i for i in micro] for micro in step] for step in steps])
-    return rows, epochs
+    return epochs
 
 
 def plan_steps(

@@ -1,11 +1,13 @@
 """Training examples of a QNet: reading and packing of labelled trees and decision groups."""
 
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import astuple, dataclass, replace
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,9 +17,9 @@ from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import History, Message
 from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.data.augmentation import Augmentation, Augmenter, build_augmenter
-from qguide.training.data.decision_groups import GroupLabels, decisions_of, read_groups
+from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.records import LabelledTree, labelled_tree
-from qguide.training.data.runs import read_rows
+from qguide.training.data.row_files import Place, RowStore
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import (
     Framing,
@@ -26,6 +28,7 @@ from qguide.training.optimization.packed_trees import (
     ReadAt,
     pack_tree,
 )
+from qguide.training.q_training.packed_rows import PackedRows, Renaming, StoredItems
 from qguide.training.trajectory import Step, observation_text, step_messages
 
 
@@ -72,13 +75,38 @@ class Examples(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows that were read: labelled trees, and episodes with their decisions."""
+    """Labelled trees, and episodes with their decisions, each read when it is asked for."""
 
-    trees: list[LabelledTree]
-    episodes: list[TreeRow]
+    trees: StoredItems[LabelledTree]
+    episodes: StoredItems[TreeRow]
+
+    @classmethod
+    def of(cls, store: RowStore[TreeRow]) -> Self:
+        """No rows yet."""
+        return cls(StoredItems(store, labelled_tree), StoredItems(store, lambda row: row))
 
     def __len__(self) -> int:
         return len(self.trees) + len(self.episodes)
+
+    @property
+    def states(self) -> Iterable[tuple[str, History]]:
+        """Each state in which an action is labelled, once, with its task."""
+        return _States(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _States:
+    """The states of rows, which may be iterated several times."""
+
+    rows: Rows
+
+    def __iter__(self) -> Iterator[tuple[str, History]]:
+        for tree in self.rows.trees:
+            for state in _labelled_states(tree):
+                yield tree.task_id, state
+        for row in self.rows.episodes:
+            for decision in decisions_of(row):
+                yield row.task_id, decision.history
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +134,29 @@ class Packing:
         """True if the trees are renamed anew in every epoch."""
         return bool(self.examples.labels) and self.examples.augmentation.probability > 0
 
-    def trees(self, rows: Rows) -> list[PackedTree]:
-        """Pack the labelled trees."""
-        return [packed for tree in rows.trees for packed in self._tree(tree)]
+    def trees(self, rows: Rows) -> PackedRows:
+        """The labelled trees, packed."""
+        packed = PackedRows()
+        packed.extend(len(rows.trees), lambda number: self._tree(rows.trees[number]))
+        return packed
 
-    def groups(self, rows: Rows) -> list[PackedTree]:
-        """Pack the decision groups."""
-        return [packed for row in rows.episodes for packed in self._episode(row)]
+    def groups(self, rows: Rows) -> PackedRows:
+        """The decision groups, packed."""
+        packed = PackedRows()
+        packed.extend(len(rows.episodes), lambda number: self._episode(rows.episodes[number]))
+        return packed
 
-    def epoch(self, rows: Rows, rng: random.Random) -> list[PackedTree]:
-        """Pack all rows for one epoch, with newly renamed trees."""
+    def add_epoch(self, packed: PackedRows, rows: Rows, rng: random.Random) -> Sequence[int]:
+        """Add all rows for one epoch, with newly renamed trees; returns their lengths."""
         augment = build_augmenter(self.examples.augmentation)
-        renamed = [rename_tree(tree, augment, rng) for tree in rows.trees]
-        return self.trees(Rows(renamed, [])) + self.groups(rows)
+        renaming = Renaming(augment, rng)
+
+        def pack(number: int) -> list[PackedTree]:
+            if number >= len(rows.trees):
+                return self._episode(rows.episodes[number - len(rows.trees)])
+            return self._tree(rename_tree(rows.trees[number], augment, renaming.of_tree(number)))
+
+        return packed.extend(len(rows), pack)
 
     def _tree(self, tree: LabelledTree) -> list[PackedTree]:
         examples = self.examples
@@ -150,34 +188,47 @@ class Packing:
         )
 
 
+_TABLE: Final = "CREATE TABLE rows (task, folder, grouped, constant, file, start, length)"
+_TASKS: Final = "SELECT COUNT(DISTINCT task) FROM rows"
+_KNOWN: Final = "SELECT 1 FROM rows WHERE task = ? LIMIT 1"
+_IN_ORDER: Final = """
+    SELECT grouped, constant, ordinal, file, start, length FROM (
+        SELECT *, rowid AS number, DENSE_RANK() OVER (ORDER BY task) - 1 AS ordinal FROM rows
+    )
+    ORDER BY grouped, CASE grouped WHEN 0 THEN ordinal END, CASE grouped WHEN 0 THEN folder END,
+        number
+"""
+
+
 def read_examples(examples: Examples, *, seed: int) -> tuple[Rows, Rows]:
-    """Read training rows and held-back rows, which have no task in common."""
-    trees = _read_trees(examples)
-    episodes = [row for folder in examples.groups for row in read_groups(folder)]
-    if not trees and not episodes:
-        raise ConfigError(
-            f"no rows in labels = {examples.labels} and groups = {examples.groups}; "
-            "run `qguide label` or `qguide groups` first"
-        )
-    task_ids = sorted({tree.task_id for tree in trees} | {row.task_id for row in episodes})
-    random.Random(seed).shuffle(task_ids)
-    held_back = set(task_ids[: round(len(task_ids) * examples.validation_fraction)])
-    training, validation = Rows([], []), Rows([], _held_back_groups(examples, set(task_ids)))
-    for tree in trees:
-        if examples.constant_trees or len(set(tree.labels.values())) > 1:
-            (validation if tree.task_id in held_back else training).trees.append(tree)
-    for row in episodes:
-        (validation if row.task_id in held_back else training).episodes.append(row)
+    """Find training rows and held-back rows, which have no task in common.
+
+    Trees are in the order of their tasks, and episodes in that of their files. SQLite sorts, in a
+    temporary file.
+    """
+    store = RowStore(TreeRow)
+    training, validation = Rows.of(store), Rows.of(store)
+    with closing(sqlite3.connect("")) as index:
+        index.execute(_TABLE)
+        _note_trees(examples, store, index)
+        _note_episodes(examples, store, index)
+        ((tasks,),) = index.execute(_TASKS)
+        if not tasks:
+            raise ConfigError(
+                f"no rows in labels = {examples.labels} and groups = {examples.groups}; "
+                "run `qguide label` or `qguide groups` first"
+            )
+        order = list(range(tasks))
+        random.Random(seed).shuffle(order)
+        held_back = set(order[: round(tasks * examples.validation_fraction)])
+        _note_held_back(examples, store, index, validation)
+        for grouped, constant, ordinal, *place in index.execute(_IN_ORDER):
+            rows = validation if ordinal in held_back else training
+            if grouped:
+                rows.episodes.append(Place(*place))
+            elif examples.constant_trees or not constant:
+                rows.trees.append(Place(*place))
     return training, validation
-
-
-def states_of(rows: Rows) -> list[tuple[str, History]]:
-    """Each state in which an action is labelled, once, with its task."""
-    of_trees = [(one.task_id, state) for one in rows.trees for state in _labelled_states(one)]
-    of_groups = [
-        (row.task_id, decision.history) for row in rows.episodes for decision in decisions_of(row)
-    ]
-    return of_trees + of_groups
 
 
 def _labelled_states(labelled: LabelledTree) -> Iterator[History]:
@@ -187,29 +238,51 @@ def _labelled_states(labelled: LabelledTree) -> Iterator[History]:
                 yield labelled.tree.history(node.parent)
 
 
-def _held_back_groups(examples: Examples, task_ids: set[str]) -> list[TreeRow]:
-    rows = []
+def _note_held_back(
+    examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection, held_back: Rows
+) -> None:
+    index.execute("CREATE INDEX of_task ON rows (task)")
     for folder in examples.held_back_groups:
-        for row in read_groups(folder):
-            if row.task_id in task_ids:
+        for place, row in store.add(folder):
+            decisions_of(row)
+            if index.execute(_KNOWN, (row.task_id,)).fetchone():
                 raise ConfigError(
                     f"task {row.task_id} of held_back_groups {folder} is also trained on; "
                     "hold back groups of other tasks"
                 )
-            rows.append(row)
-    return rows
+            held_back.episodes.append(place)
 
 
-def _read_trees(examples: Examples) -> list[LabelledTree]:
-    trees: list[tuple[str, Path, LabelledTree]] = []
+def _note_trees(examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection) -> None:
     targets: dict[str, Path] = {}
+    folders = sorted(examples.labels)
     for folder in examples.labels:
-        for row in read_rows(folder, TreeRow):
+        for place, row in store.add(folder):
             tree = labelled_tree(row)
-            trees.append((tree.task_id, folder, tree))
             targets.setdefault(tree.target, folder)
+            constant = len(set(tree.labels.values())) <= 1
+            _note(index, row, place, folder=folders.index(folder), constant=constant)
     _require_one_target(targets)
-    return [tree for *_, tree in sorted(trees, key=itemgetter(0, 1))]
+
+
+def _note_episodes(examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection) -> None:
+    for folder in examples.groups:
+        for place, row in store.add(folder):
+            decisions_of(row)  # refuses another tree
+            _note(index, row, place, grouped=True)
+
+
+def _note(
+    index: sqlite3.Connection,
+    row: TreeRow,
+    place: Place,
+    *,
+    folder: int = 0,
+    grouped: bool = False,
+    constant: bool = False,
+) -> None:
+    values = (row.task_id, folder, grouped, constant, *astuple(place))
+    index.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 
 def _require_one_target(targets: Mapping[str, Path]) -> None:

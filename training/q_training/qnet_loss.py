@@ -1,6 +1,6 @@
 """Loss of a QNet on packed trees, all terms of the objective from one forward pass of the trunk."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,12 +110,15 @@ def loss_of_tree(
     return Loss(loss.total + world, loss.weight)
 
 
-def require_range(trees: Sequence[PackedTree], head_range: tuple[float, float]) -> None:
-    """Refuse labels that no distribution over the bins can have as its mean."""
+def require_range(labels: tuple[float, float], head_range: tuple[float, float]) -> None:
+    """Refuse labels that no distribution over the bins can have as its mean.
+
+    Args:
+        labels: the lowest and the highest.
+    """
     low, high = head_range
-    for tree in trees:
-        for target, weight in zip(tree.target, tree.weight, strict=True):
-            if weight and not low <= target <= high:
-                raise ConfigError(
-                    f"a label is {target:g}, but head_range is {low:g} to {high:g}; widen it"
-                )
+    for label in labels:
+        if not low <= label <= high:
+            raise ConfigError(
+                f"a label is {label:g}, but head_range is {low:g} to {high:g}; widen it"
+            )

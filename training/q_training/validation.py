@@ -1,6 +1,6 @@
 """Validation of a QNet by its ranking of held-back candidates, before any episode is played."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -92,8 +92,8 @@ def validate(
     """Figures of held-back trees and held-back decision groups, if there are any."""
     qnet.eval()
     figures: dict[str, float] = {}
-    if pairs := sum(len(tree.pairs) for tree in trees):
-        accuracy, accuracy_by_gap = sibling_accuracy([q_of_tree(qnet, t) for t in trees], trees)
+    accuracy, accuracy_by_gap, pairs = sibling_accuracy((q_of_tree(qnet, t), t) for t in trees)
+    if pairs:
         figures |= {
             "sibling_accuracy": accuracy,
             "sibling_accuracy_by_gap": accuracy_by_gap,
@@ -108,24 +108,23 @@ def validate(
 def scored_choices(qnet: QNet, groups: Sequence[PackedTree]) -> list[ScoredChoice]:
     """The decisions of packed groups with the net's Q."""
     qnet.eval()
-    values = [q_of_tree(qnet, tree).tolist() for tree in groups]
-    return [g.scored(own) for own, tree in zip(values, groups, strict=True) for g in tree.groups]
+    scored = ((q_of_tree(qnet, tree).tolist(), tree) for tree in groups)
+    return [group.scored(own) for own, tree in scored for group in tree.groups]
 
 
-def sibling_accuracy(
-    q_values: Sequence[Tensor], trees: Sequence[PackedTree]
-) -> tuple[float, float]:
+def sibling_accuracy(scored: Iterable[tuple[Tensor, PackedTree]]) -> tuple[float, float, int]:
     """Share of sibling pairs that Q puts in the right order; nan without pairs.
 
     Args:
-        q_values: for each tree, (T,) Q at every token.
+        scored: (T,) Q at every token of a tree, and the tree.
 
     Returns:
-        The share of all pairs, and the share with each pair weighted by the difference of its
-        labels. The first shows how often actions are misjudged, the second how much it costs.
+        The share of all pairs, the share with each pair weighted by the difference of its labels,
+        and the number of pairs. The first shows how often actions are misjudged, the second how
+        much it costs.
     """
     right, right_by_gap, pairs, gaps = 0.0, 0.0, 0, 0.0
-    for q_T, tree in zip(q_values, trees, strict=True):
+    for q_T, tree in scored:
         if tree.pairs:
             margin_P = margins(q_T, tree.pairs)
             right_P = (margin_P > 0).float() + 0.5 * (margin_P == 0).float()
@@ -134,4 +133,6 @@ def sibling_accuracy(
             right_by_gap += float((right_P * gap_P).sum())
             pairs += len(tree.pairs)
             gaps += float(gap_P.sum())
-    return (right / pairs, right_by_gap / gaps) if pairs else (float("nan"), float("nan"))
+    if not pairs:
+        return float("nan"), float("nan"), 0
+    return right / pairs, right_by_gap / gaps, pairs

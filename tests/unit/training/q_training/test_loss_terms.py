@@ -60,8 +60,8 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
 
     assert float(tree_loss(told(1.0, 0.0), tree, QNetLossOptions()).total) == 0.0
     assert float(tree_loss(told(0.0, 1.0), tree, QNetLossOptions()).total) == 2.0
-    assert sibling_accuracy([told(0.3, 0.2)], [tree]) == (1.0, 1.0)
-    assert sibling_accuracy([told(0.2, 0.2)], [tree]) == (0.5, 0.5)
+    assert sibling_accuracy([(told(0.3, 0.2), tree)]) == (1.0, 1.0, 1)
+    assert sibling_accuracy([(told(0.2, 0.2), tree)]) == (0.5, 0.5, 1)
 
 
 def test_progress_is_the_difference_to_the_action_before(
@@ -113,6 +113,6 @@ def test_a_rare_great_regret_outweighs_a_frequent_small_one() -> None:
 
     assert slope("order") < slope("root") < slope("regret")
     assert slope("order") < 0 < slope("regret")
-    by_count, by_gap = sibling_accuracy([torch.tensor([1.0, 0.0])] * 3, trees)
+    by_count, by_gap, _ = sibling_accuracy((torch.tensor([1.0, 0.0]), tree) for tree in trees)
     assert by_count == pytest.approx(2 / 3)
     assert by_gap == pytest.approx(0.2 / 1.1)

@@ -1,0 +1,77 @@
+"""Trees that are packed when their turn comes are those of a training that holds them all."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from qguide.training.data.augmentation import Augmentation, build_augmenter
+from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
+from qguide.training.optimization.options import QNetOptimization
+from qguide.training.q_training import packed_rows
+from qguide.training.q_training.examples import Examples, Packing, read_examples, rename_tree
+from qguide.training.q_training.packed_rows import PackedRows
+from tests.support.echo import groups_in, labels_in
+from tests.support.tiny_models import renderer, save_policy
+
+RENAMED = Augmentation(probability=0.7, groups=(("red", "blue", "green"),))
+
+
+def held(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
+    """Hold packed trees of at most so many tokens."""
+    monkeypatch.setattr(packed_rows, "HELD_TOKENS", tokens)
+
+
+def test_trees_that_are_packed_again_have_the_same_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(monkeypatch, 0)
+    monkeypatch.setattr(packed_rows, "_DRAWS", 3)
+    examples = Examples(
+        labels=(labels_in(tmp_path / "labels"),),
+        groups=(groups_in(tmp_path / "groups", range(4)),),
+        augmentation=RENAMED,
+    )
+    rows, _ = read_examples(examples, seed=0)
+    packing = Packing(renderer(), examples, max_tokens=60, with_features=False)
+    packed, rng = PackedRows(), Random(5)
+    lengths = [list(packing.add_epoch(packed, rows, rng)) for _ in range(2)]
+
+    whole, augment = Random(5), build_augmenter(RENAMED)
+    for epoch, found in enumerate(lengths):
+        trees = [rename_tree(tree, augment, whole) for tree in rows.trees]
+        expected = [one for tree in trees for one in packing._tree(tree)]
+        expected += packing.groups(rows)
+        first = epoch * len(found)
+        assert found == [len(tree) for tree in expected]
+        assert packed[first : first + len(found)] == expected
+    assert packed[0] != packed[len(lengths[0])]
+    assert rng.getstate() == whole.getstate()
+
+
+@pytest.mark.parametrize("augmentation", [Augmentation(), RENAMED], ids=["as they are", "renamed"])
+def test_a_training_that_holds_no_tree_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, augmentation: Augmentation
+) -> None:
+    policy = save_policy(tmp_path / "policy")
+    labels = labels_in(tmp_path / "labels")
+    groups = groups_in(tmp_path / "groups", range(12))
+
+    def weights(name: str) -> bytes:
+        config = TrainQNetConfig(
+            labels=(labels,),
+            groups=(groups,),
+            trunk=policy,
+            output=tmp_path / name,
+            head_width=16,
+            ranking_weight=1.0,
+            validation_fraction=0.2,
+            augmentation=augmentation,
+            optimization=QNetOptimization(epochs=2, batch_tokens=80, micro_batch_tokens=80),
+        )
+        run_train_qnet(config)
+        return (tmp_path / name / "checkpoint" / "model.safetensors").read_bytes()
+
+    all_held = weights("held")
+    held(monkeypatch, 0)
+    assert weights("packed again") == all_held

@@ -1,0 +1,142 @@
+"""Packed trees that are packed when they are asked for, and the trees of files that they come from.
+
+A training needs the length of every packed tree to plan its steps, but the trees themselves only
+one after the other. So each is packed once for its length, and again when its turn comes; those
+that were used last are held. Processes pack the trees of their own part alone.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final, Generic, TypeVar, overload
+
+from cachetools import LRUCache
+
+from qguide.qnet.records import TreeRow
+from qguide.training.data.augmentation import Augmenter
+from qguide.training.data.row_files import Place, RowStore
+from qguide.training.optimization.packed_trees import PackedTree
+
+HELD_TOKENS: Final = 4_000_000
+"""Tokens of the packed trees that are held, at about 50 bytes each."""
+
+_DRAWS: Final = 256
+"""Trees between two states of the random generator that are kept; a state has 2,500 bytes."""
+
+Item = TypeVar("Item")
+
+
+class StoredItems(Sequence[Item], Generic[Item]):
+    """Rows of a store, each read and converted when it is asked for."""
+
+    def __init__(self, store: RowStore[TreeRow], convert: Callable[[TreeRow], Item]) -> None:
+        self._store = store
+        self._convert = convert
+        self._places = array("Q")
+
+    def append(self, place: Place) -> None:
+        """Add the row at a place."""
+        self._places.extend((place.file, place.start, place.length))
+
+    def __len__(self) -> int:
+        return len(self._places) // 3
+
+    @overload
+    def __getitem__(self, number: int) -> Item: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Item]: ...
+    def __getitem__(self, number: int | slice) -> Item | list[Item]:
+        """The item of a number, or those of several."""
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        first = 3 * range(len(self))[number]
+        return self._convert(self._store.read(Place(*self._places[first : first + 3])))
+
+
+class PackedRows(Sequence[PackedTree]):
+    """The packed trees of some items; an item may have several, or none.
+
+    Attributes:
+        lengths: tokens of each packed tree.
+        label_range: lowest and highest label.
+    """
+
+    def __init__(self) -> None:
+        self.lengths = array("q")
+        self.label_range = (float("inf"), float("-inf"))
+        self._items = array("q")
+        self._parts = array("q")
+        self._firsts = [0]
+        self._packers: list[Callable[[int], list[PackedTree]]] = []
+        self._held: LRUCache[int, PackedTree] = LRUCache(HELD_TOKENS, getsizeof=len)
+
+    def extend(self, count: int, pack: Callable[[int], list[PackedTree]]) -> Sequence[int]:
+        """Add the trees of items 0 to `count` - 1; returns the length of each tree."""
+        first, first_item = len(self), self._firsts[-1]
+        self._packers.append(pack)
+        self._firsts.append(first_item + count)
+        for item in range(count):
+            for part, tree in enumerate(pack(item)):
+                self._items.append(first_item + item)
+                self._parts.append(part)
+                self._widen(tree)
+                self.lengths.append(len(tree))
+                self._hold(len(self) - 1, tree)
+        return self.lengths[first:]
+
+    def _widen(self, tree: PackedTree) -> None:
+        labels = [t for t, w in zip(tree.target, tree.weight, strict=True) if w]
+        low, high = self.label_range
+        self.label_range = min([low, *labels]), max([high, *labels])
+
+    def _hold(self, number: int, tree: PackedTree) -> None:
+        if len(tree) <= self._held.maxsize:
+            self._held[number] = tree
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, number: int) -> PackedTree: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[PackedTree]: ...
+    def __getitem__(self, number: int | slice) -> PackedTree | list[PackedTree]:
+        """The tree of a number, packed if it is not held, or those of several."""
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        tree = self._held.get(number)
+        if tree is None:
+            epoch = bisect_right(self._firsts, self._items[number]) - 1
+            packed = self._packers[epoch](self._items[number] - self._firsts[epoch])
+            tree = packed[self._parts[number]]
+            self._hold(number, tree)
+        return tree
+
+
+class Renaming:
+    """The generator that names each tree of an epoch anew, also when it is packed again.
+
+    The first time, trees are asked for in their order, and the epoch's own generator is used, which
+    goes on where they end.
+    """
+
+    def __init__(self, augment: Augmenter, rng: Random) -> None:
+        self._augment = augment
+        self._rng = rng
+        self._states: list[array[int]] = []
+        self._drawn = 0
+
+    def of_tree(self, number: int) -> Random:
+        """The generator as it was before the names of a tree were drawn."""
+        if number == self._drawn:
+            if number % _DRAWS == 0:
+                self._states.append(array("I", self._rng.getstate()[1]))
+            self._drawn += 1
+            return self._rng
+        rng = Random()
+        rng.setstate((Random.VERSION, tuple(self._states[number // _DRAWS]), None))
+        for _ in range(number % _DRAWS):
+            self._augment((), rng)  # draws alike, whatever it renames
+        return rng
