@@ -1,9 +1,10 @@
 """Simulated runs of learning's decisions: outcomes are drawn, nothing is fitted or served."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
+from qguide.qnet.policies.pool import PolicyRecord, split_draws
 from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
@@ -14,6 +15,13 @@ Success = Callable[[int, bool], float]
 """Probability of success of an episode by its number and by being guided."""
 Better = Callable[[int], float]
 """Addition of a version to the probability of success of an episode that it guides."""
+SPLITS = (
+    {"large": 0.7, "small": 0.3},
+    {"large": 0.7, "small": 0.6},
+    {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.1},
+    {"large": 0.5, "small": 0.5},
+)
+"""Probabilities that a candidate of each policy is right."""
 _SEEN = {"decisions": 5, "room": 5, "disagreed": 1}
 """Decisions of one episode in the shadow."""
 
@@ -180,3 +188,42 @@ def _within(run: Run, begun: int | None, most: int) -> bool:
 def _share(found: Iterable[bool]) -> float:
     listed = list(found)
     return sum(listed) / len(listed)
+
+
+def regret_of_split(
+    rates: Mapping[str, float],
+    *,
+    seed: int,
+    episodes: int = 200,
+    candidates: int = 4,
+    noise: float = 1.0,
+    bandit: bool = True,
+) -> float:
+    """Mean outcome that a split of the draws loses against drawing all from the best policy.
+
+    A policy's candidate is right with its rate, Q of a right one is 1 higher, and the outcome is
+    that of the highest Q. Outcomes are drawn; the loss is of their expectations.
+
+    Args:
+        noise: deviation of Q of each candidate.
+        bandit: False draws from all policies alike.
+    """
+    chance, known, lost = Random(seed), dict[str, PolicyRecord](), 0.0
+    even = {name: candidates // len(rates) for name in rates}
+    best = {max(rates, key=rates.__getitem__): candidates}
+    for _ in range(episodes):
+        counts = even
+        if bandit:
+            counts = split_draws(tuple(rates), candidates, known=known, rng=chance)
+        name, right = _taken(counts, rates, noise, chance)
+        known[name] = known.get(name, PolicyRecord()).plus(float(right), 1.0)
+        lost += _taken(best, rates, noise, chance)[1] - right
+    return lost / episodes
+
+
+def _taken(
+    counts: Mapping[str, int], rates: Mapping[str, float], noise: float, chance: Random
+) -> tuple[str, bool]:
+    """The policy of the candidate with the highest Q, and whether it is right."""
+    drawn = [(name, chance.random() < rates[name]) for name, n in counts.items() for _ in range(n)]
+    return max(drawn, key=lambda one: one[1] + chance.gauss(0, noise))

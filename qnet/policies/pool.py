@@ -1,13 +1,70 @@
-"""Pool of policies: the candidates of one step, drawn by several of them."""
+"""Pool of policies: the candidates of one step, drawn by several of them, and how to split them.
+
+Where outcomes are known, a bandit may split the draws: Thompson sampling (Thompson, 1933; Chapelle
+and Li, 2011) with a Beta prior for each policy.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from random import Random
+from typing import Final, Self
 
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.types import Candidate, History, Policy, Sampling, spent_on
 from qguide.qnet.work_context import all_of
+
+MOST_EVIDENCE: Final = 500.0
+"""Episodes that a policy's record holds at most: a policy that changes is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """Outcomes of the episodes whose actions a policy drew, each weighed by its share of them.
+
+    Attributes:
+        gained: sum of the outcomes, which are from 0 to 1.
+        lost: sum of what they lack of 1.
+    """
+
+    gained: float = 0.0
+    lost: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean outcome under a uniform prior."""
+        return (self.gained + 1) / (self.gained + self.lost + 2)
+
+    def plus(self, outcome: float, share: float) -> Self:
+        """The record with one more episode, of whose actions the policy drew that share."""
+        gained, lost = self.gained + share * outcome, self.lost + share * (1 - outcome)
+        kept = min(1.0, MOST_EVIDENCE / max(gained + lost, 1.0))
+        return replace(self, gained=kept * gained, lost=kept * lost)
+
+    def sampled(self, rng: Random) -> float:
+        """A mean outcome, drawn from its Beta posterior."""
+        return rng.betavariate(1 + self.gained, 1 + self.lost)
+
+
+def split_draws(
+    names: Sequence[str], draws: int, *, known: Mapping[str, PolicyRecord], rng: Random
+) -> dict[str, int]:
+    """Candidates of a step that each policy draws, the policy of the first one first.
+
+    Each draw is given to the policy whose mean outcome, drawn anew from its posterior, is the
+    highest. So a policy draws as often as it is likely to be the best.
+
+    Args:
+        known: records by policy; one without a record is as likely to be good as to be bad.
+    """
+    nothing = PolicyRecord()
+
+    def drawer() -> str:
+        sampled = {name: known.get(name, nothing).sampled(rng) for name in names}
+        return max(names, key=sampled.__getitem__)
+
+    return dict(Counter(drawer() for _ in range(draws)))
 
 
 class PolicyPool:

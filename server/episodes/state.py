@@ -35,6 +35,7 @@ class Offer(_State):
         chosen: text of the chosen candidate.
         q_model: `name@version` of the Q model that guides this episode.
         policy: the policy that drew the candidates; "" if the agent sent its own.
+        drawn_by: the policy that drew the chosen one, where several drew; else "".
         prompt_tokens, completion_tokens: of this step's requests to the upstream.
         cost: of those; None if it is not known.
         calling: text of each candidate that calls tools -> the candidate as a message; empty if
@@ -64,6 +65,7 @@ class Offer(_State):
     chosen: str
     q_model: str
     policy: str = ""
+    drawn_by: str = Field(default="", exclude_if=lambda name: not name)
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cost: FiniteFloat | None = Field(default=None, exclude_if=lambda cost: cost is None)
@@ -159,6 +161,7 @@ class Episode(_State):
         recorded: True once it is in a file.
         arm: its part in learning, from its first step on; None without learning.
         shadow: decisions in the shadow of the latest version; None without one.
+        policies: number of steps whose action each policy drew, where several drew.
     """
 
     id: str
@@ -180,6 +183,7 @@ class Episode(_State):
     recorded: bool = False
     arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
     shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
+    policies: Mapping[str, int] = Field(default={}, exclude_if=lambda steps: not steps)
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
@@ -218,6 +222,7 @@ class Episode(_State):
                 "last": mark,
                 "arm": self.arm if self.steps else offer.arm,
                 "shadow": self.shadow if again else self._shadow_with(offer.shadowed),
+                "policies": self.policies if again else self._policies_with(offer.drawn_by),
             }
         )
         if not keep or self.broken:
@@ -232,6 +237,9 @@ class Episode(_State):
 
     def _shadow_with(self, one: Shadowed | None) -> ShadowTally | None:
         return ShadowTally.of(one).plus(self.shadow) if one else self.shadow
+
+    def _policies_with(self, name: str) -> Mapping[str, int]:
+        return {**self.policies, name: self.policies.get(name, 0) + 1} if name else self.policies
 
     def _recorded(self, new: History, offer: Offer, *, messages: int, seen: str) -> "EpisodeChange":
         """One more record."""

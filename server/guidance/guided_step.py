@@ -74,8 +74,10 @@ class GuidedStepService(RequestService):
             EpisodeClosedError: the episode has ended.
         """
         started = perf_counter()
-        if asked.options.policies:
-            asked = pooled(asked, self.models, self.settings)
+        if policies := asked.options.policies:
+            if policies[0].n is None:  # else their n say how many
+                self.check_num_candidates(asked.num_candidates)
+            asked = await pooled(asked, self.models, self.settings, self.learning)
         self.check_num_candidates(asked.num_candidates)
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id
@@ -306,6 +308,7 @@ class GuidedStepService(RequestService):
             chosen=decision.action.text,
             **q_model.recorded,
             policy=asked.policy.name,
+            drawn_by=decision.candidates[decision.chosen].policy,
             prompt_tokens=decision.usage.prompt_tokens,
             completion_tokens=decision.usage.completion_tokens,
             cost=taken.cost.sample if taken.cost else None,

@@ -1,6 +1,6 @@
 """Steps whose candidates several policies draw."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,7 +9,9 @@ from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.types import spent_on
 from qguide.server.guidance.step_cost import cost_of
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
+from qguide.server.learning.service import Learning
 from qguide.server.own_bodies.answers import PolicyUsage
+from qguide.server.own_bodies.schemas import PolicyShare
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.settings import Settings
@@ -18,11 +20,16 @@ _UPSTREAMS_ALONE: Final = frozenset(("tools", "functions", "response_format"))
 """Parameters without which a policy would answer something else."""
 
 
-def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> GuidedStepRequest:
+async def pooled(
+    asked: GuidedStepRequest, models: Models, settings: Settings, learning: Learning | None
+) -> GuidedStepRequest:
     """The request with one policy for all of those that it names.
 
     The caller's own request in an upstream's dialect is for one upstream, so it is translated. The
     prior is of votes: likelihoods of different policies cannot be compared.
+
+    Args:
+        learning: splits the draws of policies without an n; None: the server does not learn.
     """
     shares, options = asked.options.policies or (), asked.options
     members = [models.find_policy(share.name) for share in shares]
@@ -32,7 +39,8 @@ def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> Guid
         raise InvalidRequestError(
             f"policies {given_names} mean {', '.join(names)}; name each policy once"
         )
-    total = sum(share.n for share in shares)
+    draws = await _draws(dict(zip(names, shares, strict=True)), asked.num_candidates, learning)
+    total = sum(draws.values())
     given = options.model_dump(include={"num_candidates"}, exclude_unset=True, exclude_none=True)
     if (given and asked.num_candidates != total) or total < asked.n:
         raise InvalidCandidatesError(
@@ -40,9 +48,8 @@ def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> Guid
             "for; let their n add up to it, or leave num_candidates out"
         )
     _check_members(asked, members, settings)
-    pool = PolicyPool(
-        [(one.name, one.model, share.n) for one, share in zip(members, shares, strict=True)]
-    )
+    member_of = dict(zip(names, members, strict=True))
+    pool = PolicyPool([(name, member_of[name].model, n) for name, n in draws.items()])
     elsewhere = [one.upstream_model for one in members if one.upstream_model]
     policy = ServedPolicy(
         pool.name,
@@ -58,6 +65,26 @@ def pooled(asked: GuidedStepRequest, models: Models, settings: Settings) -> Guid
         sampling=replace(asked.sampling, native=None),
         options=options.model_copy(update={"prior": "votes"}),
     )
+
+
+async def _draws(
+    shares: Mapping[str, PolicyShare], num_candidates: int, learning: Learning | None
+) -> dict[str, int]:
+    """Number of candidates that each policy draws, by its name; of one that draws none, nothing."""
+    given = {name: share.n for name, share in shares.items() if share.n is not None}
+    if len(given) == len(shares):
+        return given
+    if given:
+        raise InvalidRequestError(
+            f"of policies {', '.join(shares)} some have an n and some have not; give each an n, or "
+            "none"
+        )
+    if learning is None:
+        raise InvalidRequestError(
+            f"policies {', '.join(shares)} have no n, and this server does not split the draws by "
+            "outcomes; give each an n, or set QGUIDE_LEARN"
+        )
+    return await learning.split(tuple(shares), num_candidates)
 
 
 def _check_members(

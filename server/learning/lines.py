@@ -1,5 +1,6 @@
 """Lines of the ledger of learning: episodes, fits, changes of the phase, orders and costs."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
@@ -39,6 +40,7 @@ class EpisodeLine(Row):
         cost: of those; None if there are no prices.
         outside: share of its steps that were outside the domain of what guided it.
         shadow: what a version in the shadow would have chosen; None without one.
+        policies: number of its steps whose action each policy drew, where several drew.
     """
 
     kind: Literal["episode"] = "episode"
@@ -51,6 +53,7 @@ class EpisodeLine(Row):
     cost: Cost | None = Field(default=None, exclude_if=lambda cost: cost is None)
     outside: Annotated[FiniteFloat, Field(ge=0, le=1)] = 0.0
     shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
+    policies: Mapping[str, NonNegativeInt] = Field(default={}, exclude_if=lambda steps: not steps)
 
 
 class SilentLine(Row):

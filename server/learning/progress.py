@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from qguide.qnet.policies.pool import PolicyRecord
 from qguide.qnet.trial_statistics import Interval
 from qguide.server.episodes.learning_part import ShadowTally
 from qguide.server.learning import trials
@@ -61,6 +62,7 @@ class Progress:
         known: ids of the newest episodes.
         recorded: (number, id) of the newest that can be learned from.
         prompts: hashes of the newest prompts and tools.
+        policies: record of each policy, where several drew.
     """
 
     rules: Rules
@@ -86,6 +88,7 @@ class Progress:
     known: dict[str, None] = field(default_factory=dict)
     recorded: list[tuple[int, str]] = field(default_factory=list)
     prompts: deque[str] = field(default_factory=deque)
+    policies: dict[str, PolicyRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.prompts = deque(self.prompts, maxlen=NEWEST)
@@ -205,6 +208,10 @@ class Progress:
         self.silent.heard(line.episode)
         number = self.episodes.count
         self.episodes.add(line)
+        for name, steps in line.policies.items():
+            before = self.policies.get(name, PolicyRecord())
+            share = steps / sum(line.policies.values())
+            self.policies[name] = before.plus(line.outcome, share)
         self.curve.add(number, line)
         if line.recorded:
             self.recorded.append((number, line.episode))

@@ -1,10 +1,12 @@
 """Versions and shares of a group, as the steps of its episodes read them, and an episode's arm."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
 
+from qguide.qnet.policies.pool import PolicyRecord
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.cost import Spent
@@ -55,6 +57,7 @@ class Seat:
             that is not tried again.
         outdated: versions that no server of this release can load, and why.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
+        policies: record of each policy, where several drew.
     """
 
     group: Group
@@ -73,6 +76,7 @@ class Seat:
     loads_again_s: dict[int, float] = field(default_factory=dict)
     outdated: dict[int, str] = field(default_factory=dict)
     fits_again_s: float = 0.0
+    policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -95,7 +99,7 @@ class Seat:
         self.share = of.share if self.model(self.version) else 0.0
         challenged = self.share > 0 and self.model(self.challenger) is not None
         self.challenger_share = of.challenger_share if challenged else 0.0
-        self.spent = of.spending.since(spent_since)
+        self.spent, self.policies = of.spending.since(spent_since), dict(of.policies)
 
     def label(self, version: int) -> str:
         """Version of a learned Q model, as metrics and recordings tell it from other groups'."""

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import Context
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Final, get_args
 
 import structlog
 
 from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
+from qguide.qnet.policies.pool import split_draws
 from qguide.qnet.support.extras import LEARN, require_extra
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.cost import Spent
@@ -68,6 +70,7 @@ class Learning:
         self._opening = asyncio.Lock()
         self._seats: dict[str, Seat] = {}
         self._notes_at_s = 0.0
+        self._chance = Random()
 
     def group_of(self, key: str | None) -> str:
         """Name of the group that a key's episodes teach."""
@@ -98,6 +101,11 @@ class Learning:
             return Play(spent=spent)
         play = play_of(seat, place, episode, arm, exploration=self.rules.exploration)
         return Play(arm, spent=spent) if play.group and spent else play
+
+    async def split(self, names: Sequence[str], draws: int) -> dict[str, int]:
+        """Candidates that each of several policies draws, by the outcomes of the caller's group."""
+        seat = await self._seat(self.group_of(calling_key()))
+        return split_draws(names, draws, known=seat.policies, rng=self._chance)
 
     def spent(self, play: Play, extra: Spent) -> None:
         """Note what a step of learning has had drawn beside the agent's own candidate."""
@@ -133,6 +141,7 @@ class Learning:
             cost=episode.cost,
             outside=min(episode.outside / max(episode.steps, 1), 1.0),
             shadow=episode.shadow,
+            policies=episode.policies,
         )
         seat = await self._seat(self.group_of(owner_of(place)))
         await self._change(seat, lambda: seat.group.end(line))

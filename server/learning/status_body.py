@@ -126,6 +126,15 @@ class CurveState(Body):
     changes: tuple[CurveChange, ...] = Field(description="the latest 100")
 
 
+class PolicyState(Body):
+    """Outcomes of a policy where several drew."""
+
+    mean: float = Field(description="mean outcome under a uniform prior")
+    episodes: float = Field(
+        description="each counts as the share of its actions that the policy drew; at most 500"
+    )
+
+
 class LearningState(Body):
     """State of learning for a key, or for keys that the operator groups."""
 
@@ -150,6 +159,7 @@ class LearningState(Body):
     next_fit_in: int = Field(description="episodes until the next fit; 0: it runs, or is about to")
     reason: str = Field(description="of the latest change of the phase")
     at: float = Field(description="its Unix time in seconds; 0 before the first")
+    policies: dict[str, PolicyState] = Field(description="by name; of steps that several drew")
     sentence: str
 
 
@@ -197,6 +207,10 @@ def state_of(
         next_fit_in=progress.next_fit_in,
         reason=progress.reason,
         at=progress.at,
+        policies={
+            name: PolicyState(mean=known.mean, episodes=known.gained + known.lost)
+            for name, known in sorted(progress.policies.items())
+        },
         sentence=_sentence(progress, rules) + _cost_text(cost, rules.budget) + unloaded,
     )
 

@@ -215,15 +215,19 @@ class PolicyShare(Body):
     """A policy, and how many of a step's candidates it draws."""
 
     name: str = Field(min_length=1)
-    n: Positive
+    n: Positive | None = Field(
+        default=None,
+        description="null for all policies lets a server that learns split num_candidates by the "
+        "outcomes of earlier episodes",
+    )
 
 
 def _shares(given: object) -> object:
-    """The shares that a header names as `large=2,small=3`."""
+    """The shares that a header names as `large=2,small=3`, or `large,small`."""
     if not isinstance(given, str):
         return given
     pairs = (part.partition("=") for part in given.split(","))
-    return [{"name": name.strip(), "n": n.strip()} for name, _, n in pairs]
+    return [{"name": name.strip()} | ({"n": n.strip()} if sign else {}) for name, sign, n in pairs]
 
 
 class StepOptions(Body):
@@ -233,7 +237,8 @@ class StepOptions(Body):
     policies: Annotated[ListOf[PolicyShare], BeforeValidator(_shares)] | None = Field(
         default=None,
         description="several policies that draw the step's candidates, n each, in place of one; "
-        "one that fails costs its own candidates only; in a header `large=2,small=3`",
+        "one that fails costs its own candidates only; in a header `large=2,small=3`, or without "
+        "n `large,small`",
     )
     fallback: Fallback | None = Field(
         default=None,

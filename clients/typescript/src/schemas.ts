@@ -6,7 +6,7 @@
 
 /** @description Options of drawing candidates and scoring them. */
 export type ActOptions = ModelOptions & {
-    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3` */
+    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3`, or without n `large,small` */
     policies?: readonly PolicyShare[] | null;
     /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
     fallback?: ("error" | "first") | null;
@@ -393,7 +393,7 @@ export interface FunctionDelta {
 export interface GuidanceOptions {
     /** @description a name, `name@version` or alias; null takes the default */
     q_model?: string | null;
-    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3` */
+    /** @description several policies that draw the step's candidates, n each, in place of one; one that fails costs its own candidates only; in a header `large=2,small=3`, or without n `large,small` */
     policies?: readonly PolicyShare[] | null;
     /** @description answer if no Q is available: `error`, or `first` for the likeliest candidate: the one drawn most often, of equal ones the first; null takes the server's setting */
     fallback?: ("error" | "first") | null;
@@ -608,7 +608,8 @@ export interface ParaphraseUsage {
 /** @description A policy, and how many of a step's candidates it draws. */
 export interface PolicyShare {
     name: string;
-    n: number;
+    /** @description null for all policies lets a server that learns split num_candidates by the outcomes of earlier episodes */
+    n?: number | null;
 }
 
 /** @description Draws of one of several policies, and their cost. */

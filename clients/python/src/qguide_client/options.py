@@ -64,7 +64,11 @@ class PolicyShare(TypedDict, total=False):
     """A policy, and how many of a step's candidates it draws."""
 
     name: Required[str]
-    n: Required[int]
+    n: int | None
+    """
+    null for all policies lets a server that learns split num_candidates by the outcomes of
+    earlier episodes
+    """
     deadline_s: float
     """
     seconds, retries included, after which the answer is of no use; the server stops its work
@@ -129,7 +133,7 @@ class ActOptions(ModelOptions, total=False):
     policies: list[PolicyShare] | None
     """
     several policies that draw the step's candidates, n each, in place of one; one that fails
-    costs its own candidates only; in a header `large=2,small=3`
+    costs its own candidates only; in a header `large=2,small=3`, or without n `large,small`
     """
     fallback: Literal["error", "first"] | None
     """
@@ -228,7 +232,7 @@ class GuidanceOptions(TypedDict, total=False):
     policies: list[PolicyShare] | None
     """
     several policies that draw the step's candidates, n each, in place of one; one that fails
-    costs its own candidates only; in a header `large=2,small=3`
+    costs its own candidates only; in a header `large=2,small=3`, or without n `large,small`
     """
     fallback: Literal["error", "first"] | None
     """

@@ -125,7 +125,7 @@ def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
     ]
     assert Counter(one["policy"] for one in told["candidates"]) == {"large": 2, "small": 1}
     refused = client.post(
-        "/v1/chat/completions", json=asked, headers={"X-QGuide-Policies": "large"}
+        "/v1/chat/completions", json=asked, headers={"X-QGuide-Policies": "large=x"}
     )
     assert refused.status_code == 400
     assert "X-Qguide-Policies" in refused.json()["error"]["message"].title()
@@ -138,6 +138,8 @@ def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
         ({"policies": [*shares(large=1), *shares(large=2)]}, "invalid_request"),
         ({"policies": shares(large=1, other=1)}, "unknown_model"),
         ({"policies": shares(large=40, small=40)}, "invalid_candidates"),
+        ({"policies": [{"name": "large"}, *shares(small=1)]}, "invalid_request"),
+        ({"policies": [{"name": "large"}, {"name": "small"}]}, "invalid_request"),
     ],
 )
 def test_shares_that_cannot_be_drawn_are_refused(
