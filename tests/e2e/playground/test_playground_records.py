@@ -88,7 +88,7 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
     page["bad-count"].click()
     assert page.texts("#bad-lines li") == [
         "offers.jsonl, line 2: no JSON",
-        "offers.jsonl, line 4: is no offer, tree, decision group, choice or row of choice-regret",
+        "offers.jsonl, line 4: is no offer, tree, choice or row of choice-regret",
         "offers.jsonl, line 5: candidates is missing or not what it should be",
         "offers.jsonl, line 8: decisions is missing or not what it should be",
     ]
