@@ -210,8 +210,8 @@ def row_of(line: bytes, row_type: type[Row], *, path: Path, number: int) -> Row:
 
 def _remedy(line: bytes) -> str:
     """The way out for a row of an earlier version, which its fields tell."""
-    if b'"nodes"' in line:
-        return "; `qguide convert-records PATH` converts trees of an earlier version"
+    if b'"nodes"' in line or b'"decisions"' in line:
+        return "; `qguide convert-records PATH` converts trees and groups of an earlier version"
     return "; labels are made again by `qguide label`" if b'"q_values"' in line else ""
 
 

@@ -31,7 +31,6 @@ class RecordedEpisode:
         terminated: False if a step limit cut it off.
         mistakes: indices of the replies that are not to be imitated.
         drawn: the policy's candidates before each reply; empty if the recording names none.
-        rewards: outcome if it had ended after each reply; empty if unknown.
         environment: "" if the recording does not name it.
         left_out: what of the recording no Q model reads, and how often it was there.
     """
@@ -45,7 +44,6 @@ class RecordedEpisode:
     environment: str = ""
     kind: str = ""
     drawn: tuple[tuple[DrawnRow, ...], ...] = ()
-    rewards: tuple[float, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def to_row(self, *, environment: str) -> TrajectoryRow:
@@ -61,7 +59,6 @@ class RecordedEpisode:
             source=self.source or UNNAMED,
             mistakes=self.mistakes,
             drawn=self.drawn,
-            rewards=self.rewards,
         )
 
 

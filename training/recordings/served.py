@@ -8,7 +8,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message
 from qguide.training.algorithms.tree import Node, Tree, without_untried
-from qguide.training.data.records import drawn_of_steps, rewards_of_steps, tree_from_row
+from qguide.training.data.records import drawn_of_steps, tree_from_row
 from qguide.training.recordings.episode import RecordedEpisode
 from qguide.training.recordings.fields import Fields, flaw_of, stated_task
 
@@ -28,11 +28,15 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
         raise RecordError(flaw_of(error)) from error
     if not row.nodes:
         raise RecordError("it has no actions")
+    if row.is_decided:
+        raise RecordError(
+            "it holds decision groups, whose candidates end before their episodes do; name whole "
+            "episodes (`qguide collect`) or trees (`qguide explore`)"
+        )
     tree = without_untried(tree_from_row(row))
     _require_observations(tree)
     task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
     for leaf in tree.leaves():
-        steps = [node.step for node in tree.path(leaf.id)]
         yield RecordedEpisode(
             messages=_messages(tree, leaf),
             reward=leaf.step.reward,
@@ -41,8 +45,7 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[R
             source=leaf.source,
             environment=row.environment,
             kind=row.kind,
-            drawn=drawn_of_steps(steps),
-            rewards=rewards_of_steps(steps),
+            drawn=drawn_of_steps([node.step for node in tree.path(leaf.id)]),
         )
 
 

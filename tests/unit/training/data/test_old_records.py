@@ -197,9 +197,10 @@ def test_a_source_without_trees_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_of_version_1_name_their_remedy(tmp_path: Path) -> None:
-    write(tmp_path / "rows.jsonl", SEARCHED)
-    with pytest.raises(RecordError, match="qguide convert-records PATH"):
-        list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+    for old in (SEARCHED, TASK | {"version": 1, "decisions": []}):
+        write(tmp_path / "rows.jsonl", old)
+        with pytest.raises(RecordError, match="qguide convert-records PATH"):
+            list(read_rows(tmp_path / "rows.jsonl", TreeRow))
     labels = {"version": 1, "target": "max", "messages": [], "q_values": []}
     write(tmp_path / "rows.jsonl", TASK | labels)
     with pytest.raises(RecordError, match="labels are made again by `qguide label`") as refused:

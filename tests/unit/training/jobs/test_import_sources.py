@@ -7,6 +7,7 @@ import pytest
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import DrawnRow, NodeRow, TreeRow
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
+from tests.support.decision_groups import candidate, groups_row
 from tests.support.recorded_episodes import DESK, DONE, episode, imported, trees
 
 
@@ -109,6 +110,13 @@ def test_a_served_tree_of_version_1_names_the_remedy(tmp_path: Path) -> None:
     old = served_tree(served_node(1)) | {"version": 1}
     with pytest.raises(RecordError, match=r"line 1: it is a tree of version 1; .*convert-records"):
         imported(tmp_path, [old])
+
+
+def test_candidates_of_decision_groups_are_no_episodes(tmp_path: Path) -> None:
+    """Each but the taken one would be an episode that failed."""
+    groups = groups_row(([candidate("Action: wait"), candidate("Action: go")], 1))
+    with pytest.raises(RecordError, match="line 1: it holds decision groups"):
+        imported(tmp_path, [groups.model_dump(mode="json")])
 
 
 def test_a_served_tree_without_the_named_task_key_keeps_its_task_id(tmp_path: Path) -> None:
