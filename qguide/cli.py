@@ -1,11 +1,12 @@
 """`qguide`: the server, its keys and reports, the jobs, pipelines, and tools for checkpoints."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version as version_of
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from qguide.commands.checkpoint import (
     domain,
@@ -31,6 +32,7 @@ from qguide.commands.run import run
 from qguide.commands.scorer import app as scorer
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
+from qguide.qnet.errors import QGuideError
 from qguide.qnet.support.extras import LEARN, MCP, MODELS, REMOTE, REPORT, TRAIN, install, left_out
 from qguide.qnet.support.operator_code import plugins
 from qguide.server.chat.fake_openai import fake_upstream
@@ -61,17 +63,22 @@ class ExtrasGroup(TyperGroup):
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         """Names of all commands, the jobs of installed packages last."""
         ours = super().list_commands(ctx)
-        return [*ours, *(name for name in plugins("jobs") if name not in ours)]
+        with shown_errors():
+            return [*ours, *(name for name in plugins("jobs") if name not in ours)]
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
         """The command of a name: ours, an installed package's job, or a job's import path."""
         ours = super().get_command(ctx, cmd_name)
-        if ours is not None or (":" not in cmd_name and cmd_name not in plugins("jobs")):
-            return ours
         with shown_errors():
-            own = typer.Typer()
-            add_jobs(own, [find_job(cmd_name)])
-            return typer.main.get_command(own)
+            if ours is not None or (":" not in cmd_name and cmd_name not in plugins("jobs")):
+                return ours
+        try:
+            job = find_job(cmd_name)
+        except QGuideError as error:
+            return _failing(cmd_name, error)
+        own = typer.Typer()
+        add_jobs(own, [job])
+        return typer.main.get_command(own)
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
         """Run the command."""
@@ -88,6 +95,16 @@ class ExtrasGroup(TyperGroup):
                 1,
                 error,
             )
+
+
+def _failing(name: str, error: QGuideError) -> TyperCommand:
+    """A command in place of a job that cannot be found: the help of all others is still shown."""
+    return TyperCommand(
+        name,
+        help=str(error),
+        callback=partial(exit_with, str(error), 2, error),
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
 
 
 app = typer.Typer(

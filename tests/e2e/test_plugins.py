@@ -132,6 +132,16 @@ def test_a_job_has_a_command_of_its_name() -> None:
     assert "5" in qguide("count", "--set", "upto=5").output
 
 
+def test_a_job_that_cannot_be_imported_hides_no_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "broken", "[qguide.jobs]\nmissing = nowhere_at_all:JOB\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "Count, a job of a package." in qguide("--help").output
+    done = CliRunner().invoke(app, ["missing", "--set", "upto=5"])
+    assert (done.exit_code, "nowhere_at_all" in done.output) == (2, True)
+
+
 def test_one_name_for_two_things_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,3 +156,6 @@ def test_one_name_for_two_things_is_refused(
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="others:Other"):
         plugins("scorers")
+    install(tmp_path, "more", "[qguide.jobs]\ncount = others:JOB\n")
+    done = CliRunner().invoke(app, ["--help"])
+    assert (done.exit_code, "others:JOB" in done.output) == (2, True)
