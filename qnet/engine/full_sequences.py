@@ -30,7 +30,7 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import batches_of_like_length
-from qguide.qnet.engine.state_cache import State, StateCache, behind, cache_of
+from qguide.qnet.engine.recurrent_states import State, StateCache, behind, cache_of
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices

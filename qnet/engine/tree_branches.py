@@ -30,7 +30,7 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from qguide.qnet.engine.forward_passes import batches_of_like_length
 from qguide.qnet.engine.full_sequences import in_float32, shorten_chunks
-from qguide.qnet.engine.state_cache import State, behind, cache_of
+from qguide.qnet.engine.recurrent_states import State, behind, cache_of
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.engine.uploads import upload
 

@@ -29,8 +29,8 @@ from qguide.server.learning.lines import (
     SpentLine,
     StateLine,
 )
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress, progress_of, state_in
-from qguide.server.learning.rules import Rules
 
 GROUP_PATTERN: Final = r"^(_|\+?[A-Za-z0-9][A-Za-z0-9._-]{0,63})$"
 """Names of groups, which are names of folders, too."""

@@ -26,7 +26,7 @@ from qguide.server.learning.lines import (
     SilentLine,
     SpentLine,
 )
-from qguide.server.learning.rules import Rules
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.silence import Silent
 from qguide.server.learning.tally import NEWEST, Tally
 from qguide.server.learning.trials import SHARE, Challenge, Trial

@@ -12,7 +12,7 @@ from qguide.server.episodes.state import Episode
 from qguide.server.learning.cost import Spent
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
-from qguide.server.learning.rules import Budget
+from qguide.server.learning.parameters import Budget
 from qguide.server.q_models.served import ServedQModel
 
 KEYLESS: Final = "_"

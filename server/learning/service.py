@@ -24,7 +24,7 @@ from qguide.server.learning.cost import Spent
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
-from qguide.server.learning.rules import Rules
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.seat import KEYLESS, Play, Seat, arm_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import (

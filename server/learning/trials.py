@@ -7,7 +7,7 @@ from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector, Inter
 from qguide.server.episodes.learning_part import Arm, ShadowTally
 from qguide.server.learning.drift import Drift
 from qguide.server.learning.lines import EpisodeLine
-from qguide.server.learning.rules import Rules
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.tally import Tally
 
 SHARE: Final = 0.5

@@ -14,8 +14,8 @@ from qguide.server.learning import progress as states
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER
 from qguide.server.learning.lines import EpisodeLine, FitLine, SilentLine, SpentLine
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import state_in
-from qguide.server.learning.rules import Rules
 from tests.unit.server.learning.test_ledger import files_end_at, line
 
 RULES = Rules(every=10)

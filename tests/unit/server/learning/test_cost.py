@@ -18,8 +18,8 @@ from qguide.server.guidance.step_cost import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
 from qguide.server.learning.cost import Spending, Spent
 from qguide.server.learning.lines import EpisodeLine, SpentLine
+from qguide.server.learning.parameters import Budget, Rules
 from qguide.server.learning.progress import Progress
-from qguide.server.learning.rules import Budget, Rules
 from qguide.server.learning.status_body import state_of
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from qguide.server.learning.fitting import KEPT_VERSIONS, FitLimits, Fitter
 from qguide.server.learning.lines import EpisodeLine, PhaseLine
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
-from qguide.server.learning.rules import Rules
 
 
 def fitter(folder: Path) -> Fitter:

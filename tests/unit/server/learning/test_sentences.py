@@ -5,8 +5,8 @@ import re
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.learning import phase_changes
 from qguide.server.learning.lines import EpisodeLine, FitLine
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
-from qguide.server.learning.rules import Rules
 from qguide.server.learning.status_body import LearningState, state_of
 
 RULES = Rules(every=2)

@@ -9,8 +9,8 @@ from qguide.server.episodes.learning_part import Arm
 from qguide.server.episodes.state import Episode, Outcome
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import EpisodeLine, SilentLine
+from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
-from qguide.server.learning.rules import Rules
 from qguide.server.learning.service import Learning
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import state_of

@@ -1,4 +1,4 @@
-"""Rules of learning: when it fits, how it tries what it learned, and how sure it has to be."""
+"""Parameters of learning: when it fits, how it tries what it learned, and how sure it has to be."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Self
