@@ -46,6 +46,7 @@ _STARTS_SERVERS = frozenset(
         "VllmProcess",
         "child",
         "fresh_process",
+        "process_cost",
         "serving",
         "serving_app",
         "serving_process",
@@ -80,8 +81,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             "textworld_installed",
         } & set(item.fixturenames):
             item.add_marker("server")
-    slow = {item.path for item in items if item.get_closest_marker("server")}
-    items.sort(key=lambda item: item.path not in slow)
+    starting = {item.path for item in items if item.get_closest_marker("server")}
+    items.sort(key=lambda item: item.path not in starting)
 
 
 def pytest_collection_finish() -> None:

@@ -217,6 +217,19 @@ def test_rerank_sorts_the_documents(play: Play) -> None:
     assert classified["data"]
 
 
+def test_a_trainer_is_paid_q_and_a_router_told_it(play: Play) -> None:
+    played = play("docs/connect/gateways.md")
+    asked = {"messages": [{"role": "user", "content": FIRST_OBSERVATION}]}
+    said = "Action: go to desk 1"
+    q_value = played.names["compute_score"]("house", said, "", asked)
+    action = {"role": "assistant", "content": said}
+    assert isinstance(q_value, float)
+    assert q_value == played.names["q_of"]([*asked["messages"], action])
+    (verdict,) = played.answers
+    assert verdict["confidence"] == min(max(verdict["q_value"], 0), 1)
+    assert verdict["should_escalate"] == (verdict["confidence"] < 0.6)
+
+
 def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(play: Play) -> None:
     posterior, adaptive, decided, perturbed = play("docs/connect/options.md").answers
     assert len(posterior["candidates"]) == 5

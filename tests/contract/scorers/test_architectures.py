@@ -29,11 +29,16 @@ ONE_SLAB = 150_000
 """Cache bytes for one or two conversations of these tiny models."""
 
 EVERY = [
-    pytest.param((kind, architecture, device), id=f"{kind}-{architecture}-{device}", marks=marks)
+    pytest.param(
+        (kind, architecture, device),
+        id=f"{kind}-{architecture}-{device}",
+        # What an implicit Q reads on a trunk, a QNet has read there, too.
+        marks=[*marks, *([] if kind == "qnet" or architecture == "llama" else [pytest.mark.slow])],
+    )
     for kind in KINDS
     for architecture in ARCHITECTURES
-    if architecture == "llama" or kind == "qnet" or TRIES_ALL
-    for device, marks in (("cpu", ()), ("cuda", needs_cuda))
+    if architecture == "llama" or kind in ("qnet", "implicit-q") or TRIES_ALL
+    for device, marks in (("cpu", ()), ("cuda", (needs_cuda,)))
 ]
 
 
