@@ -15,6 +15,7 @@ from qguide.jobs.table import find_job
 from qguide.pipelines.config import PipelineConfig, StageConfig
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import load_config
+from qguide.training.data.row_files import address_of
 
 OUTPUT: Final = "output"
 EMBEDDED: Final = "embedded"
@@ -257,8 +258,9 @@ def _writer(read: Read, outputs: Mapping[str, Path]) -> str | None:
 
 def _require_present(stage: str, reads: Sequence[Read], writers: Sequence[str | None]) -> None:
     for read, writer in zip(reads, writers, strict=True):
-        # A model may also be a name on the hub, which the job resolves.
-        if writer is None and read.model is None and not read.path.exists():
+        # A model may also be a name on the hub, and rows lie at an address: the job looks there.
+        elsewhere = read.model is not None or address_of(Path(read.named))
+        if writer is None and not elsewhere and not read.path.exists():
             raise ConfigError(
                 f"stage {stage} reads {read.field} = {read.named}, which does not exist and which "
                 "no stage writes; correct it, or add the stage that writes it"

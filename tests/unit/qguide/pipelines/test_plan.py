@@ -112,6 +112,11 @@ def test_what_a_stage_reads_has_to_be_there_only_where_it_is_run(files: Path) ->
             plan_of(files, lost, only=only)
 
 
+def test_rows_at_an_address_are_looked_for_by_the_job(files: Path) -> None:
+    plan = plan_of(files, 'policy.trajectories=["s3://bucket/expert"]', only=["policy"])
+    assert [stage.name for stage in plan.order()] == ["policy"]
+
+
 def test_a_stage_that_is_not_there_cannot_be_run(files: Path) -> None:
     with pytest.raises(ConfigError, match=r"--only tree: .* name one of trees, policy, expert"):
         plan_of(files, only=["tree"])
