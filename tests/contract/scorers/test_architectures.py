@@ -38,7 +38,7 @@ EVERY = [
     for kind in KINDS
     for architecture in ARCHITECTURES
     if architecture == "llama" or kind in ("qnet", "implicit-q") or TRIES_ALL
-    for device, marks in (("cpu", ()), ("cuda", (needs_cuda,)))
+    for device, marks in (("cpu", ()), ("cuda", needs_cuda))
 ]
 
 
