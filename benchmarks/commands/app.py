@@ -69,15 +69,26 @@ Each benchmark writes JSON, and most write a plot beside it. Like every job they
 `--config FILE` (TOML) and `--set field=value`.
 """
 
-import shlex
-import sys
-from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from benchmarks.commands.options import (
+    Candidates,
+    Config,
+    Device,
+    Dtype,
+    Output,
+    Overrides,
+    Peers,
+    Points,
+    Seed,
+    Sizes,
+    Threads,
+    WarmUp,
+    measure,
+)
 from benchmarks.commands.runs import (
     run_episodes,
     run_fairness,
@@ -95,41 +106,9 @@ from benchmarks.commands.runs import (
 )
 from benchmarks.papers.commands import parity, step_rewards, success_curve
 from benchmarks.recorded.jobs import RECORDED
-from qguide.commands.errors import shown_errors
 from qguide.commands.jobs import add_jobs
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_show_locals=False)
-
-KEPT = "interrupted; the output holds the results so far (complete: false)"
-
-Config = Annotated[Path | None, typer.Option(help="TOML file with these options.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="field=value; overrides the file.")
-]
-Output = Annotated[Path | None, typer.Option(help="JSON file; the plot is written beside it.")]
-Dtype = Annotated[str | None, typer.Option(help="bfloat16 or float32.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
-Threads = Annotated[int | None, typer.Option(help="Number of torch threads.")]
-Seed = Annotated[int | None, typer.Option(help="Random seed.")]
-Candidates = Annotated[int | None, typer.Option(help="M.")]
-WarmUp = Annotated[float | None, typer.Option(help="Seconds of warm-up, not measured.")]
-Sizes = Annotated[
-    str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b; several with commas.")
-]
-Points = Annotated[
-    str | None,
-    typer.Option(
-        help="HISTORYxCANDIDATESxTOKENS, optionally with xALIKE, the tokens that all candidates "
-        "begin with; several with commas."
-    ),
-]
-Peers = Annotated[
-    str | None,
-    typer.Option(
-        help="naive (always runs), match-features, naive-packed, padded, "
-        "full-sequences, dynamic-cache, vllm, vllm-block32, http, vllm-http."
-    ),
-]
 
 
 @app.callback()
@@ -159,7 +138,7 @@ def score(
     overrides: Overrides = None,
 ) -> None:
     """Measure the time to score a step with a warm cache, against baselines and a lower bound."""
-    _measure("benchmarks.score.config:ScoreBench", run_score, locals())
+    measure("benchmarks.score.config:ScoreBench", run_score, locals())
 
 
 @app.command()
@@ -189,7 +168,7 @@ def soak(
     overrides: Overrides = None,
 ) -> None:
     """Grow sessions for minutes; fails if memory exceeds its budget or Q differs."""
-    _measure("benchmarks.soak.soak:Soak", run_soak, locals())
+    measure("benchmarks.soak.soak:Soak", run_soak, locals())
 
 
 @app.command()
@@ -213,7 +192,7 @@ def serve(
     overrides: Overrides = None,
 ) -> None:
     """Measure throughput, latency and overhead of /v1/act and /v1/score over HTTP."""
-    _measure("benchmarks.serve.load_test:ServeBench", run_serve, locals())
+    measure("benchmarks.serve.load_test:ServeBench", run_serve, locals())
 
 
 @app.command()
@@ -234,7 +213,7 @@ def fairness(
     overrides: Overrides = None,
 ) -> None:
     """Measure the latency of one key's requests, alone and under the load of another key."""
-    _measure("benchmarks.fairness.fairness:FairnessBench", run_fairness, locals())
+    measure("benchmarks.fairness.fairness:FairnessBench", run_fairness, locals())
 
 
 @app.command()
@@ -249,7 +228,7 @@ def episodes(
     overrides: Overrides = None,
 ) -> None:
     """Measure what storing a step costs, by the number of steps before it."""
-    _measure("benchmarks.episodes.episodes:EpisodesBench", run_episodes, locals())
+    measure("benchmarks.episodes.episodes:EpisodesBench", run_episodes, locals())
 
 
 @app.command()
@@ -263,7 +242,7 @@ def hybrids(
     overrides: Overrides = None,
 ) -> None:
     """Measure a warm step and a training tree of hybrid trunks, beside attention."""
-    _measure("benchmarks.hybrids.hybrids:HybridsBench", run_hybrids, locals())
+    measure("benchmarks.hybrids.hybrids:HybridsBench", run_hybrids, locals())
 
 
 @app.command()
@@ -281,7 +260,7 @@ def read_ahead(
     overrides: Overrides = None,
 ) -> None:
     """Measure what a cold history adds to a step of an upstream, read ahead and not."""
-    _measure("benchmarks.read_ahead.read_ahead:ReadAheadBench", run_read_ahead, locals())
+    measure("benchmarks.read_ahead.read_ahead:ReadAheadBench", run_read_ahead, locals())
 
 
 @app.command()
@@ -296,7 +275,7 @@ def rows(
     overrides: Overrides = None,
 ) -> None:
     """Measure time and memory of the jobs that read rows, by the number of rows."""
-    _measure("benchmarks.rows.rows:RowsBench", run_rows, locals())
+    measure("benchmarks.rows.rows:RowsBench", run_rows, locals())
 
 
 @app.command()
@@ -321,7 +300,7 @@ def learning_curve(
     overrides: Overrides = None,
 ) -> None:
     """Measure how the success of an agent grows at a server that learns while it runs."""
-    _measure("benchmarks.learning.curve:CurveBench", run_learning_curve, locals())
+    measure("benchmarks.learning.curve:CurveBench", run_learning_curve, locals())
 
 
 @app.command()
@@ -336,7 +315,7 @@ def learning_latency(
     overrides: Overrides = None,
 ) -> None:
     """Measure the latency of steps at a server that learns, beside one that does not."""
-    _measure("benchmarks.learning.latency:LatencyBench", run_learning_latency, locals())
+    measure("benchmarks.learning.latency:LatencyBench", run_learning_latency, locals())
 
 
 @app.command()
@@ -354,7 +333,7 @@ def gpu(
     overrides: Overrides = None,
 ) -> None:
     """Check a GPU: contract tests, training steps and scoring at 1 B and 7 B."""
-    _measure("benchmarks.gpu.config:GpuCheck", run_gpu, locals())
+    measure("benchmarks.gpu.config:GpuCheck", run_gpu, locals())
 
 
 @app.command()
@@ -370,7 +349,7 @@ def rollouts(
     overrides: Overrides = None,
 ) -> None:
     """Measure how much faster episodes of a hosted policy are at once than one at a time."""
-    _measure("benchmarks.rollouts.rollouts:RolloutsBench", run_rollouts, locals())
+    measure("benchmarks.rollouts.rollouts:RolloutsBench", run_rollouts, locals())
 
 
 @app.command()
@@ -391,31 +370,9 @@ def scale(
     overrides: Overrides = None,
 ) -> None:
     """Simulate time and cost of up to 10,000 tasks on up to 100 replicas from a step's cost."""
-    _measure("benchmarks.scale.config:ScaleBench", run_scale, locals())
+    measure("benchmarks.scale.config:ScaleBench", run_scale, locals())
 
 
 add_jobs(app, RECORDED)
 for _command in (success_curve, step_rewards, parity):
     app.command()(_command)
-
-
-def _measure(kind: str, run: Callable[[Any], bool | None], given: Mapping[str, Any]) -> None:
-    """Run a benchmark with the options of its command; a check that fails exits with 1.
-
-    Args:
-        kind: import path of its configuration, whose module is imported only now.
-        given: the command's parameters.
-    """
-    options = {name: value for name, value in given.items() if name not in ("config", "overrides")}
-    options["command"] = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    # Other errors exit with 2, because 1 means a failed soak test or check.
-    with shown_errors(other_status=2, interrupted=KEPT):
-        from qguide.training.configs.job_files import load_config
-
-        module, _, name = kind.partition(":")
-        config_type = getattr(import_module(module), name)
-        passed = run(
-            load_config(config_type, given["config"], given["overrides"] or (), options=options)
-        )
-    if passed is False:
-        raise typer.Exit(1)

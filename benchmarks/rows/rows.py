@@ -41,7 +41,7 @@ class RowsBench(BenchOptions):
         steps: actions of an episode.
         episodes: rows of each task.
         characters: length of an action's observation.
-        folder: where the corpora are written for the time being; "" for the system's folder.
+        folder: where the corpora are written for the time being; None for the system's folder.
         seed: of the corpora.
         command: the command line.
     """
@@ -52,7 +52,7 @@ class RowsBench(BenchOptions):
     steps: int = Field(default=5, ge=1)
     episodes: int = Field(default=4, ge=1)
     characters: int = Field(default=200, ge=1)
-    folder: str = ""
+    folder: Path | None = None
     seed: int = 0
     command: str = ""
 
@@ -100,7 +100,7 @@ def rows_bench(config: RowsBench, *, advance: Advance = lambda _: None) -> RowsR
     )
     try:
         for rows in config.rows:
-            with TemporaryDirectory(dir=config.folder or None) as folder:
+            with TemporaryDirectory(dir=config.folder) as folder:
                 for job in config.jobs:
                     advance(f"{job}, {rows:,} rows")
                     run = run.model_copy(

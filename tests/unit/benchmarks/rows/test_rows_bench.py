@@ -6,11 +6,13 @@ import pytest
 
 from benchmarks.rows.rows import RowsBench, RowsRun, process_cost, rows_bench
 from qguide.qnet.errors import ConfigError
+from qguide.training.configs.job_files import load_config
 
 
 def test_a_job_is_measured_over_a_corpus(tmp_path: Path) -> None:
     told = list[str]()
-    config = RowsBench(output=tmp_path / "run.json", rows=(40,), jobs=("label",))
+    options = {"output": tmp_path / "run.json", "rows": "40", "jobs": "label", "folder": tmp_path}
+    config = load_config(RowsBench, None, options=options)  # as the command does
     run = rows_bench(config, advance=told.append)
     [row] = run.jobs
     assert told == ["label, 40 rows"]
