@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from benchmarks.commands.app import app
 from benchmarks.papers.step_rewards import run_step_rewards
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, SampleRequest
+from qguide.training.data.decision_groups import Decision, decided_nodes, decisions_of, read_groups
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.exploration.rising import Rising
@@ -78,19 +80,20 @@ def test_the_command_judges_few_roll_outs_by_many(groups: Path, tmp_path: Path) 
     assert steps[0] == 6
 
 
+def decided(row: TreeRow, *decisions: Decision) -> str:
+    """The row's line with other decisions."""
+    return row.model_copy(update={"nodes": decided_nodes(decisions)}).model_dump_json() + "\n"
+
+
 def test_the_mean_is_over_the_states_that_were_valued(groups: Path, tmp_path: Path) -> None:
     """A state of which only the taken candidate is left changes no figure."""
-    rows = [json.loads(line) for line in (groups / "rows.jsonl").read_text().splitlines()]
-    rewards = []
-    for row in rows:
-        for decision in row["decisions"][1:]:
-            taken = decision["candidates"][decision["chosen"]]
-            decision.update(candidates=[taken], chosen=0, greedy=None)
-        first = row["decisions"][0]
-        chosen = first["candidates"][first["chosen"]]["continuations"]
-        rewards.append(fmean(one["outcome_reward"] for one in chosen))
-        assert len(first["candidates"]) > 1
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewards, written = [], []
+    for row in read_groups(groups):
+        first, *others = decisions_of(row)
+        written.append(decided(row, first, *(Decision((each.taken,), 0) for each in others)))
+        rewards.append(first.taken.outcome)
+        assert len(first.candidates) > 1
+    (tmp_path / "rows.jsonl").write_text("".join(written))
     [found] = run_step_rewards(
         [tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET
     )
@@ -113,20 +116,15 @@ def test_agents_are_compared_by_the_rewards_of_their_own_steps(tmp_path: Path) -
 
 def test_a_long_trajectory_counts_as_much_as_a_short_one(groups: Path, tmp_path: Path) -> None:
     """Actions worth 1, 1 and 0 at the first task, 0 at the second, 1 at the third."""
-    rows = [json.loads(line) for line in (groups / "rows.jsonl").read_text().splitlines()]
     written = []
-    for row, rewards in zip(rows, ((1.0, 1.0, 0.0), (0.0,), (1.0,)), strict=False):
-        decision = row["decisions"][0]
-        taken = decision["candidates"][decision["chosen"]] | {"terminated": False}
-        candidates = [
-            taken | {"continuations": [taken["continuations"][0] | {"outcome_reward": reward}]}
-            for reward in rewards
+    for row, rewards in zip(read_groups(groups), ((1.0, 1.0, 0.0), (0.0,), (1.0,)), strict=False):
+        taken = decisions_of(row)[0].taken
+        [rollout, *_] = taken.rollouts
+        played = [rollout.model_copy(update={"outcome_reward": reward}) for reward in rewards]
+        nodes = [
+            taken.model_copy(update={"terminated": False, "rollouts": (one,)}) for one in played
         ]
-        decisions = [
-            decision | {"candidates": [candidate], "chosen": 0, "greedy": None}
-            for candidate in candidates
-        ]
-        written.append(json.dumps(row | {"decisions": decisions}) + "\n")
+        written.append(decided(row, *(Decision((node,), 0) for node in nodes)))
     (tmp_path / "explored.jsonl").write_text("".join(written))
     output = tmp_path / "rewards.json"
     [found] = run_step_rewards([tmp_path], output, rollouts=(1,), min_gap=0.1, console=QUIET)
