@@ -77,7 +77,8 @@ def _write_converted(path: Path, unfinished: Path) -> int:
                 if "nodes" not in row and "decisions" not in row:
                     raise RecordError(
                         f"{path}, line {number} holds no tree, and only trees are converted; "
-                        "labels are made again by `qguide label`"
+                        "labels are made again by `qguide label`, and explorations of `ipr` by "
+                        "that job in another folder"
                     )
                 changed += row.get("version") == 1
                 tree = TreeRow.model_validate(_converted(row))

@@ -4,6 +4,7 @@ A field that was not written is null. A dictionary is a list of names and values
 read maps.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from types import NoneType, UnionType
@@ -20,22 +21,32 @@ _AT_ONCE: Final = 1000
 """Rows of a group, which are written and read at once."""
 
 
-def read_parquet(file: IO[bytes], kind: type[BaseModel], *, name: str) -> Iterator[dict[str, Any]]:
-    """The fields of each row of a kind, as JSON has them.
+def read_parquet(file: IO[bytes], kind: type[BaseModel], *, name: str) -> Iterator[bytes]:
+    """The rows of a kind as lines of JSON.
 
     Args:
         name: of the file, for messages.
 
     Raises:
-        RecordError: it is not parquet.
+        RecordError: it is not parquet, or its columns are of another shape than the kind's.
     """
     pyarrow = _pyarrow()
     try:
         for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=_AT_ONCE):
             for row in batch.to_pylist():
-                yield _fields(row, kind)
+                yield _line(row, kind, name=name)
     except pyarrow.ArrowInvalid as error:
         raise RecordError(f"{name} is not parquet ({error}); name another file") from error
+
+
+def _line(columns: dict[str, Any], kind: type[BaseModel], *, name: str) -> bytes:
+    try:
+        return json.dumps(_fields(columns, kind)).encode() + b"\n"
+    except (AttributeError, LookupError, TypeError) as error:
+        raise RecordError(
+            f"{name}: its columns are not those of a {kind.__name__} ({error}); write it by "
+            "`qguide export-data --format parquet`, or name another file"
+        ) from error
 
 
 def write_parquet(file: IO[bytes], kind: type[BaseModel], rows: Iterable[BaseModel]) -> int:

@@ -41,6 +41,8 @@ ROWS: Final = "rows.jsonl"
 """The rows of a run folder."""
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:")
+_MOST_OPEN: Final = 200
+"""Files that a store holds open; systems allow a process 256 or more."""
 _SHARD: Final = re.compile(r"(rows.*\.jsonl|.*\.parquet)")
 
 _log = logging.getLogger(__name__)
@@ -49,10 +51,11 @@ _log = logging.getLogger(__name__)
 def address_of(path: Path) -> str:
     """The address that a path is, such as "s3://bucket/trees"; "" on this machine.
 
-    `Path` leaves one of the two slashes.
+    `Path` leaves one of the slashes, of which a file's address has three.
     """
     scheme, *rest = path.parts or ("",)
-    return f"{scheme}//{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else ""
+    slashes = "///" if scheme == "file:" else "//"
+    return f"{scheme}{slashes}{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else ""
 
 
 def has_no_end(path: Path) -> bool:
@@ -78,7 +81,7 @@ def row_files(source: Path) -> list[Path]:
         ConfigError: the address cannot be read.
     """
     if address := address_of(source):
-        with _reached(address) as (system, place):
+        with _reached(address) as (system, place, _):
             if not system.isdir(place):
                 return [source]
             names = [Path(found).name for found in system.ls(place, detail=False)]
@@ -91,17 +94,27 @@ def row_files(source: Path) -> list[Path]:
 
 
 @contextmanager
-def _reached(address: str) -> Iterator[tuple[Any, str]]:
-    """The file system of an address, and the place in it."""
+def _reached(address: str) -> Iterator[tuple[Any, str, bool]]:
+    """The file system of an address, the place in it, and if something is there."""
     try:
         import fsspec
 
-        yield fsspec.core.url_to_fs(address)
-    except (ImportError, OSError, ValueError) as error:
-        raise ConfigError(
-            f"{address} cannot be reached: {error or type(error).__name__}; install the package "
-            "that fsspec needs for it, and give it access by the variables of its store"
-        ) from error
+        system, place = fsspec.core.url_to_fs(address)
+        there = system.exists(place)
+    except Exception as error:  # each store has its own, for example without credentials
+        raise _unreachable(address, error) from error
+    try:
+        yield system, place, there
+    except (NotImplementedError, OSError, ValueError) as error:
+        raise _unreachable(address, error) from error
+
+
+def _unreachable(address: str, error: Exception) -> ConfigError:
+    reason = str(error) or type(error).__name__
+    return ConfigError(
+        f"{address} cannot be reached: {reason}; install the package that fsspec needs for it, and "
+        "give it access by the variables of its store"
+    )
 
 
 @contextmanager
@@ -113,8 +126,8 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
         ConfigError: its address cannot be read.
     """
     if address := address_of(path):
-        with _reached(address) as (system, place):
-            if not system.exists(place):
+        with _reached(address) as (system, place, there):
+            if not there:
                 raise RecordError(f"{address} does not exist; name another source")
             with system.open(place, "rb") as file:
                 yield file
@@ -132,16 +145,16 @@ def new_file(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         ConfigError: it exists, or its address cannot be written.
     """
-    there = f"{path} exists; choose another output, or remove it"
+    taken = f"{address_of(path) or path} exists; choose another output, or remove it"
     if address := address_of(path):
-        with _reached(address) as (system, place):
-            if system.exists(place):
-                raise ConfigError(there)
+        with _reached(address) as (system, place, there):
+            if there:
+                raise ConfigError(taken)
             with system.transaction, system.open(place, "wb") as file:
                 yield file
         return
     if path.exists():
-        raise ConfigError(there)
+        raise ConfigError(taken)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -186,8 +199,7 @@ def lines_of(path: Path, row_type: type[BaseModel]) -> Iterator[tuple[int, bytes
         yield from whole_lines(path, warns=True)
         return
     with open_file(path) as file:
-        for number, row in enumerate(read_parquet(file, row_type, name=str(path)), start=1):
-            yield number, json.dumps(row).encode() + b"\n"
+        yield from enumerate(read_parquet(file, row_type, name=str(path)), start=1)
 
 
 def row_of(line: bytes, row_type: type[Row], *, path: Path, number: int) -> Row:
@@ -204,11 +216,11 @@ def row_of(line: bytes, row_type: type[Row], *, path: Path, number: int) -> Row:
         raise RecordError(
             f"{path}, line {number}: {field}: {first['msg']}; expected a "
             f"{row_type.__name__}: name another file, or run the job that writes this one again"
-            f"{_remedy(line) if field == 'version' else ''}"
+            f"{remedy_of(line) if field == 'version' else ''}"
         ) from error
 
 
-def _remedy(line: bytes) -> str:
+def remedy_of(line: bytes) -> str:
     """The way out for a row of an earlier version, which its fields tell."""
     if b'"nodes"' in line or b'"decisions"' in line:
         return "; `qguide convert-records PATH` converts trees and groups of an earlier version"
@@ -228,14 +240,16 @@ class RowStore(Generic[Row]):
     """Rows that are read again by their places, in any order, and never held.
 
     A file of JSON lines on this machine is read where it is. Rows of parquet and of addresses are
-    copied to a temporary file when they are first read, because those cannot be read in any order.
-    Forked processes may read at the same time.
+    copied to a temporary file when they are first read, because those cannot be read in any order,
+    and so are those of more files than may be open at once. Forked processes may read at the same
+    time.
     """
 
     def __init__(self, row_type: type[Row]) -> None:
         self._type = row_type
         self._paths: list[Path] = []
         self._files: list[IO[bytes]] = []
+        self._copies: IO[bytes] | None = None
         self._open = ExitStack()
         finalize(self, self._open.close)
 
@@ -246,10 +260,10 @@ class RowStore(Generic[Row]):
             RecordError: as `read_rows`.
         """
         for path in row_files(source):
-            number, start = len(self._files), 0
-            copied = path.suffix == PARQUET or bool(address_of(path))
-            lines = lines_of(path, self._type)
-            file = self._open.enter_context(_temporary() if copied else open_file(path))
+            number, lines = len(self._files), lines_of(path, self._type)
+            copied = path.suffix == PARQUET or bool(address_of(path)) or number >= _MOST_OPEN
+            file = self._copied() if copied else self._open.enter_context(open_file(path))
+            start = file.seek(0, os.SEEK_END) if copied else 0
             self._paths.append(path)
             self._files.append(file)
             for line_number, line in lines:
@@ -260,6 +274,12 @@ class RowStore(Generic[Row]):
                 start += len(line)
             if copied:
                 file.flush()
+
+    def _copied(self) -> IO[bytes]:
+        """The file of all copies."""
+        if self._copies is None:
+            self._copies = self._open.enter_context(_temporary())
+        return self._copies
 
     def path(self, place: Place) -> Path:
         """The file of a row, as it was named."""

@@ -26,6 +26,7 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.data.row_files import (
     ROWS,
     Row,
+    address_of,
     has_no_end,
     is_json,
     lines_of,
@@ -88,8 +89,14 @@ def open_run(
         weights: hashes of the models that the run uses, stored beside the fields of `config`.
 
     Raises:
-        ConfigError: another job is using the folder, or its run has another configuration.
+        ConfigError: another job is using the folder, its run has another configuration, or it is
+            an address.
     """
+    if address := address_of(folder):
+        raise ConfigError(
+            f"output is {address}, but a job writes and resumes its folder on this machine; name a "
+            "folder here, and take its rows there by `qguide export-data`"
+        )
     run = RunFolder(folder)
     if not is_main_process():  # the main process holds the folder; the others only read it
         yield run

@@ -170,7 +170,8 @@ class TaskTrees:
             if row.is_decided:
                 raise RecordError(
                     f"{folder}, task {row.task_id}: it holds decision groups, whose "
-                    "candidates end before their episodes do; name it in groups instead"
+                    "candidates end before their episodes do; jobs that read them, such as "
+                    "train-qnet and pairs, take it in `groups`"
                 )
             if row.nodes:
                 tree = whole_task_id(row), opening_hash_of_row(row)

@@ -32,6 +32,7 @@ from qguide.training.data.row_files import (
     address_of,
     lines_of,
     new_file,
+    remedy_of,
     row_files,
     write_lines,
 )
@@ -72,10 +73,15 @@ def row_kind(source: Path) -> type[Row]:
         fields = json.loads(first)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}, line 1: it is not JSON; name another run folder") from error
+    if not isinstance(fields, dict):
+        fields = {}
     for field, kind in KINDS.items():
-        if isinstance(fields, dict) and field in fields:
+        if field in fields:
             return kind
-    raise RecordError(f"{path}, line 1: it is of no kind that a job writes; name another file")
+    remedy = remedy_of(first) if fields.get("version") == 1 else ""
+    raise RecordError(
+        f"{path}, line 1: it is of no kind that a job writes; name another file{remedy}"
+    )
 
 
 class ExportConfig(BaseModel):

@@ -144,6 +144,11 @@ def _label(config: LabelConfig, run: RunFolder, scorer: Scorer | None) -> dict[s
             statistics.add(task.tree, labels)
             labelled = replace(task.tree, values={config.target: labels})
             writer.write(tree_row(labelled, task.row))
+        if not statistics.count:
+            raise ConfigError(
+                f"target {config.target!r} labels no node of {', '.join(map(str, config.trees))}; "
+                "choose another target, or other trees"
+            )
     summary = statistics.summary()
     with JsonlWriter(run.metrics) as metrics:
         metrics.write({"target": config.target, **summary})
@@ -170,6 +175,7 @@ def _own_labels(target: str, task: TaskTree) -> dict[int, float]:
     """The labels that a function of the user's gives."""
     try:
         labels = dict(import_named(target)(task.tree))
+        labels = {node: float(label) for node, label in labels.items()}
     except Exception as error:
         raise ConfigError(
             f"target {target!r} gave no labels of task {task.row.task_id}: {raised_text(error)}; "
@@ -202,6 +208,11 @@ class _Statistics:
             values = [labels[node_id] for node_id in group if node_id in labels]
             if len(values) > 1:
                 self._spreads.append(max(values) - min(values))
+
+    @property
+    def count(self) -> int:
+        """Number of labels so far."""
+        return len(self._labels)
 
     def summary(self) -> dict[str, object]:
         mean = _mean(self._labels)

@@ -13,6 +13,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.jobs.export_data import ExportConfig, run_export_data
 
 TASK = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "go", "draws": 1}
 
@@ -61,29 +62,31 @@ def test_values_of_searches_and_judges_become_columns(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "rows.jsonl.v1").read_text()) == SEARCHED
 
 
+END = {"outcome_reward": 0.5, "steps": 2, "terminated": True}
+TRIED = {"count": 2, "logprob": -1.0, "observation": "seen", "continuations": [END]}
+WAIT, GO, TAKE = ({"action": f"Action: {does}"} | TRIED for does in ("wait", "go", "take"))
+GROUPS = {name: TASK[name] for name in ("task_id", "kind", "environment", "first_observation")} | {
+    "version": 1,
+    "decisions": [
+        {"candidates": [WAIT, GO], "chosen": 1, "greedy": 0},
+        {"candidates": [TAKE], "chosen": 0, "greedy": None},
+    ],
+    "source": "policy",
+    "continuation": "expert",
+    "seed": 0,
+    "completion_tokens": 7,
+    "start": [END],
+}
+
+
 def test_decision_groups_become_a_path_and_its_other_candidates(tmp_path: Path) -> None:
-    end = {"outcome_reward": 0.5, "steps": 2, "terminated": True}
-    tried = {"count": 2, "logprob": -1.0, "observation": "seen", "continuations": [end]}
-    wait, go, take = ({"action": f"Action: {does}"} | tried for does in ("wait", "go", "take"))
-    row = {name: TASK[name] for name in ("task_id", "kind", "environment", "first_observation")} | {
-        "version": 1,
-        "decisions": [
-            {"candidates": [wait, go], "chosen": 1, "greedy": 0},
-            {"candidates": [take], "chosen": 0, "greedy": None},
-        ],
-        "source": "policy",
-        "continuation": "expert",
-        "seed": 0,
-        "completion_tokens": 7,
-        "start": [end],
-    }
     (tmp_path / "rows.jsonl").write_text("rro wrote its pairs here")
-    shown = convert(write(tmp_path / "explored.jsonl", row))
+    shown = convert(write(tmp_path / "explored.jsonl", GROUPS))
     assert shown.exit_code == 0, shown.output
     [tree] = read_groups(tmp_path / "explored.jsonl")
     assert (tree.completion_tokens, tree.rollouts[0].steps) == (7, 2)
     first, second = decisions_of(tree)
-    assert [node.action for node in first.candidates] == [wait["action"], go["action"]]
+    assert [node.action for node in first.candidates] == [WAIT["action"], GO["action"]]
     assert (first.chosen, first.greedy, second.greedy) == (1, 0, None)
     assert [(n.count, n.logprob, n.outcome, n.source) for n in tree.nodes] == [
         (2, -1.0, 0.5, "policy")
@@ -196,11 +199,17 @@ def test_a_source_without_trees_is_refused(tmp_path: Path) -> None:
     assert "does not exist" in missing.output
 
 
-def test_rows_of_version_1_name_their_remedy(tmp_path: Path) -> None:
-    for old in (SEARCHED, TASK | {"version": 1, "decisions": []}):
-        write(tmp_path / "rows.jsonl", old)
-        with pytest.raises(RecordError, match="qguide convert-records PATH"):
-            list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+@pytest.mark.parametrize("row", [SEARCHED, GROUPS], ids=["tree", "groups"])
+def test_rows_of_version_1_name_their_remedy(tmp_path: Path, row: dict[str, Any]) -> None:
+    write(tmp_path / "rows.jsonl", row)
+    with pytest.raises(RecordError, match="qguide convert-records PATH"):
+        list(read_rows(tmp_path / "rows.jsonl", TreeRow))
+    export = ExportConfig(source=tmp_path, output=tmp_path / "out", format="parquet")
+    with pytest.raises(RecordError, match="qguide convert-records PATH"):
+        run_export_data(export)
+
+
+def test_labels_of_version_1_name_their_remedy(tmp_path: Path) -> None:
     labels = {"version": 1, "target": "max", "messages": [], "q_values": []}
     write(tmp_path / "rows.jsonl", TASK | labels)
     with pytest.raises(RecordError, match="labels are made again by `qguide label`") as refused:

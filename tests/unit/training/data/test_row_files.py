@@ -3,17 +3,22 @@
 import json
 import tracemalloc
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 
 import fsspec
+import pyarrow
+import pyarrow.parquet
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from benchmarks.rows.rows import RowsBench, tree_lines
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import TreeRow
+from qguide.training.data import row_files as row_files_module
 from qguide.training.data.parquet import write_parquet
 from qguide.training.data.row_files import RowStore, new_file, row_files
-from qguide.training.data.runs import read_rows
+from qguide.training.data.runs import open_run, read_rows
 from qguide.training.data.task_trees import TaskTrees
 from qguide.training.jobs.export_data import ExportConfig, run_export_data
 from qguide.training.jobs.label import LabelConfig, run_label
@@ -142,3 +147,77 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
     (trees / "rows.jsonl").write_text(json.dumps({}) + "\n")
     with pytest.raises(RecordError, match="was changed while it was read"):
         store.read(first)
+
+
+def test_shards_beyond_those_that_may_be_open_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files_module, "_MOST_OPEN", 1)
+    rows = list(read_rows(corpus(tmp_path / "whole", 12), TreeRow))
+    for number in range(4):
+        with new_file(tmp_path / "shards" / f"rows-{number}.jsonl") as file:
+            part = rows[3 * number : 3 * number + 3]
+            file.write(b"\n".join(row.model_dump_json().encode() for row in part))
+    store = RowStore(TreeRow)
+    places = [found for found, _ in store.add(tmp_path / "shards")]
+    assert len({id(file) for file in store._files}) == 2
+    for number in range(4):
+        (tmp_path / "shards" / f"rows-{number}.jsonl").unlink()
+    assert [store.read(found) for found in reversed(places)] == rows[::-1]
+
+
+def test_a_files_address_is_that_file(tmp_path: Path) -> None:
+    trees = corpus(tmp_path / "trees", 3)
+    there = Path(f"file://{trees}")
+    assert list(read_rows(there, TreeRow)) == list(read_rows(trees, TreeRow))
+
+
+class LockedStore(MemoryFileSystem):  # type: ignore[misc]
+    """A store whose package has an error of its own for a caller without credentials."""
+
+    protocol = "locked"
+
+    def exists(self, path: str, **options: object) -> bool:
+        class NoCredentialsError(Exception):
+            pass
+
+        raise NoCredentialsError("Unable to locate credentials")
+
+
+def test_a_store_that_is_locked_is_an_error_with_its_address(tmp_path: Path) -> None:
+    fsspec.register_implementation("locked", LockedStore, clobber=True)
+    address = Path("locked://bucket/rows.jsonl")
+    said = r"locked://bucket/rows\.jsonl cannot be reached: Unable to locate credentials"
+    with pytest.raises(ConfigError, match=said):
+        list(read_rows(address, TreeRow))
+    trees = corpus(tmp_path / "trees", 1)
+    with pytest.raises(ConfigError, match=said):
+        run_export_data(ExportConfig(source=trees, output=address, format="parquet"))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"task_id": [date(2026, 1, 1)]},
+        {"task_id": ["t"], "nodes": [["a node"]]},
+        {"task_id": ["t"], "nodes": [3]},
+        {"task_id": ["t"], "values": [{"mcts": [1.0]}]},
+    ],
+)
+def test_columns_of_another_shape_are_refused(
+    tmp_path: Path, columns: dict[str, list[object]]
+) -> None:
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(RecordError, match=r"rows\.parquet: its columns are not those of a TreeRow"):
+        list(read_rows(path, TreeRow))
+
+
+def test_a_job_writes_no_folder_at_an_address() -> None:
+    config = LabelConfig(trees=(ADDRESS,), output=ADDRESS / "labels")
+    with (
+        pytest.raises(ConfigError, match=r"output is memory://bucket/labels, but a job writes"),
+        open_run(config.output, config),
+    ):
+        pass
+    assert not Path("memory:").exists()

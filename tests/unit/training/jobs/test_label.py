@@ -73,6 +73,12 @@ def surprise(tree):
 
 def beyond(tree):
     return {len(tree.nodes) + 1: 0.0}
+
+def nothing(tree):
+    return {}
+
+def words(tree):
+    return {1: "good"}
 """
 
 
@@ -87,7 +93,12 @@ def test_a_target_may_be_a_function_of_ones_own(
     assert label(config) == [(0.25, 0.5), (None, 0.5, 0.75), (0.25,)]
     [row] = read_rows(tmp_path / "labels" / "rows.jsonl", TreeRow)
     assert [*row.values] == ["own_labels:surprise"]
-    for name, said in (("none", "no attribute 'none'"), ("beyond", "nodes are 1 to 5")):
+    for name, said in (
+        ("none", "no attribute 'none'"),
+        ("beyond", "nodes are 1 to 5"),
+        ("nothing", "labels no node of .*trees; choose"),
+        ("words", "could not convert string to float"),
+    ):
         wrong = config.model_copy(
             update={"target": f"own_labels:{name}", "output": tmp_path / name}
         )
