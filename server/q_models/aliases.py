@@ -156,8 +156,8 @@ class AliasTable:
                 self._check_ends(target, (*path, target))
 
     def _nowhere(self, what: str, target: str) -> str:
-        served = ", ".join(sorted(self._plain_names)) or "no Q model"
-        return f"{what} would point to {target!r}, which is not served; this server has {served}"
+        others = ", ".join(sorted(self.versions)) or "nothing, because no Q model is served"
+        return f"{what} would point to {target!r}, which is not served then; choose {others}"
 
 
 def choose_arm(alias: str, shares: Shares, episode_id: str | None) -> str:

@@ -183,13 +183,17 @@ class Models:
                 # The thread goes on loading; without this, the weights, thread and metric series
                 # of the model would never be freed.
                 with suppress(QGuideError):
-                    (await opening).retire()
+                    self._give_up(await opening)
                 raise
             try:
                 self.q_models.add(model, replacing=replacing)
             except RoutingError:
-                model.retire()
+                self._give_up(model)
                 raise
+
+    def _give_up(self, model: ServedQModel) -> None:
+        """Close an opened Q model that is not served; a version of its name and id may be."""
+        model.retire(keep_series=any(other.id == model.id for other in self.q_models))
 
     async def close(self) -> None:
         """Stop all threads and connections; does not wait for a shadow that hangs."""

@@ -222,14 +222,14 @@ class QModel(ServedQModel):
 
     def _close(self) -> None:
         self._resident.close()
-        self._runtime.metrics.remove_series(self.id)
+        self._remove_series()
         if self._own_thread:
             self._thread.close()
 
     def _close_shadow(self) -> None:
         self._shadow_resident.close()
         # A late batch may have created series again.
-        self._runtime.metrics.remove_series(self.id)
+        self._remove_series()
 
     def _worker_of(self, resident: LazyScorer, thread: DeviceThread) -> ScoringWorker:
         runtime = self._runtime

@@ -128,6 +128,7 @@ class ServedQModel(ABC):
         self._content = content
         self._holders = 0
         self._retired = False
+        self._keeps_series = False
 
     @property
     def highest_q(self) -> float:
@@ -223,9 +224,13 @@ class ServedQModel(ABC):
         self._holders -= 1
         self._close_if_unused()
 
-    def retire(self) -> None:
-        """Close the version as soon as no request holds it."""
-        self._retired = True
+    def retire(self, *, keep_series: bool = False) -> None:
+        """Close the version as soon as no request holds it.
+
+        Args:
+            keep_series: leave its metrics, which are another's of the same id.
+        """
+        self._retired, self._keeps_series = True, keep_series
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
@@ -234,7 +239,11 @@ class ServedQModel(ABC):
 
     def _close_retired(self) -> None:
         """Free what the version has; no request holds it any more."""
-        self._runtime.metrics.remove_series(self.id)
+        self._remove_series()
+
+    def _remove_series(self) -> None:
+        if not self._keeps_series:
+            self._runtime.metrics.remove_series(self.id)
 
 
 class ShadowScoring:

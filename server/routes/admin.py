@@ -4,6 +4,7 @@ With API keys these routes need an admin key; without keys the server must be bo
 Every change is answered with the models served after it. A refused change has no effect.
 """
 
+import structlog
 from fastapi import APIRouter, Depends
 
 from qguide.server.http.admission import require_admin
@@ -18,6 +19,8 @@ from qguide.server.q_models.schemas import (
 )
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep
 from qguide.server.routes.models import model_list
+
+_log = structlog.get_logger(__name__)
 
 router = APIRouter(
     prefix="/v1/models",
@@ -38,6 +41,7 @@ async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsD
         replacing=body.replace,
         unlicensed=body.unlicensed,
     )
+    _log.info("q_model_loaded", name=body.name, version=body.version, replace=body.replace)
     return model_list(models)
 
 
@@ -45,13 +49,16 @@ async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsD
 async def drop_q_model(body: DropRequest, models: ModelsDep) -> ModelList:
     """Stop serving a version; running requests still complete with it."""
     models.q_models.drop(body.q_model)
+    _log.info("q_model_dropped", q_model=body.q_model)
     return model_list(models)
 
 
 @router.post("/alias")
 async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
     """Point an alias to another Q model, split its episodes or remove it, from the next request."""
-    models.q_models.move(body.alias, None if body.to is None else shares_of(body.to))
+    to = None if body.to is None else shares_of(body.to)
+    models.q_models.move(body.alias, to)
+    _log.info("alias_moved", alias=body.alias, to=to)
     return model_list(models)
 
 
@@ -59,4 +66,5 @@ async def move_alias(body: AliasRequest, models: ModelsDep) -> ModelList:
 async def set_shadow(body: ShadowRequest, models: ModelsDep) -> ModelList:
     """Let a second Q model score the same requests, without effect on the answers."""
     models.q_models.shadow(body.q_model, body.shadow)
+    _log.info("shadow_set", q_model=body.q_model, shadow=body.shadow)
     return model_list(models)

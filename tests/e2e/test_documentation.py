@@ -286,8 +286,8 @@ def test_q_models_come_and_go_and_one_is_promoted(play: Play) -> None:
     assert "shop@v2" in [card["id"] for card in first["q_models"]]
     moves = [answer["aliases"]["default"] for answer in answers]
     assert "shop@v3" in moves
-    assert last["aliases"]["default"] == "shop@v2"
-    assert "shop@v3" not in [card["id"] for card in last["q_models"]]
+    assert last["aliases"]["default"] == "shop@v3"
+    assert "shop@v2" not in [card["id"] for card in last["q_models"]]
 
 
 @pytest.mark.parametrize(

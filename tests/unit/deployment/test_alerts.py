@@ -133,10 +133,10 @@ CASES = {
         "most requests of the key ada are above its limits",
     ),
     "QGuideWrongKeys": Case(
-        {'qguide_requests_total{status="401"}': growing(120)},
-        {'qguide_requests_total{status="401"}': growing(30)},
+        {'qguide_requests_total{status="401"}': growing(12)},
+        {'qguide_requests_total{status="401"}': growing(5)},
         {},
-        "2 requests a second have no valid key",
+        "0.2 requests a second have no valid key",
     ),
     "VllmDown": Case(
         {'up{job="vllm",instance="vllm:8000"}': constant(0)},

@@ -70,7 +70,7 @@ def test_a_split_leads_to_all_its_arms() -> None:
     [
         (
             lambda: SPLIT.drop("shop@v2"),
-            "'trial' would point to 'shop@v2', which is not served; this server has shop",
+            "'trial' would point to 'shop@v2', which is not served then; choose shop@v1$",
         ),
         (lambda: BOTH.drop("shop@v1"), "'shop' would point to 'shop@v1'"),
         (lambda: SHOP.move("default", {"shop": 1}).drop("shop@v1"), "'default' would point"),

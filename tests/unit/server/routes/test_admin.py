@@ -205,6 +205,19 @@ def test_a_version_that_is_served_is_not_loaded_over(admin: TestClient) -> None:
     assert "demo@0 is already served; drop it first" in answer.json()["error"]["message"]
 
 
+def test_a_refused_load_leaves_the_metrics_of_the_version_that_is_served(admin: TestClient) -> None:
+    admin.post("/v1/score", json=SCORE)
+
+    def series() -> set[str]:
+        lines = admin.get("/metrics").text.splitlines()
+        return {line.rpartition(" ")[0] for line in lines if 'q_model="demo@0"' in line}
+
+    before = series()
+    assert post(admin, "load", folder="good", name="demo", version="0").status_code == 409
+    assert before
+    assert before <= series()
+
+
 @pytest.mark.parametrize("path", ["load", "drop", "alias", "shadow"])
 def test_without_the_setting_there_are_no_such_routes(client: TestClient, path: str) -> None:
     assert post(client, path).status_code == 405  # a model may have that name, to be read

@@ -188,7 +188,7 @@ def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_default_that_is_not_served_is_refused() -> None:
     with pytest.raises(
-        RoutingError, match=r"'large', which is not served; this server has demo, other"
+        RoutingError, match=r"'large', which is not served then; choose demo@0, other@0"
     ):
         build_models(FAKES.model_copy(update={"default_q_model": "large"}))
 
