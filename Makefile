@@ -8,7 +8,8 @@ GATEWAYS_VENV ?= .venv-gateways
 CLIENTS_VENV ?= .venv-clients
 HOST ?= 127.0.0.1
 PORT ?= 8000
-TEST_WORKERS ?= auto
+# Half of a worker's time is waiting, for timers and other programs, so there are two more than cores.
+TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 # A checkout of Open Responses for `make test-open-responses`, its packages installed.
 OPEN_RESPONSES ?=
 # Of the machine that `make gpu-check` runs on, and a folder of wheels for it.

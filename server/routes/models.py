@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from qguide.qnet.errors import UnknownModelError
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.chat.schemas import OpenAIErrorBody
+from qguide.server.gemini.answers import GeminiModel, GeminiModels
 from qguide.server.http.admission import GOOGLES_KEY
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
@@ -31,7 +32,7 @@ router = APIRouter(prefix="/v1", tags=["models"])
 _OURSELVES: Final = "qguide"
 
 
-@router.get("/models", response_model=ModelList)
+@router.get("/models", response_model=ModelList | GeminiModels)
 async def list_models(request: Request, models: ModelsDep) -> ModelList | Response:
     """List policies, and in `q_models` Q models, with the metadata of their checkpoints."""
     if GOOGLES_KEY in request.headers:
@@ -41,7 +42,7 @@ async def list_models(request: Request, models: ModelsDep) -> ModelList | Respon
 
 @router.get(
     "/models/{model_id:text}",
-    response_model=ModelCard,
+    response_model=ModelCard | GeminiModel,
     responses=described_errors(OpenAIErrorBody, STATUSES),
 )
 async def show_model(model_id: str, request: Request, models: ModelsDep) -> ModelCard | Response:

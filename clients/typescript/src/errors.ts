@@ -8,7 +8,7 @@
  * ├── UnreadableAnswerError        an answer that is not QGuide's
  * ├── EpisodeError                 a step after the episode's end
  * └── RefusedError                 the server refused: status, code, request id
- *     ├── InvalidRequestError      400, 405, 408, 422, 431: the request must change
+ *     ├── InvalidRequestError      400, 405, 408, 422, 426, 431: the request must change
  *     │   ├── HistoryTooLongError
  *     │   ├── InvalidCandidatesError
  *     │   ├── MalformedHistoryError
@@ -296,6 +296,7 @@ const OF_STATUS: ReadonlyMap<number, RefusedClass> = new Map<number, RefusedClas
   [409, ConflictError],
   [413, BodyTooLargeError],
   [422, InvalidRequestError],
+  [426, InvalidRequestError],
   [429, OverLimitError],
   [431, InvalidRequestError],
   [500, ServerFailedError],

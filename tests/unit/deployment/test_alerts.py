@@ -136,7 +136,7 @@ CASES = {
         {'qguide_requests_total{status="401"}': growing(12)},
         {'qguide_requests_total{status="401"}': growing(5)},
         {},
-        "0.2 requests a second have no valid key",
+        "120 requests in ten minutes have no valid key",
     ),
     "VllmDown": Case(
         {'up{job="vllm",instance="vllm:8000"}': constant(0)},
