@@ -43,7 +43,7 @@ setup: $(VENV)/.installed ## the virtual environment; does nothing when it is up
 serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 	$(bin)/qguide serve --host $(HOST) --port $(PORT)
 
-# One worker a core; a file's tests stay together, because its servers are started once for all. Files
+# A file's tests stay together, because its servers are started once for all. Files
 # that start servers come first (tests/conftest.py), so that the workers end together.
 # Limits of a test and of the whole run are in pyproject.toml.
 pytest := $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
