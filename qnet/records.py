@@ -316,12 +316,16 @@ class OfferedRow(Row):
     Attributes:
         count: how often it was drawn; None if that was not recorded.
         greedy: whether it is the policy's greedy reply; None if that is unknown.
+        verdicts: digit by each of the judge's criteria; empty without criteria.
+        judge_reason: the judge's reason for them, in its words.
     """
 
     content: str
     q_value: FiniteFloat | None
     count: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_none)
     greedy: bool | None = Field(default=None, exclude_if=_is_none)
+    verdicts: dict[str, FiniteFloat] = Field(default={}, exclude_if=lambda verdicts: not verdicts)
+    judge_reason: str = Field(default="", exclude_if=_is_empty)
 
 
 class ThresholdActionRow(Row):

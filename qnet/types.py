@@ -261,6 +261,19 @@ class HistoryWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """Verdict of a judge on a candidate by each of its criteria.
+
+    Attributes:
+        criteria: name of each -> the judge's digit, from 0 to 9.
+        reason: the judge's, one short line that a model wrote; "" without one.
+    """
+
+    criteria: Mapping[str, float] = field(hash=False)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreResult:
     """Q of each candidate of one request, and what reading it cost.
 
@@ -273,6 +286,7 @@ class ScoreResult:
         window: what was read in place of the whole history; None if that was read.
         rules: values of each candidate that are compared before its Q, the first one first; empty
             without such rules.
+        verdicts: of each candidate; empty without a judge that has criteria.
     """
 
     q_values: tuple[float, ...]
@@ -281,6 +295,7 @@ class ScoreResult:
     upstream: UpstreamCalls | None = None
     window: HistoryWindow | None = None
     rules: tuple[tuple[float, ...], ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
 
 
 class Policy(Protocol):

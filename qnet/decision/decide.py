@@ -10,10 +10,8 @@ request (`qguide.qnet.decision.guide`) and for many games played at once
 What cannot be answered is raised where it was asked for.
 
 With `selection` "posterior" the policy's own preference counts beside Q: see
-`qguide.qnet.decision.selection`.
-
-Where the best Q is below `threshold`, further candidates may be drawn, or none is taken: see
-`qguide.qnet.decision.threshold`.
+`qguide.qnet.decision.selection`. Where the best Q is below `threshold`, further candidates may be
+drawn, or none is taken: see `qguide.qnet.decision.threshold`.
 
 With `until` draws stop once none could change the choice: see `qguide.qnet.decision.early_stop`.
 
@@ -61,6 +59,7 @@ from qguide.qnet.types import (
     ScoreRequest,
     ScoreResult,
     ThresholdAction,
+    Verdict,
     spent_on,
 )
 from qguide.qnet.usage import NOTHING, UpstreamCalls, total_of
@@ -194,6 +193,7 @@ class _Step:
         self._guidance = guidance
         self._q_of: dict[Message, float] = {}
         self._rules_of: dict[Message, tuple[float, ...]] = {}
+        self._verdict_of: dict[Message, Verdict] = {}
         self._out_of_domain = False
         self._unguided = None if guidance.explore is None else _EXPLORED
         self._scored_tokens = 0
@@ -268,8 +268,8 @@ class _Step:
         # For its checks alone: a value that is not finite must not be kept.
         select(request.candidates, result.q_values)
         self._q_of.update(zip(request.candidates, result.q_values, strict=True))
-        if result.rules:
-            self._rules_of.update(zip(request.candidates, result.rules, strict=True))
+        self._rules_of.update(zip(request.candidates, result.rules, strict=False))  # or empty
+        self._verdict_of.update(zip(request.candidates, result.verdicts, strict=False))
         self._scored_tokens += result.computed_tokens
         self._cached_tokens += result.cached_tokens
         self._window = result.window or self._window
@@ -279,7 +279,8 @@ class _Step:
     def further_draw(self, action: ThresholdAction, n: int) -> SampleRequest:
         """The draw of `refine` or `escalate`."""
         role: DrawRole = "refine" if action == "refine" else "escalate"
-        history = with_note(self._history, self._messages) if role == "refine" else self._history
+        noted = with_note(self._history, self._messages, self._verdict_of)
+        history = noted if role == "refine" else self._history
         return SampleRequest(history, n, self.sampling(), role=role)
 
     def give_up(self, reason: str, error: Exception) -> None:
@@ -316,6 +317,7 @@ class _Step:
             posterior=selection.posterior,
             tau=None if selection.posterior is None else self._guidance.tau,
             rules=self._rules,
+            verdicts=tuple(map(self._verdict_of.get, self._messages)) if self._verdict_of else (),
             usage=StepUsage(
                 prompt_tokens=spent.prompt_tokens,
                 completion_tokens=spent.completion_tokens,
@@ -372,9 +374,9 @@ class _Step:
 
     @property
     def _rules(self) -> tuple[tuple[float, ...], ...]:
-        if not self._rules_of:
-            return ()
-        return tuple(self._rules_of[message] for message in self._messages)
+        return (
+            tuple(self._rules_of[message] for message in self._messages) if self._rules_of else ()
+        )
 
     def _selection(self, q_values: Sequence[float] | None, prior: Prior, *, own: int) -> Selection:
         """The choice; `own` of the candidates were drawn before any action of the threshold."""

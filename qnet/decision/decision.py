@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from qguide.qnet.decision.selection import Prior, PriorBy, Reason, prior_of, ranking
 from qguide.qnet.decision.threshold import BelowThreshold
-from qguide.qnet.types import Candidate, HistoryWindow, Message
+from qguide.qnet.types import Candidate, HistoryWindow, Message, Verdict
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls
 
 
@@ -59,6 +59,8 @@ class Decision:
             by Q alone, or Q told nothing.
         tau: temperature of Q in the posterior; None without one.
         rules: values of each candidate that were compared before Q; empty without any.
+        verdicts: of each candidate by a judge's criteria, None where it was not asked; empty
+            without criteria.
         unguided: why there is no guidance though there was a choice; None where there is.
         out_of_domain: the reason is that the state is outside the Q model's domain.
         draws_saved: candidates that adaptive M did without.
@@ -78,6 +80,7 @@ class Decision:
     posterior: tuple[float, ...] | None = None
     tau: float | None = None
     rules: tuple[tuple[float, ...], ...] = ()
+    verdicts: tuple[Verdict | None, ...] = ()
     unguided: str | None = None
     out_of_domain: bool = False
     draws_saved: int = 0
@@ -135,6 +138,12 @@ class Decision:
         messages = [candidate.message for candidate in self.candidates]
         order = ranking(messages, values or self.shares, rules=self.rules)
         return [self.chosen, *(index for index in order if index != self.chosen)]
+
+    @property
+    def verdict_of(self) -> dict[str, Verdict]:
+        """The verdict on each text that a judge with criteria was asked about."""
+        pairs = zip(self.candidates, self.verdicts, strict=False)  # empty without criteria
+        return {candidate.message.text: verdict for candidate, verdict in pairs if verdict}
 
     @property
     def scored_candidates(self) -> list[tuple[Candidate, float | None]]:

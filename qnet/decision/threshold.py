@@ -1,17 +1,26 @@
 """Actions where the best Q of a step is below a threshold: refine, escalate, stop. Pure.
 
 `refine` draws again from the policy, which is shown the earlier candidates and told that they were
-judged poor. `escalate` draws from another policy. The new candidates are scored after the true
-history, like the others, and the best of all is taken. `stop` takes none.
+judged poor, with the reason of a judge that has criteria. `escalate` draws from another policy.
+The new candidates are scored after the true history, like the others, and the best of all is taken.
+`stop` takes none.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from qguide.qnet.openai_messages import text_of
-from qguide.qnet.types import ActionOutcome, Candidate, History, Message, ThresholdAction, spent_on
+from qguide.qnet.types import (
+    ActionOutcome,
+    Candidate,
+    History,
+    Message,
+    ThresholdAction,
+    Verdict,
+    spent_on,
+)
 from qguide.qnet.usage import NOTHING, TokenUsage, total_of
 
 _SHOWN_CHARACTERS: Final = 2_000
@@ -165,14 +174,19 @@ class ThresholdActions:
         self._taken.append(ActionTaken(action, outcome, best_q, candidates, spent))
 
 
-def with_note(history: History, candidates: Sequence[Message]) -> History:
+def with_note(
+    history: History, candidates: Sequence[Message], verdicts: Mapping[Message, Verdict]
+) -> History:
     """The history for `refine`: it ends with the earlier candidates, and says they are poor.
 
     The note goes to the end of the last user's message, because many chat templates refuse two of
     them in a row; behind a tool's result it is a message of its own. A text of the assistant at the
     end, which the candidates continue, stays last.
     """
-    proposals = "\n".join(_BULLET + _quoted(message.text) for message in dict.fromkeys(candidates))
+    proposals = "\n".join(
+        _BULLET + _quoted(message.text) + _because(verdicts.get(message))
+        for message in dict.fromkeys(candidates)
+    )
     note = _NOTE.format(opening=_OPENING, proposals=proposals)
     begun = history[-1:] if history[-1].role == "assistant" else ()
     before = history[: len(history) - len(begun)]
@@ -185,6 +199,10 @@ def noted_proposals(text: str) -> int:
     """Number of proposals that a note in the text tells of; 0 without a note."""
     _, found, behind = text.rpartition(_OPENING)
     return sum(line.startswith(_BULLET) for line in behind.splitlines()) if found else 0
+
+
+def _because(verdict: Verdict | None) -> str:
+    return f"; the reason: {_quoted(verdict.reason)}" if verdict and verdict.reason else ""
 
 
 def _quoted(text: str) -> str:

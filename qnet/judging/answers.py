@@ -3,16 +3,20 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qguide.qnet.errors import JudgeAnswerError
 from qguide.qnet.judging.prompt import HIGHEST
-from qguide.qnet.types import Candidate
+from qguide.qnet.judging.settings import REASON
+from qguide.qnet.types import Candidate, Verdict
 
 _SHOWN_CHARACTERS: Final = 80
+_REASON_CHARACTERS: Final = 300
+_OBJECT_CHARACTERS: Final = 8_000
+"""Longest object of verdicts that is looked for, at the answer's end."""
 _SCORE: Final = re.compile(
     rf"(?:score\s*[:=]?\s*)?([0-9](?:\.[0-9]+)?)(?:\s*/\s*{HIGHEST})?", re.IGNORECASE
 )
@@ -77,9 +81,59 @@ def read_ranking(answer: Candidate, count: int, *, judge: str) -> tuple[float, .
     return tuple(1 - place[number] / (count - 1) for number in range(1, count + 1))
 
 
+def read_verdict(answer: Candidate, criteria: Collection[str], *, judge: str) -> Verdict:
+    """The verdict by each criterion and the reason, which is cut to 300 characters.
+
+    Raises:
+        JudgeAnswerError: the answer does not end in a JSON object with a score from 0 to 9 for
+            each criterion, or was cut off and is not that object alone.
+    """
+    text = answer.message.content
+    said = _last_object(text)
+    whole = answer.finished or _bare_object(text).startswith("{")
+    scores = {name: said.get(name) for name in criteria}
+    verdicts = {
+        name: float(score)
+        for name, score in scores.items()
+        if isinstance(score, int | float) and not isinstance(score, bool) and _is_score(str(score))
+    }
+    if not whole or len(verdicts) < len(scores):
+        form = f"a JSON object with a number from 0 to {HIGHEST} for each of {', '.join(criteria)}"
+        raise _unreadable(answer, judge, form) from _said(text)
+    reason = said.get(REASON)
+    line = " ".join(reason.split()) if isinstance(reason, str) else ""
+    # A lone surrogate, which JSON can hold, has no UTF-8.
+    return Verdict(verdicts, line[:_REASON_CHARACTERS].encode(errors="replace").decode())
+
+
+def weighted_score(verdict: Verdict, weights: Mapping[str, float]) -> float:
+    """The weighted mean of the verdicts, in [0, 1]."""
+    total = math.fsum(weights.values())
+    weighted = (weight * verdict.criteria[name] for name, weight in weights.items())
+    return math.fsum(weighted) / total / HIGHEST
+
+
+def _last_object(text: str) -> dict[str, object]:
+    """The JSON object in which a text ends; empty if there is none."""
+    end = _bare_object(text)[-_OBJECT_CHARACTERS:]
+    start = len(end)
+    while (start := end.rfind("{", 0, start)) >= 0:
+        try:
+            found = json.loads(end[start:])
+        except (ValueError, RecursionError):  # a brace within a string, or of an inner object
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _bare_object(text: str) -> str:
+    """A text without a fence of Markdown at its ends."""
+    return text.strip().removeprefix("```json").strip("`").strip()
+
+
 def _is_score(number: str) -> bool:
     """True for a number of the scale; a fraction up to 1 may be of the scale from 0 to 1."""
-    return float(number) <= HIGHEST and ("." not in number or float(number) > 1)
+    return 0 <= float(number) <= HIGHEST and ("." not in number or float(number) > 1)
 
 
 def _last_line(text: str) -> str:

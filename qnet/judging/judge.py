@@ -1,7 +1,8 @@
 """Q(s, a) from a judge: any chat model that is asked how good an agent's next turns are.
 
 In the mode `score` each distinct candidate is one request, and Q is the mean of the score's digit
-under the judge's token probabilities, or the digit where the upstream gives none. In the mode
+under the judge's token probabilities, or the digit where the upstream gives none; with criteria,
+the weighted mean of the digits by each. In the mode
 `rank` all candidates are one request, and Q is the place in the order: such values mean nothing
 beyond their own step. Both are in [0, 1].
 
@@ -28,7 +29,7 @@ from qguide.qnet.errors import (
     UpstreamBusyError,
     UpstreamRefusedError,
 )
-from qguide.qnet.judging.answers import read_ranking, read_score
+from qguide.qnet.judging.answers import read_ranking, read_score, read_verdict, weighted_score
 from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
@@ -41,6 +42,7 @@ from qguide.qnet.types import (
     Sampling,
     ScoreRequest,
     ScoreResult,
+    Verdict,
 )
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant
@@ -64,10 +66,15 @@ class JudgeUpstream(Policy, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Values read from one answer, and its tokens."""
+    """Values read from one answer, and its tokens.
+
+    Attributes:
+        verdict: None without criteria.
+    """
 
     values: tuple[float, ...]
     spent: TokenUsage
+    verdict: Verdict | None = None
     cached: bool = False
 
 
@@ -92,7 +99,8 @@ class _Question:
     admitted_by: _Step | None = None
 
 
-_Read = Callable[[Candidate], tuple[float, ...]]
+_Read = Callable[[Candidate], tuple[tuple[float, ...], Verdict | None]]
+"""Values of an answer, and its verdict if there are criteria."""
 
 
 class Judge:
@@ -116,10 +124,11 @@ class Judge:
         self.settings = settings
         self.model = upstream.model
         self._upstream = upstream
-        self._prompt: JudgePrompt = read_prompt(settings.prompt_file)
+        self._prompt: JudgePrompt = read_prompt(settings.prompt_file, settings.criteria)
         self._budget = JudgeBudget(name, settings)
         self.observe: Callable[[CallOutcome, TokenUsage], None] = lambda *_: None
-        self._takes_logprobs = settings.logprobs and settings.mode == "score"
+        plain = settings.mode == "score" and not settings.criteria
+        self._takes_logprobs = settings.logprobs and plain
         self._known = LRUCache[str, _Answer](size=settings.cached_answers)
         self._questions: WeakValueDictionary[str, _Question] = WeakValueDictionary()
 
@@ -133,7 +142,8 @@ class Judge:
         """Hash of all that its values depend on: model, instructions and how it is asked."""
         asked = self.settings
         parts = [self.model, self._prompt.digest, asked.mode, asked.temperature, asked.logprobs]
-        return sha256(json.dumps([*parts, asked.parameters]).encode()).hexdigest()
+        weights = [asked.weight_of] if asked.criteria else []
+        return sha256(json.dumps([*parts, asked.parameters, *weights]).encode()).hexdigest()
 
     @property
     def context(self) -> int | None:
@@ -162,20 +172,30 @@ class Judge:
         unique = distinct(request.candidates)
         self._require_judgeable(request, len(unique.messages))
         self._require_fit(replace(request, candidates=unique.messages))
+        verdicts: list[Verdict] = []
         if self.ranks:
             values, answers = await self._rank(request.history, unique.messages)
         else:
             answers = await self._answers(
                 [self._prompt.score(request.history, message) for message in unique.messages],
-                lambda answer: (read_score(answer, judge=self.name),),
+                self._read_score,
             )
             values = [answer.values[0] for answer in answers]
+            verdicts = [answer.verdict for answer in answers if answer.verdict]
         return ScoreResult(
             q_values=tuple(values[i] for i in unique.index),
             computed_tokens=sum(_tokens(a.spent) for a in answers if not a.cached),
             cached_tokens=sum(_tokens(a.spent) for a in answers if a.cached),
             upstream=_usage_of(answers),
+            verdicts=tuple(verdicts[i] for i in unique.index) if verdicts else (),
         )
+
+    def _read_score(self, answer: Candidate) -> tuple[tuple[float, ...], Verdict | None]:
+        """The value of an answer about one candidate, and its verdict if there are criteria."""
+        if not self.settings.criteria:
+            return (read_score(answer, judge=self.name),), None
+        verdict = read_verdict(answer, self.settings.criteria, judge=self.name)
+        return (weighted_score(verdict, self.settings.weight_of),), verdict
 
     def _require_judgeable(self, request: ScoreRequest, distinct_candidates: int) -> None:
         if not distinct_candidates:
@@ -213,7 +233,7 @@ class Judge:
         shown = sorted(range(len(candidates)), key=lambda i: _text_hash(history, candidates[i]))
         [answer] = await self._answers(
             [self._prompt.rank(history, [candidates[i] for i in shown])],
-            lambda answer: read_ranking(answer, len(candidates), judge=self.name),
+            lambda answer: (read_ranking(answer, len(candidates), judge=self.name), None),
         )
         value_of = dict(zip(shown, answer.values, strict=True))
         return [value_of[i] for i in range(len(candidates))], [answer]
@@ -270,12 +290,13 @@ class Judge:
             question.admitted_by = None
             drawn, spent = await self._drawn(text)
             try:
-                answer = _Answer(read(drawn), spent)
+                values, verdict = read(drawn)
             except JudgeAnswerError as error:
                 _log.warning("a judge's answer cannot be read", exc_info=error)
                 self.observe("unparseable", spent)
                 raise
             self.observe("answered", spent)
+            answer = _Answer(values, spent, verdict)
             self._known.put(key, answer, size=1)
             return answer
 

@@ -6,14 +6,15 @@ cache then has it for the step's other candidates, and most of it for the next s
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.judging.settings import REASON
 from qguide.qnet.rendering.chat_template import exchanges
 from qguide.qnet.types import History, Message, ScoreRequest
 
@@ -39,6 +40,11 @@ RANK_QUESTION: Final = (
     "Rank all {count} proposals by how good they are. Answer with a JSON list of their numbers, "
     "the best first, and nothing else."
 )
+RUBRIC_QUESTION: Final = (
+    f"How good is this proposal by each of these criteria? Give a digit for each, from 0 (as bad "
+    f"as can be) to {HIGHEST} (the best possible), and a reason for them in one short sentence."
+)
+RUBRIC_FORM: Final = "Answer with one JSON object of this form, and nothing else: "
 CONVERSATION: Final = "The conversation:"
 _CANDIDATE: Final = "The proposal:"
 _CANDIDATES: Final = "The proposals:"
@@ -54,19 +60,33 @@ class JudgePrompt:
     Attributes:
         instructions: the system message; the question behind the data is always QGuide's own,
             because the answer has to be read.
+        criteria: name of each criterion -> its description; without any, one score is asked for.
     """
 
     instructions: str = DEFAULT_INSTRUCTIONS
+    criteria: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def score_question(self) -> str:
+        """The question behind a candidate.
+
+        The reason comes first, so that the digits follow from it.
+        """
+        if not self.criteria:
+            return SCORE_QUESTION
+        described = [f"- {name}: {text}" for name, text in self.criteria.items()]
+        form = json.dumps({REASON: "..."} | dict.fromkeys(self.criteria, 0))
+        return "\n".join([RUBRIC_QUESTION, *described, RUBRIC_FORM + form])
 
     @property
     def digest(self) -> str:
         """Hash of everything but the data."""
-        fixed = [self.instructions, SCORE_QUESTION, RANK_QUESTION]
+        fixed = [self.instructions, self.score_question, RANK_QUESTION]
         return sha256(json.dumps(fixed).encode()).hexdigest()
 
     def score(self, history: History, candidate: Message) -> History:
         """The question for one candidate's score."""
-        return self._ask(history, [_CANDIDATE, _line(text=candidate.text)], SCORE_QUESTION)
+        return self._ask(history, [_CANDIDATE, _line(text=candidate.text)], self.score_question)
 
     def rank(self, history: History, candidates: Sequence[Message]) -> History:
         """The question for the order of all candidates, which are numbered from 1."""
@@ -82,7 +102,8 @@ class JudgePrompt:
             context: most tokens of a question.
         """
         candidates = [_estimate(_line(text=message.text)) for message in request.candidates]
-        question = _estimate(self.instructions) + _estimate(RANK_QUESTION)
+        asked = RANK_QUESTION if ranks else self.score_question
+        question = _estimate(self.instructions) + _estimate(asked)
         proposed = sum(candidates) if ranks else max(candidates, default=0)
         turns = [
             sum(_estimate(_turn(message)) for message in ([reply] if reply else []) + list(seen))
@@ -96,10 +117,10 @@ class JudgePrompt:
         return Message("system", self.instructions), Message("user", data)
 
 
-def read_prompt(file: Path | None) -> JudgePrompt:
-    """The prompt with an operator's instructions, or with the built-in ones."""
+def read_prompt(file: Path | None, criteria: Mapping[str, str] | None = None) -> JudgePrompt:
+    """The prompt with an operator's instructions, or with the built-in ones, and its criteria."""
     if file is None:
-        return JudgePrompt()
+        return JudgePrompt(criteria=criteria or {})
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -109,7 +130,7 @@ def read_prompt(file: Path | None) -> JudgePrompt:
         ) from error
     if not text:
         raise ConfigError(f"the judge's prompt_file {file} is empty; write instructions into it")
-    return JudgePrompt(text)
+    return JudgePrompt(text, criteria or {})
 
 
 def _turn(message: Message) -> str:

@@ -2,9 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    StringConstraints,
+    model_validator,
+)
 
 JudgeMode = Literal["score", "rank"]
 """`score` asks for a digit per candidate; `rank` for one order of all candidates of a step."""
@@ -18,6 +27,16 @@ def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
     if taken := sorted(_SET_BY_THE_JUDGE & parameters.keys()):
         raise ValueError(f"the judge sets {', '.join(taken)} itself; leave them out")
     return parameters
+
+
+REASON: Final = "reason"
+"""Name of the judge's reason beside its verdicts."""
+MOST_CRITERIA: Final = 8
+
+Criterion = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+CriterionText = Annotated[
+    str, StringConstraints(strip_whitespace=True, pattern=r"^[^\r\n]+$", max_length=500)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +58,10 @@ class JudgeSettings(BaseModel):
         mode: `score` asks for a digit per candidate, `rank` for one order of all candidates of a
             step.
         prompt_file: text file with instructions of your own; without it the built-in ones are used.
+        criteria: name of each criterion -> its description in one line, at most 8. The judge then
+            gives a digit for each and a reason in one sentence, and Q is the weighted mean of the
+            digits. For `score` only; probabilities are not asked for.
+        weights: of criteria, by name; 1 for those that are not named.
         temperature: of the judge's answers; null leaves it to the upstream, which reasoning models
             need.
         max_tokens: longest answer; null leaves it to the upstream, which reasoning models need.
@@ -65,6 +88,8 @@ class JudgeSettings(BaseModel):
 
     mode: JudgeMode = "score"
     prompt_file: Path | None = None
+    criteria: dict[Criterion, CriterionText] = Field(default={}, max_length=MOST_CRITERIA)
+    weights: dict[str, Annotated[FiniteFloat, Field(ge=0)]] = {}
     temperature: float | None = Field(default=0.0, ge=0)
     max_tokens: int | None = Field(default=256, ge=1)
     logprobs: bool = True
@@ -78,3 +103,22 @@ class JudgeSettings(BaseModel):
     total_tokens_per_hour: int = Field(default=0, ge=0)
     total_calls: int = Field(default=0, ge=0)
     total_tokens: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _criteria_and_weights_fit(self) -> Self:
+        if self.criteria and self.mode == "rank":
+            raise ValueError("criteria need the mode 'score': a ranking has no verdicts")
+        if REASON in self.criteria:
+            raise ValueError(
+                f"a criterion is named {REASON!r}, which the judge's reason is; rename it"
+            )
+        if unknown := sorted(self.weights.keys() - self.criteria.keys()):
+            raise ValueError(f"weights names {unknown[0]!r}, which is none of the criteria")
+        if self.criteria and not sum(self.weight_of.values()):
+            raise ValueError("all weights are 0; give one criterion a weight above it")
+        return self
+
+    @property
+    def weight_of(self) -> dict[str, float]:
+        """Weight of each criterion."""
+        return {name: self.weights.get(name, 1.0) for name in self.criteria}

@@ -18,11 +18,13 @@ from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
 from qguide.server.http.event_stream import DONE, HEARTBEAT, event
 from qguide.server.own_bodies.answers import (
     COST_TEXT,
+    JUDGE_REASON_TEXT,
     POSTERIOR_TEXT,
     PRIOR_BY_TEXT,
     PRIOR_TEXT,
     TAU_TEXT,
     THRESHOLD_TEXT,
+    VERDICTS_TEXT,
     WINDOW_TEXT,
     PolicyUsage,
     ScoredBy,
@@ -111,6 +113,8 @@ class ChatCandidate(BaseModel):
     policy: str | Absent = Field(
         default=None, description="that drew it; present if several policies drew"
     )
+    verdicts: dict[str, float] | Absent = Field(default=None, description=VERDICTS_TEXT)
+    judge_reason: str | Absent = Field(default=None, description=JUDGE_REASON_TEXT)
 
 
 class ChatGuidance(ScoredBy):

@@ -3,7 +3,7 @@
 As a judge it follows a rule over the question's text, in place of a model's opinion. The value of
 a proposal is the share of its words that the task has, where the task is the conversation's first
 user message; an action that the agent has already taken has the value 0. Only the line after
-"Action:" counts, if there is one.
+"Action:" counts, if there is one. By criteria each verdict is the digit below that value.
 """
 
 import json
@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.judging.prompt import CONVERSATION, HIGHEST, RANK_QUESTION, SCORE_QUESTION
+from qguide.qnet.judging.prompt import (
+    CONVERSATION,
+    HIGHEST,
+    RANK_QUESTION,
+    RUBRIC_FORM,
+    RUBRIC_QUESTION,
+    SCORE_QUESTION,
+)
+from qguide.qnet.judging.settings import REASON
 from qguide.qnet.openai_messages import text_of
 
 Schema = Mapping[str, Any]
@@ -174,8 +182,8 @@ class Verdict:
     """The answer to a judge's question.
 
     Attributes:
-        text: a digit, or a list of numbers.
-        probabilities: of the digits that a score lies between; empty for a ranking.
+        text: a digit, a list of numbers, or an object of verdicts by criteria.
+        probabilities: of the digits that a score lies between; empty for the others.
     """
 
     text: str
@@ -201,6 +209,9 @@ def read_question(messages: Sequence[Mapping[str, Any]]) -> Verdict | None:
     values = [proposal_value(turns, proposal) for proposal in proposals]
     if text.endswith(SCORE_QUESTION):
         return _score(values[0])
+    _, asked, rubric = text.rpartition(RUBRIC_QUESTION)
+    if asked:
+        return _verdicts(values[0], json.loads(rubric.rpartition(RUBRIC_FORM)[2]))
     if text.endswith(RANK_QUESTION.format(count=len(proposals))):
         order = sorted(range(len(values)), key=lambda i: -values[i])
         return Verdict(json.dumps([i + 1 for i in order]), {})
@@ -215,6 +226,13 @@ def proposal_value(turns: Sequence[tuple[str, str]], proposal: str) -> float:
     task = next((_words(text) for role, text in turns if role == "user"), set())
     words = _words(action)
     return len(words & task) / len(words) if words else 0.0
+
+
+def _verdicts(value: float, form: Mapping[str, Any]) -> Verdict:
+    """The digit below the value for each criterion of the form, and the rule as the reason."""
+    digits = dict.fromkeys(form, int(value * HIGHEST))
+    reason = f"{value:.0%} of its words are the task's"
+    return Verdict(json.dumps(digits | {REASON: reason}), {})
 
 
 def _score(value: float) -> Verdict:

@@ -19,7 +19,7 @@ from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from qguide.server.own_bodies.answers import ThresholdResult
+from qguide.server.own_bodies.answers import ThresholdResult, verdict_fields
 from qguide.server.own_bodies.history import check_count, check_readable, check_size
 from qguide.server.own_bodies.schemas import text_in
 from qguide.server.q_models.policies import ServedPolicy
@@ -286,6 +286,7 @@ def _candidates(decision: Decision) -> list[dict[str, Any]]:
             "posterior": decision.posterior[index] if decision.posterior else None,
             "finish_reason": finish_reason_of(candidate),
             **({"policy": candidate.policy} if candidate.policy else {}),
+            **verdict_fields(decision.verdicts[index] if decision.verdicts else None),
         }
         for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]

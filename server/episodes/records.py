@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Any, Final
 
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.openai_messages import PART_END
@@ -192,6 +192,7 @@ def offer_rows(
                     q_value=q,
                     count=offer.counts.get(text),
                     greedy=_is_greedy(offer, text),
+                    **_verdict(offer, text, redact),
                 )
                 for text, q in offer.q_values.items()
             ),
@@ -352,6 +353,14 @@ def _calling_row(offer: Offer, text: str, redact: Redact) -> MessageRow | None:
     """A candidate as a message, if it calls tools."""
     calling = offer.calling.get(text)
     return MessageRow.from_message(_redacted(calling, redact, _CallIds())) if calling else None
+
+
+def _verdict(offer: Offer, text: str, redact: Redact) -> dict[str, Any]:
+    """The judge's verdicts on a candidate and its reason, which may quote it."""
+    verdict = offer.verdicts.get(text)
+    if verdict is None:
+        return {}
+    return {"verdicts": verdict.criteria, "judge_reason": redact(verdict.reason)}
 
 
 def _is_greedy(offer: Offer, text: str) -> bool | None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError
 from qguide.qnet.records import ThresholdActionRow
-from qguide.qnet.types import History, HistoryWindow, Message
+from qguide.qnet.types import History, HistoryWindow, Message, Verdict
 from qguide.qnet.usage import sum_of_known
 from qguide.server.episodes.learning_part import Arm, Shadowed, ShadowTally
 
@@ -41,6 +41,7 @@ class Offer(_State):
         calling: text of each candidate that calls tools -> the candidate as a message; empty if
             episodes are not recorded.
         counts: how often each text was drawn.
+        verdicts: text of each candidate -> its verdict by a judge's criteria; empty without any.
         greedy: text of the policy's greedy reply; "" if that is unknown.
         asked: the Q model, alias or split that the request named; "" for the default.
         reason: why it was chosen.
@@ -71,6 +72,7 @@ class Offer(_State):
     cost: FiniteFloat | None = Field(default=None, exclude_if=lambda cost: cost is None)
     calling: Mapping[str, Message] = Field(default={}, exclude_if=lambda calling: not calling)
     counts: Mapping[str, int] = {}
+    verdicts: Mapping[str, Verdict] = Field(default={}, exclude_if=lambda verdicts: not verdicts)
     greedy: str = Field(default="", exclude_if=lambda text: not text)
     asked: str = ""
     reason: str = ""

@@ -313,6 +313,7 @@ class GuidedStepService(RequestService):
             completion_tokens=decision.usage.completion_tokens,
             cost=taken.cost.sample if taken.cost else None,
             counts=Counter(candidate.message.text for candidate in decision.candidates),
+            verdicts=decision.verdict_of,
             greedy=decision.candidates[0].message.text if greedy else "",
             asked=asked.options.q_model or "",
             reason=decision.reason,

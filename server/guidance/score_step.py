@@ -10,7 +10,7 @@ from qguide.qnet.decision.guide import SCORING
 from qguide.qnet.decision.history_window import LongHistory
 from qguide.qnet.decision.selection import Distinct, Prior, Reason, Selection, distinct, select
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest
+from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest, Verdict
 from qguide.qnet.usage import UpstreamCalls
 from qguide.server.episodes.service import OUTCOME_HEADER
 from qguide.server.episodes.state import Episode, Offer
@@ -49,6 +49,7 @@ class Scored:
         window: what was read in place of a history that is too long; None if it was read whole.
         unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
         out_of_domain: that is the reason; None where no domain was asked.
+        verdicts: of each candidate by a judge's criteria; empty without any.
     """
 
     q_values: tuple[float, ...]
@@ -64,6 +65,7 @@ class Scored:
     window: HistoryWindow | None = None
     unguided_reason: str | None = None
     out_of_domain: bool | None = None
+    verdicts: tuple[Verdict, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +231,7 @@ class ScoringService(RequestService):
             window=result.window,
             unguided_reason=outside or None,
             out_of_domain=None if domain is None else bool(outside),
+            verdicts=tuple(result.verdicts[i] for i in unique.index) if result.verdicts else (),
         )
 
 
@@ -298,6 +301,7 @@ def _offer(
         chosen=texts[scored.chosen],
         **q_model.model.recorded,
         counts=counts,
+        verdicts=dict(zip(texts, scored.verdicts, strict=True)) if scored.verdicts else {},
         asked=asked,
         reason=scored.reason,
         tau=scored.tau,

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field
 
 from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
-from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction
+from qguide.qnet.types import ActionOutcome, HistoryWindow, ThresholdAction, Verdict
 from qguide.qnet.usage import UpstreamCalls
 from qguide.server.own_bodies.schemas import Body, ChatMessage, JudgeFlag, is_none
 
@@ -159,6 +159,21 @@ class Timings(ScoreTimings):
     paraphrase: float
 
 
+VERDICTS_TEXT: Final = "digit from 0 to 9 by each of the judge's criteria; absent without criteria"
+JUDGE_REASON_TEXT: Final = "the judge's reason for the verdicts, in its words; absent with them"
+VerdictsField = Annotated[
+    dict[str, float] | None, Field(description=VERDICTS_TEXT, exclude_if=is_none)
+]
+JudgeReasonField = Annotated[str | None, Field(description=JUDGE_REASON_TEXT, exclude_if=is_none)]
+
+
+def verdict_fields(verdict: Verdict | None) -> dict[str, Any]:
+    """Fields of a candidate that a judge with criteria was asked about; none without one."""
+    if verdict is None:
+        return {}
+    return {"verdicts": dict(verdict.criteria), "judge_reason": verdict.reason}
+
+
 class DrawnMessage(ChatMessage):
     """A drawn candidate, the assistant's turn; its content is never in parts."""
 
@@ -177,6 +192,8 @@ class ScoredCandidate(Body):
         description="that drew it; absent unless several policies drew",
         exclude_if=is_none,
     )
+    verdicts: VerdictsField = None
+    judge_reason: JudgeReasonField = None
 
 
 class StepCost(Body):
@@ -260,6 +277,8 @@ class Score(Body):
         description=f"{POSTERIOR_TEXT}; absent if it was not the reason",
         exclude_if=is_none,
     )
+    verdicts: VerdictsField = None
+    judge_reason: JudgeReasonField = None
 
 
 class ScoredItem(Body):

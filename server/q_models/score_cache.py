@@ -1,30 +1,33 @@
 """Cache of Q-values by checkpoint, history and candidates.
 
 A Q model is deterministic, so identical requests have identical results. The key is a hash, so
-that no text leaves this process. It includes the caller's cache salt, because a cache hit would
-reveal that another caller has sent the same request.
+that no text of a request leaves this process; the reasons of a judge that has criteria do. It
+includes the caller's cache salt, because a cache hit would reveal that another caller has sent the
+same request.
 """
 
 import json
 import math
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from hashlib import sha256
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
-from qguide.qnet.types import ScoreRequest, ScoreResult
+from qguide.qnet.types import ScoreRequest, ScoreResult, Verdict
 from qguide.qnet.usage import UpstreamCalls
 from qguide.qnet.work_context import current_tenant
 from qguide.server.redis.client import NAMESPACE, RedisLink
 
 _MEMORY_ENTRIES: Final = 10_000
-_ROW: Final = TypeAdapter(
-    tuple[tuple[FiniteFloat, ...], int] | tuple[tuple[FiniteFloat, ...], int, int]
+_Values = tuple[FiniteFloat, ...]
+_ROW: Final = TypeAdapter[Any](
+    tuple[_Values, int] | tuple[_Values, int, int] | tuple[_Values, int, int, tuple[Verdict, ...]]
 )
-"""Q-values, tokens and, of a scorer with an upstream, requests to it."""
+"""Q-values, tokens and, of a scorer with an upstream, requests to it and verdicts by criteria."""
 
 
 class ScoreCache:
@@ -82,7 +85,9 @@ class ScoreCache:
         tokens = result.computed_tokens + result.cached_tokens
         asked = result.upstream
         questions = [] if asked is None else [asked.calls + asked.cached_calls]
-        row = json.dumps([result.q_values, tokens, *questions], allow_nan=False).encode()
+        verdicts = [[asdict(verdict) for verdict in result.verdicts]] if result.verdicts else []
+        parts = [result.q_values, tokens, *questions, *verdicts]
+        row = json.dumps(parts, allow_nan=False).encode()
 
         async def shared() -> None:
             assert self._link is not None
@@ -104,9 +109,10 @@ def _key(content: str, request: ScoreRequest) -> str:
 
 
 def _result(row: bytes) -> ScoreResult:
-    q_values, tokens, *questions = _ROW.validate_json(row)
-    asked = UpstreamCalls(cached_calls=questions[0]) if questions else None
-    return ScoreResult(q_values, computed_tokens=0, cached_tokens=tokens, upstream=asked)
+    q_values, tokens, *more = _ROW.validate_json(row)
+    asked = UpstreamCalls(cached_calls=more[0]) if more else None
+    verdicts = more[1] if len(more) > 1 else ()
+    return ScoreResult(q_values, 0, cached_tokens=tokens, upstream=asked, verdicts=verdicts)
 
 
 def _name(key: str) -> str:

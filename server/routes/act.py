@@ -14,6 +14,7 @@ from qguide.server.own_bodies.answers import (
     Timings,
     Usage,
     Window,
+    verdict_fields,
 )
 from qguide.server.own_bodies.history import to_history
 from qguide.server.own_bodies.schemas import ActRequest
@@ -56,6 +57,7 @@ def _candidates(decision: Decision) -> list[ScoredCandidate]:
             prior=decision.shares[index],
             posterior=decision.posterior[index] if decision.posterior else None,
             policy=candidate.policy or None,
+            **verdict_fields(decision.verdicts[index] if decision.verdicts else None),
         )
         for index, (candidate, q) in enumerate(decision.scored_candidates)
     ]

@@ -20,6 +20,7 @@ from qguide.server.own_bodies.answers import (
     ScoreTimings,
     ScoreUsage,
     Window,
+    verdict_fields,
 )
 from qguide.server.own_bodies.schemas import ScoreBatchBody, ScoreItem, ScoreRequestBody
 from qguide.server.q_models.served import QModelLease
@@ -111,6 +112,7 @@ def _shown(scored: Scored) -> dict[str, Any]:
                 q_value=q,
                 prior=scored.prior[i] if scored.prior else None,
                 posterior=scored.posterior[i] if scored.posterior else None,
+                **verdict_fields(scored.verdicts[i] if scored.verdicts else None),
             )
             for i, q in enumerate(scored.q_values)
         ],

@@ -10,7 +10,11 @@ import numpy as np
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
 from qguide.training.guidance_report.agreement import actions_of, agreement_of, step_ranges
-from qguide.training.guidance_report.calibration import reliability_of, success_bound
+from qguide.training.guidance_report.calibration import (
+    CriteriaOutcomes,
+    reliability_of,
+    success_bound,
+)
 from qguide.training.guidance_report.columns import CONTROL, Columns, read_columns
 from qguide.training.guidance_report.comparison import (
     arms_of,
@@ -49,7 +53,7 @@ def build_report(
         bad.append(str(error))
 
     files = offer_files(paths)
-    notes = _Notes(OtherTaus(), ArgumentValues(), Trials())
+    notes = _Notes(OtherTaus(), ArgumentValues(), Trials(), CriteriaOutcomes())
     episodes = _noting(read_episodes(files, on_bad_row), notes)
     columns = read_columns(episodes, environment_labels(paths))
     if not columns.episodes:
@@ -68,6 +72,7 @@ class _Notes:
     other_taus: OtherTaus
     values: ArgumentValues
     trials: Trials
+    criteria: CriteriaOutcomes
 
 
 def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[OfferRow]]:
@@ -76,6 +81,7 @@ def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[
         notes.other_taus.add(rows)
         notes.values.add(rows)
         notes.trials.add(rows)
+        notes.criteria.add(rows)
         yield rows
 
 
@@ -97,6 +103,7 @@ def _report(
     for environment in environments:
         sentences += [comparison.sentence for comparison in environment.comparisons]
     sentences += [one.sentence for one in reliability]
+    sentences += notes.criteria.sentences()
     if _both_said(comparisons, reliability):
         sentences.append(_BOTH)
     other_taus = notes.other_taus.estimates()
@@ -118,6 +125,7 @@ def _report(
         shadows=shadowed_of(columns),
         trials=tuple(notes.trials.figures()),
         other_taus=other_taus,
+        criteria=tuple(notes.criteria.weights()),
         rare_values=notes.values.rare(columns.episodes["outcome"], success_bound(columns)),
         environments=environments,
     )

@@ -211,6 +211,23 @@ class TauEstimate(Part):
         return "votes alone" if self.tau is None else f"tau {self.tau:g}"
 
 
+class CriterionWeight(Part):
+    """Weight of a judge's criterion by the outcomes of episodes.
+
+    Attributes:
+        effect: change of the outcome if the mean verdict on an episode's chosen candidates were
+            the best and not the worst, the other criteria being equal; None where nothing tells it.
+        weight: share of the highest effect, 0 for a negative one.
+    """
+
+    q_model: str
+    criterion: str
+    episodes: int
+    effect: float | None
+    ci95: Interval | None
+    weight: float | None
+
+
 class RareValue(Part):
     """An argument value that few episodes tried.
 
@@ -312,6 +329,7 @@ class GuidanceReport(Part):
         shadows: episodes under a shadow.
         trials: of a server that learned while it served.
         other_taus: estimates, by Q model.
+        criteria: of judges that have some.
         rare_values: the rarest first, at most 20.
     """
 
@@ -333,5 +351,6 @@ class GuidanceReport(Part):
     shadows: tuple[Shadowed, ...]
     trials: tuple[TrialFigures, ...] = ()
     other_taus: tuple[TauEstimate, ...]
+    criteria: tuple[CriterionWeight, ...] = ()
     rare_values: tuple[RareValue, ...]
     environments: tuple[Environment, ...]

@@ -123,6 +123,13 @@ _ACTIONS: Final[Columns] = (
     ("tokens", "{0.tokens:number}"),
     ("outcome", "{0.mean_outcome:number}"),
 )
+_CRITERIA: Final[Columns] = (
+    ("criterion", "{0.q_model}: {0.criterion}"),
+    ("episodes", "{0.episodes:count}"),
+    ("effect on the outcome", "{0.effect:signed}"),
+    ("95 %", "{0.ci95:interval}"),
+    ("weight", "{0.weight:number}"),
+)
 _RARE_VALUES: Final[Columns] = (
     ("value", "{0.place}: {0.value}"),
     ("episodes", "{0.tried}"),
@@ -164,6 +171,7 @@ def detail_tables(report: GuidanceReport) -> list[ReportTable]:
             "estimate: other temperatures on recorded candidates", report.other_taus, _OTHER_TAUS
         ),
         _table("below the threshold", report.actions, _ACTIONS),
+        _table("criteria of a judge", report.criteria, _CRITERIA),
         _table("rarely tried", report.rare_values, _RARE_VALUES),
         _table("by step", report.by_step, _STEPS),
     ]

@@ -178,7 +178,8 @@ def build_judge_scorer(name: str, judges: Mapping[str, ServedJudge]) -> JudgeSco
 
 def prompt_sha256(name: str, judges: Mapping[str, ServedJudge]) -> str:
     """Hash of a judge's prompt, which a resumed run must not change."""
-    return read_prompt(_find(name, judges).judge.prompt_file).digest
+    asked = _find(name, judges).judge
+    return read_prompt(asked.prompt_file, asked.criteria).digest
 
 
 def _find(name: str, judges: Mapping[str, ServedJudge]) -> ServedJudge:

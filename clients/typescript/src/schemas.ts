@@ -136,6 +136,12 @@ export interface ChatCandidate {
     finish_reason: string;
     /** @description that drew it; present if several policies drew */
     policy?: string;
+    /** @description digit from 0 to 9 by each of the judge's criteria; absent without criteria */
+    verdicts?: {
+        [key: string]: number;
+    };
+    /** @description the judge's reason for the verdicts, in its words; absent with them */
+    judge_reason?: string;
 }
 
 /** @description One of the best candidates. */
@@ -709,6 +715,12 @@ export interface Score {
     prior?: number | null;
     /** @description share of the candidate's effect by Q and the prior; absent if it was not the reason */
     posterior?: number | null;
+    /** @description digit from 0 to 9 by each of the judge's criteria; absent without criteria */
+    verdicts?: {
+        [key: string]: number;
+    } | null;
+    /** @description the judge's reason for the verdicts, in its words; absent with them */
+    judge_reason?: string | null;
 }
 
 /** @description One answer per item, in the request's order. */
@@ -789,6 +801,12 @@ export interface ScoredCandidate {
     posterior: number | null;
     /** @description that drew it; absent unless several policies drew */
     policy?: string | null;
+    /** @description digit from 0 to 9 by each of the judge's criteria; absent without criteria */
+    verdicts?: {
+        [key: string]: number;
+    } | null;
+    /** @description the judge's reason for the verdicts, in its words; absent with them */
+    judge_reason?: string | null;
 }
 
 /** @description Q of every candidate of one history, in the request's order. */

@@ -177,6 +177,10 @@ class Score(Answer):
     """
     posterior: float | None = None
     """share of the candidate's effect by Q and the prior; absent if it was not the reason"""
+    verdicts: dict[str, float] | None = None
+    """digit from 0 to 9 by each of the judge's criteria; absent without criteria"""
+    judge_reason: str | None = None
+    """the judge's reason for the verdicts, in its words; absent with them"""
 
 
 class ScoreTimings(Answer):
@@ -463,6 +467,10 @@ class ScoredCandidate(Answer):
     """share of the candidate's effect by Q and the prior; null if it was not the reason"""
     policy: str | None = None
     """that drew it; absent unless several policies drew"""
+    verdicts: dict[str, float] | None = None
+    """digit from 0 to 9 by each of the judge's criteria; absent without criteria"""
+    judge_reason: str | None = None
+    """the judge's reason for the verdicts, in its words; absent with them"""
 
 
 class ScoredItem(ScoredItemBase):

@@ -21,6 +21,7 @@ from qguide.qnet.types import (
     ScoreResult,
     ThresholdAction,
     ToolCall,
+    Verdict,
 )
 from qguide.qnet.usage import TokenUsage
 
@@ -211,7 +212,7 @@ POOR = (Message("assistant", "look"), Message("assistant", "look"), CALL)
 
 
 def test_the_note_tells_each_candidate_once_tool_calls_included() -> None:
-    text = with_note(TASK, POOR)[-1].content
+    text = with_note(TASK, POOR, {})[-1].content
     assert noted_proposals(text) == 2
     assert text.count('"look"') == 1
     assert json_line(text, 1) == 'Action: look({"at": "desk"})'
@@ -225,7 +226,7 @@ def json_line(text: str, index: int) -> str:
 
 def test_behind_a_tools_result_the_note_is_a_message_of_its_own() -> None:
     history = (*TASK, CALL, RESULT)
-    noted = with_note(history, POOR)
+    noted = with_note(history, POOR, {})
     assert noted[:-1] == history
     assert noted[-1].role == "user"
 
@@ -234,7 +235,7 @@ def test_a_users_parts_stay_and_the_note_is_one_more() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     text = {"type": "text", "text": "Find the mug."}
     wire = {"role": "user", "name": "ann", "content": [text, image]}
-    last = with_note((Message("user", "Find the mug.", wire=wire),), POOR)[-1]
+    last = with_note((Message("user", "Find the mug.", wire=wire),), POOR, {})[-1]
     assert last.wire is not None
     assert last.wire["name"] == "ann"
     assert last.wire["content"][:2] == [text, image]
@@ -244,13 +245,13 @@ def test_a_users_parts_stay_and_the_note_is_one_more() -> None:
 
 def test_a_users_text_in_the_wire_format_is_continued_as_well() -> None:
     wire = {"role": "user", "content": "Find the mug."}
-    last = with_note((Message("user", "Find the mug.", wire=wire),), POOR)[-1]
+    last = with_note((Message("user", "Find the mug.", wire=wire),), POOR, {})[-1]
     assert last.wire == {"role": "user", "content": last.content}
 
 
 def test_a_beginning_of_the_assistants_turn_stays_last() -> None:
     begun = Message("assistant", "Action: ")
-    noted = with_note((*TASK, begun), POOR)
+    noted = with_note((*TASK, begun), POOR, {})
     assert noted[-1] == begun
     assert noted_proposals(noted[-2].content) == 2
 
@@ -261,5 +262,16 @@ def test_a_text_without_a_note_tells_of_no_proposals(text: str) -> None:
 
 
 def test_a_long_proposal_is_shortened() -> None:
-    text = with_note(TASK, (Message("assistant", "x" * 10_000),))[-1].content
+    text = with_note(TASK, (Message("assistant", "x" * 10_000),), {})[-1].content
     assert len(text) < 3_000
+
+
+def test_the_note_has_the_reason_of_a_judge_on_the_proposals_line() -> None:
+    verdicts = {
+        POOR[0]: Verdict({"progress": 2.0}, 'it saw the "desk" before'),
+        CALL: Verdict({"progress": 1.0}),
+    }
+    text = with_note(TASK, POOR, verdicts)[-1].content
+    assert '- "look"; the reason: "it saw the \\"desk\\" before"\n' in text
+    assert noted_proposals(text) == 2
+    assert text.count("the reason") == 1, "a judge need not give one"

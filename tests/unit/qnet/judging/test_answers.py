@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import JudgeAnswerError
-from qguide.qnet.judging.answers import read_ranking, read_score
-from qguide.qnet.types import Candidate, Message
+from qguide.qnet.judging.answers import (
+    read_ranking,
+    read_score,
+    read_verdict,
+    weighted_score,
+)
+from qguide.qnet.types import Candidate, Message, Verdict
 
 
 def answer(text: str, **more: Any) -> Candidate:
@@ -119,3 +124,69 @@ def test_a_ranking_that_was_cut_off_is_an_error_unless_it_is_the_whole_answer() 
     assert read_ranking(answer("[2, 1]", finished=False), 2, judge="j") == (0.0, 1.0)
     with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens"):
         read_ranking(answer("First I thought [1, 2], but", finished=False), 2, judge="j")
+
+
+CRITERIA = ("progress", "safety")
+VERDICT = '{"reason": "near the goal", "progress": 6, "safety": 9}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VERDICT,
+        f"It is {{near}}.\n\n```json\n{VERDICT}\n```\n",
+        '{"progress": 0, "safety": 0} Rather: ' + VERDICT,
+        '{\n "safety": 9.0,\n "progress": 6,\n "reason": "near\\n the goal", "more": 1\n}',
+    ],
+)
+def test_a_verdict_is_the_object_in_which_an_answer_ends(text: str) -> None:
+    verdict = read_verdict(answer(text), CRITERIA, judge="j")
+    assert verdict == Verdict({"progress": 6.0, "safety": 9.0}, "near the goal")
+    assert weighted_score(verdict, {"progress": 2.0, "safety": 1.0}) == pytest.approx(7 / 9)
+
+
+def test_a_reason_may_hold_braces_is_cut_and_may_be_left_out() -> None:
+    said = {"progress": 1, "safety": 2, "reason": 'it calls {"progress": 9} ' + "x" * 1_000}
+    verdict = read_verdict(answer(json.dumps(said)), CRITERIA, judge="j")
+    assert verdict.criteria == {"progress": 1.0, "safety": 2.0}
+    assert verdict.reason.startswith('it calls {"progress": 9} x')
+    assert len(verdict.reason) == 300
+    del said["reason"]
+    assert read_verdict(answer(json.dumps(said)), CRITERIA, judge="j").reason == ""
+
+
+def test_a_reason_can_always_be_written_as_utf_8() -> None:
+    text = '{"progress": 1, "safety": 2, "reason": "half \\ud800"}'
+    assert read_verdict(answer(text), CRITERIA, judge="j").reason == "half ?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "7",
+        '{"progress": 6}',
+        '{"progress": 6, "safety": null}',
+        '{"progress": 6, "safety": "9"}',
+        '{"progress": 6, "safety": true}',
+        '{"progress": 6, "safety": 10}',
+        '{"progress": 6, "safety": -1}',
+        '{"progress": 6, "safety": 0.8}',
+        '{"progress": 6, "safety": NaN}',
+        '{"verdicts": {"progress": 6, "safety": 9}}',
+        VERDICT + " and more",
+        VERDICT.removesuffix("}"),
+        "{" * 20_000,
+    ],
+)
+def test_a_verdict_that_is_missing_or_no_digit_is_no_answer(text: str) -> None:
+    with pytest.raises(
+        JudgeAnswerError, match="from 0 to 9 for each of progress, safety"
+    ) as raised:
+        read_verdict(answer(text), CRITERIA, judge="j")
+    assert "near the goal" not in str(raised.value)
+
+
+def test_of_an_answer_that_was_cut_off_only_a_whole_object_is_read() -> None:
+    assert read_verdict(answer(VERDICT, finished=False), CRITERIA, judge="j").reason
+    with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens"):
+        read_verdict(answer("Perhaps " + VERDICT, finished=False), CRITERIA, judge="j")

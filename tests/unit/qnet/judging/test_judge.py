@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from qguide.qnet.errors import (
     HistoryTooLongError,
@@ -253,3 +254,66 @@ async def test_the_digest_names_model_instructions_and_mode(
 def test_parameters_that_the_judge_sets_are_refused() -> None:
     with pytest.raises(ValueError, match="the judge sets n, top_logprobs itself"):
         JudgeSettings.model_validate({"parameters": {"n": 2, "top_logprobs": 5}})
+
+
+CRITERIA = {"progress": "nearer to the goal", "safety": "harms nothing"}
+
+
+async def test_q_by_criteria_is_the_weighted_mean_of_the_verdicts(
+    judging: Callable[..., Any], upstream: FakeUpstream
+) -> None:
+    async with judging(criteria=CRITERIA, weights={"progress": 2.0}) as judge:
+        result = await judge.score(request(*SAID, SAID[0]))
+        again = await judge.score(request(SAID[1]))
+    assert result.q_values == pytest.approx((1.0, 4 / 9, 0.0, 1.0))
+    assert [verdict.criteria for verdict in result.verdicts] == [
+        {"progress": digit, "safety": digit} for digit in (9.0, 4.0, 0.0, 9.0)
+    ]
+    assert [verdict.reason[:4] for verdict in result.verdicts] == ["100%", "50% ", "0% o", "100%"]
+    assert again.verdicts == result.verdicts[1:2], "verdicts and reasons are kept as well"
+    assert len(upstream.asked) == 3
+    assert "logprobs" not in upstream.asked[0]
+
+
+async def test_weights_and_descriptions_make_another_judge(judging: Callable[..., Any]) -> None:
+    same = {"progress": 1.0}
+    digests = []
+    for settings in (
+        {},
+        {"criteria": CRITERIA},
+        {"criteria": CRITERIA | {"safety": "harms nobody"}},
+        {"criteria": CRITERIA, "weights": {"progress": 2.0}},
+        {"criteria": CRITERIA, "weights": same},
+    ):
+        async with judging(**settings) as judge:
+            digests.append(judge.digest)
+    assert len(set(digests)) == 4
+    assert digests[1] == digests[4], "1 is the weight without one"
+
+
+async def test_a_verdict_that_is_missing_fails_the_step(
+    judging: Callable[..., Any], upstream: FakeUpstream
+) -> None:
+    upstream.fault = "chatty"
+    async with judging(criteria=CRITERIA) as judge:
+        with pytest.raises(JudgeAnswerError, match="progress, safety"):
+            await judge.score(request(SAID[0]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"mode": "rank", "criteria": CRITERIA}, "need the mode 'score'"),
+        ({"criteria": {"reason": "why"}}, "named 'reason'"),
+        ({"criteria": {"Two words": "x"}}, "criteria"),
+        ({"criteria": {"progress": "two\nlines"}}, "criteria"),
+        ({"criteria": {f"c{i}": "x" for i in range(9)}}, "at most 8"),
+        ({"criteria": CRITERIA, "weights": {"speed": 1}}, "'speed', which is none of"),
+        ({"criteria": CRITERIA, "weights": {"progress": -1}}, "weights"),
+        ({"criteria": CRITERIA, "weights": dict.fromkeys(CRITERIA, 0)}, "all weights are 0"),
+        ({"weights": {"progress": 1}}, "'progress', which is none of"),
+    ],
+)
+def test_criteria_that_mean_nothing_are_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        JudgeSettings.model_validate(settings)

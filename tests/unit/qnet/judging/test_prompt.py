@@ -71,3 +71,15 @@ def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text(" \n")
     with pytest.raises(ConfigError, match=r"empty\.txt is empty"):
         read_prompt(tmp_path / "empty.txt")
+
+
+def test_criteria_are_asked_for_behind_the_proposal_the_reason_first() -> None:
+    prompt = JudgePrompt(criteria={"progress": "nearer to the goal", "safety": "harms nothing"})
+    question = prompt.score((TASK,), Message("assistant", "go"))[1].content
+    assert question.startswith(
+        JudgePrompt().score((TASK,), Message("assistant", "go"))[1].content.partition("How")[0]
+    )
+    assert "- progress: nearer to the goal\n- safety: harms nothing\n" in question
+    form = json.loads(question[question.rindex("{") :])
+    assert list(form) == ["reason", "progress", "safety"]
+    assert prompt.digest != JudgePrompt().digest

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qguide.qnet.records import ThresholdActionRow
-from qguide.qnet.types import Message, ToolCall
+from qguide.qnet.records import OfferRow, ThresholdActionRow
+from qguide.qnet.types import Message, ToolCall, Verdict
 from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, tree_row
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
@@ -133,3 +133,14 @@ def test_candidates_of_another_policy_are_no_draws() -> None:
     told = offer(5, TAKE, DROP).model_copy(update={"counts": counts, "actions": (action,)})
     row = tree_row(Transcript(EPISODE.messages, (EPISODE.offers[0], told)), OUTCOME, plain)
     assert [one.action for one in row.nodes[1].drawn] == [TAKE.text]
+
+
+def test_a_judges_reason_is_redacted_like_what_it_quotes() -> None:
+    verdict = Verdict({"safety": 3.0}, "it tells the secret")
+    judged = offer(5, TAKE).model_copy(update={"verdicts": {TAKE.text: verdict}})
+    episode = Transcript(EPISODE.messages, (EPISODE.offers[0], judged))
+    assert verdict.reason in texts_of(episode, OUTCOME)
+    *_, row = offer_rows(episode, OUTCOME, lambda text: text.replace("secret", "***"))
+    assert row.candidates[0].verdicts == {"safety": 3.0}
+    assert row.candidates[0].judge_reason == "it tells the ***"
+    assert OfferRow.model_validate_json(row.model_dump_json()) == row

@@ -15,6 +15,7 @@ from qguide.server.http.keys import create_key
 from qguide.server.q_models.build import build_models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.server.settings.thresholds import ThresholdSettings
 from tests.unit.server.conftest import Serve
 
 Address = tuple[FakeUpstream, str]
@@ -238,3 +239,56 @@ def test_it_is_found_by_the_name_of_its_model(
 ) -> None:
     client = serve(settings_of(address[1], q_models={"q": "judge:fake-1"}))
     assert [s["q_value"] for s in score(client)["scores"]] == pytest.approx(VALUES)
+
+
+RUBRIC = {"criteria": {"progress": "nearer to the goal", "safety": "harms nothing"}}
+
+
+def test_verdicts_and_reasons_are_in_answers_and_in_the_recorded_offers(
+    serve: Serve, address: Address, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    upstream.replies = SAID
+    client = serve(settings_of(address[1], RUBRIC, episodes_dir=tmp_path))
+    answer = client.post("/v1/act", json=ACT | {"episode_id": "e"}).raise_for_status().json()
+    best = answer["candidates"][answer["chosen"]]
+    assert (best["verdicts"], best["q_value"]) == ({"progress": 9, "safety": 9}, 1.0)
+    assert best["judge_reason"] == "100% of its words are the task's"
+    assert score(client)["scores"][1]["judge_reason"] == best["judge_reason"]
+    chat = {"messages": [TASK], "model": "demo", "qguide": {"return_candidates": True}}
+    said = client.post("/v1/chat/completions", json=chat | {"n": 1}).raise_for_status().json()
+    assert all("verdicts" in one for one in said["qguide"]["candidates"] if one["q_value"])
+    client.post("/v1/episodes/e/outcome", json={"reward": 1}).raise_for_status()
+    [file] = tmp_path.glob("offers-*.jsonl")
+    row = OfferRow.model_validate_json(file.read_text())
+    [chosen] = [one for one in row.candidates if one.content == row.chosen]
+    assert chosen.verdicts == {"progress": 9.0, "safety": 9.0}
+    assert chosen.judge_reason == best["judge_reason"]
+
+
+def test_without_criteria_no_answer_has_verdicts(serve: Serve, address: Address) -> None:
+    assert "verdicts" not in score(serve(settings_of(address[1])))["scores"][0]
+
+
+def test_verdicts_are_cached_for_replicas(
+    serve: Serve, address: Address, upstream: FakeUpstream
+) -> None:
+    judge = RUBRIC | {"cached_answers": 0}
+    client = serve(settings_of(address[1], judge, score_cache_ttl_s=60.0))
+    first, again = score(client), score(client)
+    assert first["scores"] == again["scores"]
+    assert first["scores"][0]["verdicts"] == {"progress": 4, "safety": 4}
+    assert len(upstream.asked) == 3
+
+
+def test_a_refined_step_shows_the_policy_the_judges_reasons(
+    serve: Serve, address: Address, upstream: FakeUpstream
+) -> None:
+    upstream.replies = ["Action: sing", "Action: take desk"]
+    threshold = ThresholdSettings.model_validate({"below": 0.9, "actions": ["refine"]})
+    client = serve(settings_of(address[1], RUBRIC, thresholds={"q": threshold}))
+    client.post("/v1/act", json=ACT | {"num_candidates": 2}).raise_for_status()
+    last = [body["messages"][-1]["content"] for body in upstream.asked]
+    [noted] = [text for text in last if text.endswith("Answer in the same form as before.")]
+    for proposal, share in (("sing", 0), ("take desk", 50)):
+        said = f"{share}% of its words are the task's"
+        assert f'- "Action: {proposal}"; the reason: "{said}"' in noted
