@@ -11,7 +11,7 @@ would misread a new row.
 
 from collections.abc import Iterable
 from statistics import fmean
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, model_validator
 
@@ -31,6 +31,11 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
+def _omitted(default: object) -> Any:
+    """A field that is not written where it has this value."""
+    return Field(default=default, exclude_if=lambda value: value == default)
+
+
 class Row(BaseModel):
     """Base of all rows."""
 
@@ -43,9 +48,7 @@ class ToolCallRow(Row):
     name: str
     arguments: str
     id: str = ""
-    kind: Literal["function", "custom"] = Field(
-        default="function", exclude_if=lambda kind: kind == "function"
-    )
+    kind: Literal["function", "custom"] = _omitted("function")
 
 
 class MessageRow(Row):
@@ -53,8 +56,8 @@ class MessageRow(Row):
 
     role: Role
     content: str
-    tool_calls: tuple[ToolCallRow, ...] = Field(default=(), exclude_if=lambda calls: not calls)
-    tool_call_id: str = Field(default="", exclude_if=lambda call_id: not call_id)
+    tool_calls: tuple[ToolCallRow, ...] = _omitted(())
+    tool_call_id: str = _omitted("")
 
     @classmethod
     def from_message(cls, message: Message) -> Self:
@@ -107,11 +110,9 @@ class DrawnRow(Row):
 
     action: str
     count: Annotated[int, Field(ge=1)]
-    greedy: bool | None = Field(default=None, exclude_if=lambda greedy: greedy is None)
-    propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
-        default=None, exclude_if=lambda share: share is None
-    )
-    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
+    greedy: bool | None = _omitted(None)
+    propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = _omitted(None)
+    reply: MessageRow | None = _omitted(None)
 
 
 class RolloutRow(Row):
@@ -165,20 +166,18 @@ class NodeRow(Row):
     reward: Reward = 0.0
     terminated: bool = False
     valid: bool = True
-    tried: bool = Field(default=True, exclude_if=lambda tried: tried)
+    tried: bool = _omitted(True)
     source: NonEmpty
-    reply: MessageRow | None = Field(default=None, exclude_if=lambda reply: reply is None)
-    observed: tuple[MessageRow, ...] | None = Field(
-        default=None, exclude_if=lambda rows: rows is None
-    )
-    drawn: tuple[DrawnRow, ...] = Field(default=(), exclude_if=lambda drawn: not drawn)
-    sources: tuple[NonEmpty, ...] = Field(default=(), exclude_if=lambda sources: not sources)
-    count: Annotated[int, Field(ge=1)] = Field(default=1, exclude_if=lambda count: count == 1)
-    greedy: bool = Field(default=False, exclude_if=lambda greedy: not greedy)
-    logprob: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
-    taken: bool = Field(default=False, exclude_if=lambda taken: not taken)
-    mistake: bool = Field(default=False, exclude_if=lambda mistake: not mistake)
-    rollouts: tuple[RolloutRow, ...] = Field(default=(), exclude_if=lambda played: not played)
+    reply: MessageRow | None = _omitted(None)
+    observed: tuple[MessageRow, ...] | None = _omitted(None)
+    drawn: tuple[DrawnRow, ...] = _omitted(())
+    sources: tuple[NonEmpty, ...] = _omitted(())
+    count: Annotated[int, Field(ge=1)] = _omitted(1)
+    greedy: bool = _omitted(False)
+    logprob: FiniteFloat | None = _omitted(None)
+    taken: bool = _omitted(False)
+    mistake: bool = _omitted(False)
+    rollouts: tuple[RolloutRow, ...] = _omitted(())
 
     @model_validator(mode="after")
     def _only_replies_are_the_assistants(self) -> Self:
@@ -233,16 +232,14 @@ class TreeRow(TaskRow):
     version: Literal[2] = 2
     first_observation: str
     system: str | None = None
-    opening: tuple[MessageRow, ...] = Field(default=(), exclude_if=lambda rows: not rows)
+    opening: tuple[MessageRow, ...] = _omitted(())
     nodes: tuple[NodeRow, ...]
-    values: dict[str, tuple[FiniteFloat | None, ...]] = Field(
-        default={}, exclude_if=lambda columns: not columns
-    )
+    values: dict[str, tuple[FiniteFloat | None, ...]] = _omitted({})
     draws: NonNegativeInt
     misses: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
-    rollouts: tuple[RolloutRow, ...] = Field(default=(), exclude_if=lambda played: not played)
-    episode: str = Field(default="", exclude_if=lambda episode: not episode)
+    rollouts: tuple[RolloutRow, ...] = _omitted(())
+    episode: str = _omitted("")
 
     @model_validator(mode="after")
     def _columns_have_a_value_per_node(self) -> Self:
@@ -302,14 +299,6 @@ class TreeRow(TaskRow):
         return any(node.rollouts for node in self.nodes)
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _is_empty(value: object) -> bool:
-    return value == ""
-
-
 class OfferedRow(Row):
     """A candidate of a served step; `q_value` is None where none was read.
 
@@ -322,10 +311,10 @@ class OfferedRow(Row):
 
     content: str
     q_value: FiniteFloat | None
-    count: Annotated[int, Field(ge=1)] | None = Field(default=None, exclude_if=_is_none)
-    greedy: bool | None = Field(default=None, exclude_if=_is_none)
-    verdicts: dict[str, FiniteFloat] = Field(default={}, exclude_if=lambda verdicts: not verdicts)
-    judge_reason: str = Field(default="", exclude_if=_is_empty)
+    count: Annotated[int, Field(ge=1)] | None = _omitted(None)
+    greedy: bool | None = _omitted(None)
+    verdicts: dict[str, FiniteFloat] = _omitted({})
+    judge_reason: str = _omitted("")
 
 
 class ThresholdActionRow(Row):
@@ -390,28 +379,22 @@ class OfferRow(Row):
     q_model: str
     policy: NonEmpty
     outcome_reward: Reward
-    episode: str = Field(default="", exclude_if=_is_empty)
-    asked: str = Field(default="", exclude_if=_is_empty)
-    reason: str = Field(default="", exclude_if=_is_empty)
-    tau: FiniteFloat | None = Field(default=None, exclude_if=_is_none)
-    completion_tokens: NonNegativeInt | None = Field(default=None, exclude_if=_is_none)
-    duration_ms: Annotated[FiniteFloat, Field(ge=0)] | None = Field(
-        default=None, exclude_if=_is_none
-    )
-    judge: bool = Field(default=False, exclude_if=lambda judge: not judge)
-    left_out_messages: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
-    left_out_tokens: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
-    threshold: FiniteFloat | None = Field(default=None, exclude_if=_is_none)
-    actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
-    out_of_domain: bool | None = Field(default=None, exclude_if=_is_none)
-    shadow: str | None = Field(default=None, exclude_if=_is_none)
-    shadow_chosen: str = Field(default="", exclude_if=_is_empty)
-    arm: Literal["", "guided", "unguided"] = Field(default="", exclude_if=_is_empty)
-    trial: NonNegativeInt = Field(default=0, exclude_if=lambda number: not number)
-    trial_share: Annotated[FiniteFloat, Field(ge=0, le=1)] = Field(
-        default=0.0, exclude_if=lambda share: not share
-    )
-    challenger: bool = Field(default=False, exclude_if=lambda newer: not newer)
-    propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = Field(
-        default=None, exclude_if=_is_none
-    )
+    episode: str = _omitted("")
+    asked: str = _omitted("")
+    reason: str = _omitted("")
+    tau: FiniteFloat | None = _omitted(None)
+    completion_tokens: NonNegativeInt | None = _omitted(None)
+    duration_ms: Annotated[FiniteFloat, Field(ge=0)] | None = _omitted(None)
+    judge: bool = _omitted(False)
+    left_out_messages: NonNegativeInt = _omitted(0)
+    left_out_tokens: NonNegativeInt = _omitted(0)
+    threshold: FiniteFloat | None = _omitted(None)
+    actions: tuple[ThresholdActionRow, ...] = _omitted(())
+    out_of_domain: bool | None = _omitted(None)
+    shadow: str | None = _omitted(None)
+    shadow_chosen: str = _omitted("")
+    arm: Literal["", "guided", "unguided"] = _omitted("")
+    trial: NonNegativeInt = _omitted(0)
+    trial_share: Annotated[FiniteFloat, Field(ge=0, le=1)] = _omitted(0.0)
+    challenger: bool = _omitted(False)
+    propensity: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = _omitted(None)

@@ -29,7 +29,7 @@ from qguide.server.http.errors import RATE_LIMIT_HEADERS
 from qguide.server.http.event_stream import described_errors
 from qguide.server.http.keys import KeyFile
 from qguide.server.http.long_bodies import LongBodies
-from qguide.server.http.middleware import CancelWhenGone, Drain, Observe
+from qguide.server.http.middleware import ID_HEADERS, CancelWhenGone, Drain, Observe
 from qguide.server.learning.service import build_learning
 from qguide.server.observability.exposition import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
@@ -247,7 +247,7 @@ def _surround(app: FastAPI, settings: Settings) -> None:
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[*RATE_LIMIT_HEADERS, "Retry-After", "X-Request-ID", "X-QGuide-Replica"],
+            expose_headers=[*RATE_LIMIT_HEADERS, "Retry-After", *ID_HEADERS, "X-QGuide-Replica"],
         )
     app.add_middleware(BaseUrls)
     app.add_middleware(SessionIds)  # before admission, which decides by the path

@@ -188,12 +188,12 @@ JOBS: Final = {job.name: job for job in _ALL}
 
 def find_job(name: str) -> Job:
     """The job of a name, ours or an installed package's, or of `my_package.jobs:JOB`."""
-    path = name if name in JOBS else plugins("jobs").get(name, name)
+    path = name if name in JOBS or ":" in name else plugins("jobs").get(name, name)
     if ":" not in path:
         return _of_table(name)
     try:
         job = import_named(path)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the module of others raises
         raise ConfigError(f"job {name!r} cannot be imported: {raised_text(error)}") from error
     if not isinstance(job, Job):
         raise ConfigError(f"{name} is no job; name a variable that holds a `qguide.jobs.table.Job`")

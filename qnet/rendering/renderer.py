@@ -17,7 +17,7 @@ comes from them: templates that print ids get numbers.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -214,7 +214,7 @@ class Renderer:
             self._check(message)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def pieces(self, text: str, *, special: bool) -> list[Piece]:
+    def pieces(self, text: str, *, special: bool) -> Iterator[Piece]:
         """Tokens of a plain text without a conversation around it, and where each stands.
 
         Args:
@@ -228,14 +228,14 @@ class Renderer:
         coded = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         before = [0, *accumulate(len(one.encode(errors="replace")) for one in text)]
         framing = coded.encodings[0].special_tokens_mask
-        return [
-            Piece(number, str(self.tokenizer.convert_ids_to_tokens(number)), True, None, None)
-            if frames
-            else Piece(number, text[start:stop], False, before[start], before[stop])
-            for number, frames, (start, stop) in zip(
-                coded["input_ids"], framing, coded["offset_mapping"], strict=True
-            )
-        ]
+        for number, frames, (start, stop) in zip(
+            coded["input_ids"], framing, coded["offset_mapping"], strict=True
+        ):
+            if frames:
+                spelled = str(self.tokenizer.convert_ids_to_tokens(number))
+                yield Piece(number, spelled, True, None, None)
+            else:
+                yield Piece(number, text[start:stop], False, before[start], before[stop])
 
     def decode_reply(self, token_ids: Sequence[int]) -> Message:
         """The assistant's message that these generated tokens say.

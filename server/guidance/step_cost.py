@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.threshold import ActionTaken
+from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.learning.cost import Spent
@@ -17,7 +18,7 @@ class StepPrices:
     """The operator's prices of a step's upstreams; None where there are none.
 
     Attributes:
-        own: of the policy's; the highest of several policies'.
+        own: of the policy's; the highest of several policies' that draw.
         escalated: of the one that a threshold escalates to.
     """
 
@@ -29,7 +30,8 @@ def prices_of(
     asked: GuidedStepRequest, threshold: ThresholdSettings | None, settings: Settings
 ) -> StepPrices:
     """The prices of a step that has this threshold."""
-    names = [share.name for share in asked.options.policies or ()] or [asked.policy.name]
+    model = asked.policy.model
+    names = model.names if isinstance(model, PolicyPool) else (asked.policy.name,)
     upstreams = [settings.upstreams[name] for name in names if name in settings.upstreams]
     prices = [upstream.prices for upstream in upstreams if upstream.prices]
     further = settings.upstreams.get(threshold.policy) if threshold else None

@@ -115,7 +115,7 @@ class Limiter:
 
     def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
         self._concurrent_requests = concurrent_requests
-        self._running: Counter[str] = Counter()
+        self._running: Counter[tuple[str, bool]] = Counter()
         self._link = link
         self._own: RateLimiter = FixedWindowRateLimiter(MemoryStorage())
         self._shared = FixedWindowRateLimiter(link.limits_storage()) if link else self._own
@@ -134,7 +134,10 @@ class Limiter:
         Args:
             in_addition: it is served beside as many others as the caller may have at once.
         """
-        self._enter(caller, in_addition=in_addition)
+        place = (caller.name, in_addition)
+        if not in_addition:
+            self._check_running(caller)
+        self._running[place] += 1
         try:
             headers = await self._windows(caller, lambda windows: self._count(caller, windows))
             try:
@@ -142,20 +145,19 @@ class Limiter:
             finally:
                 await self._charge(caller, account.tokens)
         finally:
-            self._running[caller.name] -= 1
-            if not self._running[caller.name]:
-                del self._running[caller.name]
+            self._running[place] -= 1
+            if not self._running[place]:
+                del self._running[place]
 
-    def _enter(self, caller: Caller, *, in_addition: bool) -> None:
-        most = 0 if in_addition else self._concurrent_requests
-        if most and self._running[caller.name] >= most:
+    def _check_running(self, caller: Caller) -> None:
+        most = self._concurrent_requests
+        if most and self._running[caller.name, False] >= most:
             raise OverLimitError(
                 f"{caller.name} has {most:,} requests running, its limit; wait until one has ended",
                 code="too_many_at_once",
                 limit=most,
                 retry_after_s=1,
             )
-        self._running[caller.name] += 1
 
     async def _count(self, caller: Caller, windows: RateLimiter) -> Mapping[str, str]:
         if caller.tokens_per_day:

@@ -6,6 +6,7 @@ small pieces take turns.
 """
 
 import asyncio
+import socket
 from asyncio import Transport
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -207,3 +208,10 @@ class ParsingTurns:
         finally:
             rest_s = min(_REST * (self._clock() - began_s), _LONGEST_REST_S)
             asyncio.get_running_loop().call_later(rest_s, self._take)
+
+
+def limit_unacknowledged(transport: Transport, limit_s: float) -> None:
+    """Let the kernel drop a client that does not acknowledge an answer already written."""
+    connection = transport.get_extra_info("socket")
+    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limit_s * 1e3))

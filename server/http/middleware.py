@@ -20,7 +20,7 @@ from qguide.server.observability.request_context import Account, open_account
 
 STAND_IN_HEADER: Final = "X-QGuide-Model"
 """Names the model that served a request for one that is not served."""
-_ID_HEADERS: Final = ("X-Request-ID", "Request-ID")
+ID_HEADERS: Final = ("X-Request-ID", "Request-ID")
 """Headers in which clients look for a request's id; Anthropic's read the second."""
 CLIENT_GONE: Final = 499
 """Status in logs and metrics of a request whose client disconnected; it is never sent."""
@@ -154,7 +154,7 @@ class Observe(HttpMiddleware):
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 streams = headers.get("content-type", "").startswith("text/event-stream")
-                for name in _ID_HEADERS:
+                for name in ID_HEADERS:
                     headers[name] = request.state.request_id
                 if replica:
                     headers["X-QGuide-Replica"] = replica

@@ -8,7 +8,6 @@ this module was tested with.
 """
 
 import json
-import socket
 import uuid
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
@@ -21,6 +20,7 @@ from qguide.server.http.connection_limits import (
     ConnectionTable,
     LastAnswer,
     ParsingTurns,
+    limit_unacknowledged,
     network_of,
 )
 
@@ -112,7 +112,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._running: list[RequestResponseCycle] = []
         self._refusal = _NO_HTTP
         self._discarded_bytes: int | None = None
-        _limit_unacknowledged(transport, self.limits.stalled_s)
+        limit_unacknowledged(transport, self.limits.stalled_s)
         if self.table.admit(self):
             self._await_head()
         else:
@@ -392,10 +392,3 @@ def _raw_error(status: int, code: str, message: str) -> bytes:
     if status == 503:
         head.append("retry-after: 1")
     return "\r\n".join([*head, "", ""]).encode() + body
-
-
-def _limit_unacknowledged(transport: Transport, limit_s: float) -> None:
-    """Let the kernel drop a client that does not acknowledge an answer already written."""
-    connection = transport.get_extra_info("socket")
-    if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limit_s * 1e3))

@@ -58,6 +58,7 @@ function rowsOf(file, text) {
 /** What a line is, once its fields are what they have to be. */
 function kindOf(value) {
   if (value === null || typeof value !== "object") throw new BadRecord("no object");
+  if (isOldGroup(value)) throw new BadRecord("is a decision group of before; `qguide convert-records` makes it a tree");
   if ("decisions" in value) return { kind: "judged", value: checkedJudged(value) };
   if ("by_q" in value) return { kind: "choice", value: checkedChoice(value) };
   if ("nodes" in value) return { kind: "tree", value: checkedTree(value) };
@@ -107,6 +108,7 @@ function want(field, isThere) {
   if (!isThere) throw new BadRecord(`${field} is missing or not what it should be`);
 }
 
+const isOldGroup = ({ decisions }) => isList(decisions) && decisions.some((one) => one && "candidates" in Object(one));
 const isText = (value) => typeof value === "string";
 const isList = (value) => Array.isArray(value);
 const isQ = (value) => value === null || Number.isFinite(value);

@@ -20,15 +20,24 @@ from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.turns import resting
 from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
 from qguide.qnet.work_context import record_usage
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import name_episode
 from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
-from qguide.server.q_models.served import QModelLease, Runtime, ServedQModel, ShadowScoring, Source
+from qguide.server.q_models.served import (
+    QModelLease,
+    Runtime,
+    ServedQModel,
+    ShadowScoring,
+    Source,
+    Texts,
+    Written,
+)
 
 if TYPE_CHECKING:
-    from qguide.qnet.rendering.renderer import Piece, Renderer
+    from qguide.qnet.rendering.renderer import Renderer
 from typing import Any
 
 from qguide.qnet.sliced_scorer import CacheUse
@@ -168,15 +177,16 @@ class QModel(ServedQModel):
         return len(await self._thread.tokenize(encode, characters=_characters(history)))
 
     async def pieces(
-        self, texts: Sequence[str], *, special: bool
-    ) -> "Sequence[Sequence[Piece]] | None":
-        """Tokens of each plain text; None without a tokenizer."""
+        self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
+    ) -> Written | None:
+        """The result of `write` for the tokens of plain texts; None without a tokenizer."""
         if self._renderer is None:
             return None
         split = partial(self._renderer.pieces, special=special)
 
-        def work() -> "list[Sequence[Piece]]":
-            return [split(text) for text in texts]
+        def work() -> Written:
+            with resting():
+                return write(map(split, texts))
 
         return await self._thread.tokenize(work, characters=sum(map(len, texts)))
 
@@ -289,12 +299,17 @@ class QModels:
             return model.id, await model.count_tokens(history)
 
     async def pieces(
-        self, name: str | None, texts: Sequence[str], *, special: bool
-    ) -> tuple[str, "Sequence[Sequence[Piece]] | None"]:
-        """Id of the Q model of that name, and the tokens of plain texts by its tokenizer."""
+        self,
+        name: str | None,
+        texts: Sequence[str],
+        *,
+        special: bool,
+        write: Callable[[Texts], Written],
+    ) -> tuple[str, Written | None]:
+        """Id of the Q model of that name, and the result of `write`; see `ServedQModel.pieces`."""
         model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]
         with _held(model):
-            return model.id, await model.pieces(texts, special=special)
+            return model.id, await model.pieces(texts, special=special, write=write)
 
     def add(self, model: ServedQModel, *, replacing: bool = False) -> None:
         """Serve an opened Q model; see `AliasTable.add`."""

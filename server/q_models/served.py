@@ -8,11 +8,11 @@ never returned.
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import structlog
 
@@ -36,6 +36,10 @@ from qguide.server.settings.settings import EMBEDDED, SCRIPTED
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Piece
+
+Texts = Iterable[Iterable["Piece"]]
+"""Tokens of each of several texts."""
+Written = TypeVar("Written")
 
 Source = Literal[
     "embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"
@@ -199,9 +203,14 @@ class ServedQModel(ABC):
         return None
 
     async def pieces(
-        self, texts: Sequence[str], *, special: bool
-    ) -> "Sequence[Sequence[Piece]] | None":
-        """Tokens of each plain text; None if it has no tokenizer here. See `Renderer.pieces`."""
+        self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
+    ) -> Written | None:
+        """The result of `write` for the tokens of plain texts; None without a tokenizer here.
+
+        Args:
+            special: see `Renderer.pieces`.
+            write: called in the tokenizer's thread: a long text has very many tokens.
+        """
         return None
 
     def read_ahead(self, request: ScoreRequest) -> ReadAhead | None:

@@ -304,8 +304,13 @@ class VerifyRequest(RerankBody):
 class VerifyResponse(RerankBody):
     """The verdict: a larger model is asked if the confidence is below the threshold."""
 
-    confidence: float = Field(ge=0, le=1, description="Q, cut to 0 to 1; no logistic function")
+    confidence: float = Field(
+        ge=0,
+        le=1,
+        description="Q, cut to 0 to 1, no logistic function; 0 outside the Q model's domain",
+    )
     should_escalate: bool
     threshold: float
+    out_of_domain: bool | None = Field(description="ours: null if the Q model has no domain")
     q_value: float = Field(description="ours: the raw Q")
     model: str = Field(description="ours: the `name@version` that scored")

@@ -3,12 +3,14 @@
 Both call paths that Jina's clients call as well; the fields tell them apart.
 """
 
+import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from qguide.qnet.turns import paced
 from qguide.server.guidance.score_step import Scored
 from qguide.server.own_bodies.schemas import (
     JINA_SHAPE,
@@ -20,6 +22,7 @@ from qguide.server.own_bodies.schemas import (
     Positive,
     QModelName,
 )
+from qguide.server.q_models.served import Texts
 from qguide.server.rerank.schemas import JinaRerankRequest, RelevanceScore, RerankBody
 from qguide.server.rerank.translation import best_first, relevance, tokens_of
 
@@ -70,6 +73,12 @@ class TeiToken(RerankBody):
     special: bool
     start: int | None = Field(default=None, description="first byte")
     stop: int | None = Field(default=None, description="byte after its last")
+
+
+def tei_tokens(texts: Texts) -> bytes:
+    """The tokens of several texts in TEI's format."""
+    rows = (",".join(json.dumps(one._asdict()) for one in paced(pieces)) for pieces in texts)
+    return f"[{','.join(f'[{row}]' for row in rows)}]".encode()
 
 
 class TeiInfo(RerankBody):

@@ -94,7 +94,7 @@ def _read(
     asked = read_message(body)
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = _as_it_came(step, body, settings, betas)
-    if step.sampling.native is None:
+    if step.sampling.native is None or options.policies:  # several upstreams get a translation
         require_custom_tools(body)
         return step, asked
     return step, replace(asked, warnings=())  # of what an upstream of another dialect would not get

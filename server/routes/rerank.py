@@ -9,6 +9,7 @@ its semantic router calls /verify.
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
 from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError
 from qguide.qnet.types import History, Message
@@ -38,6 +39,7 @@ from qguide.server.rerank.tei_voyage import (
     VoyageRerankRequest,
     VoyageRerankResponse,
     tei_response,
+    tei_tokens,
     voyage_response,
 )
 from qguide.server.rerank.translation import (
@@ -79,8 +81,8 @@ async def tei_info(scoring: ScoringDep) -> TeiInfo:
         )
 
 
-@router.post("/tokenize")
-async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> list[list[TeiToken]]:
+@router.post("/tokenize", response_model=list[list[TeiToken]])
+async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> Response:
     """Tokens of plain texts as the Q model's tokenizer makes them, in TEI's format."""
     texts, most = body.texts, scoring.settings.max_candidates
     if not 1 <= len(texts) <= most:
@@ -88,14 +90,17 @@ async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> list[li
             f"there are {len(texts)} inputs; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
         )
     check_size("inputs", texts, scoring.settings.max_text_bytes)
-    q_model, split = await scoring.models.q_models.pieces(
-        scoring.models.find_reranker(body.model), texts, special=body.add_special_tokens
+    q_model, written = await scoring.models.q_models.pieces(
+        scoring.models.find_reranker(body.model),
+        texts,
+        special=body.add_special_tokens,
+        write=tei_tokens,
     )
-    if split is None:
+    if written is None:
         raise InvalidRequestError(
             f"the Q model {q_model!r} has no tokenizer in this server; name one that has as model"
         )
-    return [[TeiToken(**piece._asdict()) for piece in pieces] for pieces in split]
+    return Response(written, media_type="application/json")
 
 
 @router.post("/v2/rerank", response_model_exclude_none=True)
@@ -140,10 +145,16 @@ async def verify(body: VerifyRequest, scoring: ScoringDep) -> VerifyResponse:
         q_model=scoring.models.find_reranker(body.model),
         episode_id=body.episode_id,
     )
-    confidence = min(max(scored.q_values[0], 0.0), 1.0)
+    if q_model.model.ranks:
+        raise InvalidRequestError(
+            f"{q_model.id} ranks the candidates of one step, so its value of a single answer says "
+            f"nothing; {q_model.model.comparable}"
+        )
+    confidence = 0.0 if scored.out_of_domain else min(max(scored.q_values[0], 0.0), 1.0)
     return VerifyResponse(
         confidence=confidence,
         should_escalate=confidence < body.threshold,
+        out_of_domain=scored.out_of_domain,
         threshold=body.threshold,
         q_value=scored.q_values[0],
         model=q_model.id,

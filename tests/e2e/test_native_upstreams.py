@@ -376,3 +376,7 @@ def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialec
             tools[0]["type"] = kind
             with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
                 client.messages.create(model=policy, messages=ASKED, **asked)
+        tools[0]["type"] = "bash_20250124"
+        asked["extra_body"] = {"qguide": {"policies": [{"name": "chat", "n": 2}]}}
+        with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
+            client.messages.create(model="messages", messages=ASKED, **asked)

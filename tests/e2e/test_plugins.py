@@ -132,14 +132,17 @@ def test_a_job_has_a_command_of_its_name() -> None:
     assert "5" in qguide("count", "--set", "upto=5").output
 
 
-def test_a_job_that_cannot_be_imported_hides_no_help(
+def test_a_job_that_cannot_be_imported_leaves_the_help_and_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(tmp_path, "broken", "[qguide.jobs]\nmissing = nowhere_at_all:JOB\n")
+    install(tmp_path, "broken", "[qguide.jobs]\ncrash = crashing:JOB\n")
+    (tmp_path / "crashing.py").write_text("raise RuntimeError('no licence')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "Count, a job of a package." in qguide("--help").output
-    done = CliRunner().invoke(app, ["missing", "--set", "upto=5"])
-    assert (done.exit_code, "nowhere_at_all" in done.output) == (2, True)
+    said = qguide("--help").output
+    assert "job 'crash' cannot be imported: RuntimeError: no licence" in said
+    assert "Run the HTTP server" in said
+    failed = CliRunner().invoke(app, ["crash", "--set", "upto=5"])
+    assert (failed.exit_code, "no licence" in failed.output) == (2, True)
 
 
 def test_one_name_for_two_things_is_refused(

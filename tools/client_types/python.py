@@ -76,7 +76,7 @@ _DEADLINE: Final[Schema] = {
     "description": "seconds, retries included, after which the answer is of no use; the server "
     "stops its work then and may have a shorter limit of its own",
 }
-_WITHOUT_DEADLINE: Final = ("GuidanceOptions", "OutcomeOptions")
+_WITHOUT_DEADLINE: Final = ("GuidanceOptions", "OutcomeOptions", "PolicyShare")
 _HEADER: Final = '''"""{title}
 
 Generated from the server's OpenAPI document by `make client-types`; do not edit.

@@ -121,7 +121,8 @@ def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path)
     group = json.loads(GROUPS.model_dump_json())
     group["nodes"][0]["rollouts"] = [{"steps": 5}]
     valued = json.loads(TREE.model_dump_json()) | {"values": {"q": [1.0]}}
-    bad = [json.dumps(row) for row in (orphan, group, valued)]
+    old = TASK | {"first_observation": FIRST, "decisions": [{"candidates": [], "chosen": 0}]}
+    bad = [json.dumps(row) for row in (orphan, group, valued, old)]
     file = written(tmp_path / "rows.jsonl", *bad, "[]", "null", TREE)
     opened(page, file, status="0 episodes, 1 tree.")
     page["bad-count"].click()
@@ -130,8 +131,10 @@ def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path)
         f"rows.jsonl, line 1: nodes {is_wrong}",
         f"rows.jsonl, line 2: nodes {is_wrong}",
         f"rows.jsonl, line 3: values {is_wrong}",
-        "rows.jsonl, line 4: is no offer, tree, choice or row of choice-regret",
-        "rows.jsonl, line 5: no object",
+        "rows.jsonl, line 4: is a decision group of before; `qguide convert-records` makes it a "
+        "tree",
+        "rows.jsonl, line 5: is no offer, tree, choice or row of choice-regret",
+        "rows.jsonl, line 6: no object",
     ]
     binary = tmp_path / "picture.jsonl"
     binary.write_bytes(bytes(range(256)))

@@ -69,11 +69,6 @@ class PolicyShare(TypedDict, total=False):
     null for all policies lets a server that learns split num_candidates by the outcomes of
     earlier episodes
     """
-    deadline_s: float
-    """
-    seconds, retries included, after which the answer is of no use; the server stops its work
-    then and may have a shorter limit of its own
-    """
 
 
 class RerankOptions(ModelOptions, total=False):

@@ -90,6 +90,15 @@ def test_candidates_of_a_foreign_task_are_scored_and_the_likeliest_is_chosen(sta
     assert all(one["q_value"] is not None for one in outside["scores"])
 
 
+def test_a_verifier_has_no_confidence_in_the_answer_to_a_foreign_question(start: Any) -> None:
+    client = start()
+    for messages, outside in ((INSIDE, False), (OUTSIDE, True)):
+        body = {"question": messages[0]["content"], "answer": DRAWERS[1], "threshold": 0.01}
+        told = client.post("/verify", json=body).raise_for_status().json()
+        assert (told["out_of_domain"], told["should_escalate"]) == (outside, outside)
+        assert (told["confidence"] == 0) is outside
+
+
 def test_the_record_says_which_steps_were_outside_and_which_reply_was_greedy(
     start: Any, tmp_path: Path
 ) -> None:

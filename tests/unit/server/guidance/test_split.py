@@ -10,9 +10,16 @@ import pytest
 from fastapi.testclient import TestClient
 
 from benchmarks.learning.simulation import SPLITS, regret_of_split
-from qguide.qnet.policies.pool import MOST_EVIDENCE, PolicyRecord, split_draws
+from qguide.qnet.policies.pool import MOST_EVIDENCE, PolicyPool, PolicyRecord, split_draws
+from qguide.qnet.policies.scripted import ScriptedPolicy
+from qguide.qnet.types import Sampling
+from qguide.qnet.usage import Prices
 from qguide.server.chat.fake_openai import FakeUpstream
+from qguide.server.guidance.step_cost import prices_of
+from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.keys import create_key
+from qguide.server.own_bodies.schemas import PolicyShare, StepOptions
+from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from tests.support.serving import serving_app
@@ -124,6 +131,24 @@ def test_too_many_candidates_are_refused_before_they_are_split(
     for asked in (10**12, 0):
         refused = serve(settings).post("/v1/act", json=body | {"num_candidates": asked})
         assert refused.json()["error"]["code"] == "invalid_candidates"
+
+
+def test_a_step_has_the_price_of_the_policies_that_draw_it(settings: Settings) -> None:
+    cheap, dear = (Prices(prompt=price, completion=price) for price in (1.0, 50.0))
+    upstreams = {
+        name: settings.upstreams[name].model_copy(update={"prices": price})
+        for name, price in (("good", cheap), ("bad", dear))
+    }
+    pool = PolicyPool([("good", ScriptedPolicy(["x"]), 3)])
+    asked = GuidedStepRequest(
+        policy=ServedPolicy(pool.name, pool, "upstream"),
+        history=(),
+        sampling=Sampling(),
+        num_candidates=3,
+        options=StepOptions(policies=[PolicyShare(name=name) for name in NAMES]),
+    )
+    given = settings.model_copy(update={"upstreams": upstreams})
+    assert prices_of(asked, None, given).own == cheap
 
 
 def test_a_header_names_them(serve: Serve, settings: Settings) -> None:

@@ -102,8 +102,12 @@ async def test_a_caller_has_so_many_requests_at_once(most: int) -> None:
     assert refused.value.headers["RateLimit-Limit"] == str(most)
     async with limiter.admit(bob, Account()):
         pass
-    done.set()
-    await asyncio.gather(*running)
+    async with limiter.admit(ada, Account(), in_addition=True):
+        done.set()
+        await asyncio.gather(*running)
+        assert limiter.running == 1
+        async with limiter.admit(ada, Account()):  # what is in addition takes no place
+            pass
     async with limiter.admit(ada, Account()):
         pass
 

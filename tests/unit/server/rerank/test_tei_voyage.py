@@ -1,10 +1,14 @@
 """Rerank, score, classify and pooling requests as other servers' clients send them."""
 
-from typing import Any
+from functools import partial
+from threading import current_thread
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
 
+from qguide.server.q_models.build import Models
+from qguide.server.q_models.served import Texts
 from qguide.server.rerank.translation import relevance
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve
@@ -99,10 +103,18 @@ def test_a_semantic_router_escalates_below_its_threshold(
             "confidence": Q_VALUES[answer],
             "should_escalate": escalates,
             "threshold": threshold,
+            "out_of_domain": None,
             "q_value": Q_VALUES[answer],
             "model": "demo@0",
         }
     assert client.get("/health").status_code == 200  # which the router asks before
+
+
+def test_no_verdict_is_made_of_values_that_only_rank(serve: Serve) -> None:
+    client = serve(FAKES.model_copy(update={"q_models": {"rule": "votes"}}))
+    refused = client.post("/verify", json={"question": QUERY, "answer": DOCUMENTS[0]})
+    assert refused.status_code == 400, refused.text
+    assert "ranks the candidates of one step" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -186,6 +198,21 @@ def test_tei_s_tokens_say_where_they_stand_by_bytes(serve: Serve) -> None:
     pair = post(client, "/tokenize", inputs=[text, "desk 1"], model="q")
     assert len(pair) == 2
     assert client.get("/info").json()["max_input_length"] == 2048
+
+
+def test_tokens_are_written_in_the_tokenizers_thread(serve: Serve) -> None:
+    client = serve(Settings(q_models={"q": "embedded"}))
+    models: Models = cast("Any", client.app).state.models
+
+    def write(texts: Texts) -> tuple[str, int]:
+        return current_thread().name, sum(len(list(pieces)) for pieces in texts)
+
+    split = partial(models.q_models.pieces, "q", ["a mug", "desk 1"], special=False, write=write)
+    assert client.portal is not None
+    _, found = client.portal.call(split)
+    assert found is not None
+    assert found[0].startswith("qguide-tokenizer")
+    assert found[1] >= 2
 
 
 @pytest.mark.parametrize(
