@@ -24,8 +24,10 @@ def plain(requirement: str) -> str:
 
 def asked(project: dict[str, Any], extra: str) -> list[str]:
     """Requirements of an extra, those of the extras that it names in place of these."""
-    found = []
-    for one in project["project"]["optional-dependencies"][extra]:
+    extras, found = project["project"]["optional-dependencies"], []
+    if extra not in extras:
+        sys.exit(f"pyproject.toml has no extra {extra!r}; EXTRAS names some of {', '.join(extras)}")
+    for one in extras[extra]:
         if one.startswith("qguide["):
             for name in one.removeprefix("qguide[").removesuffix("]").split(","):
                 found += asked(project, name)

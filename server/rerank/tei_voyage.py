@@ -77,7 +77,8 @@ class TeiToken(RerankBody):
 
 def tei_tokens(texts: Texts) -> bytes:
     """The tokens of several texts in TEI's format."""
-    rows = (",".join(json.dumps(one._asdict()) for one in paced(pieces)) for pieces in texts)
+    write = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    rows = (",".join(write(one._asdict()) for one in paced(pieces)) for pieces in texts)
     return f"[{','.join(f'[{row}]' for row in rows)}]".encode()
 
 
