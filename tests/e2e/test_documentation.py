@@ -221,10 +221,11 @@ def test_a_trainer_is_paid_q_and_a_router_told_it(play: Play) -> None:
     played = play("docs/connect/gateways.md")
     asked = {"messages": [{"role": "user", "content": FIRST_OBSERVATION}]}
     said = "Action: go to desk 1"
-    q_value = played.names["compute_score"]("house", said, "", asked)
     action = {"role": "assistant", "content": said}
-    assert isinstance(q_value, float)
-    assert q_value == played.names["q_of"]([*asked["messages"], action])
+    with played.names["client"]:  # the page leaves it open
+        q_value = played.names["compute_score"]("house", said, "", asked)
+        assert isinstance(q_value, float)
+        assert q_value == played.names["q_of"]([*asked["messages"], action])
     (verdict,) = played.answers
     assert verdict["confidence"] == min(max(verdict["q_value"], 0), 1)
     assert verdict["should_escalate"] == (verdict["confidence"] < 0.6)
