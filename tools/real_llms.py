@@ -34,6 +34,14 @@ NAMES: Final[Mapping[str, str]] = {
     "mint_after_two": "MINT, after two turns",
     "mint_after_two_unseen_families": "MINT, after two, unseen families",
 }
+TOLD: Final = (
+    "mint_theoremqa_by_itself",
+    "mint_theoremqa_by_gsm8k_and_math",
+    *(f"mint_tasks_{tasks}" for tasks in (25, 50, 100, 200)),
+    "bfcl_parallel_by_itself",
+    "bfcl_parallel_by_simple",
+)
+"""Sources without a row in the tables: sentences of the page tell of them."""
 PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
 BY_SECTION: Final = ("mint_after_two", "bfcl_small")
 STOPPED: Final = ("mint_after_two",)
@@ -49,7 +57,7 @@ def collect(runs: Mapping[str, Path]) -> None:
         figures[name] = json.loads(run.metrics.read_text())
         for line in run.rows.read_text().splitlines():
             rows.append({"source": name, **json.loads(line)})
-    order = {name: place for place, name in enumerate(NAMES)}
+    order = {name: place for place, name in enumerate((*NAMES, *TOLD))}
     ordered = {name: figures[name] for name in sorted(figures, key=order.__getitem__)}
     FIGURES.write_text(f"{json.dumps(ordered, indent=1)}\n")
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
@@ -63,6 +71,7 @@ def read_rows() -> list[dict[str, Any]]:
 
 def tables(figures: Mapping[str, Any]) -> str:
     """The tables of the page."""
+    figures = {name: told for name, told in figures.items() if name in NAMES}
     lines = [
         "What each chooser earns, in percent, of the groups of all tasks:",
         "",
