@@ -27,14 +27,14 @@ END: Final = "<!-- end of tables -->"
 NAMES: Final[Mapping[str, str]] = {
     "bfcl_small": "BFCL, small models",
     "bfcl_weak": "BFCL, weak models",
-    "bfcl_all": "BFCL, all models",
-    "bfcl_unseen_families": "BFCL, small, unseen families",
     "sql": "InterCode-SQL",
     "mint_after_one": "MINT, after one turn",
     "mint_after_two": "MINT, after two turns",
-    "mint_after_two_unseen_families": "MINT, after two, unseen families",
 }
 TOLD: Final = (
+    "bfcl_all",
+    "bfcl_unseen_families",
+    "mint_after_two_unseen_families",
     "mint_theoremqa_by_itself",
     "mint_theoremqa_by_gsm8k_and_math",
     *(f"mint_tasks_{tasks}" for tasks in (25, 50, 100, 200)),
