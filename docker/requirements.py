@@ -1,4 +1,4 @@
-"""What an image installs, each file with its hash, from requirements.lock.
+"""Requirements of an image, each file with its hash, from requirements.lock.
 
 `python docker/requirements.py EXTRAS TORCH`, from the repository's root, prints it for
 `pip install --no-deps --require-hashes`. EXTRAS are names in pyproject.toml, divided by commas, or

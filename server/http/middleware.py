@@ -3,6 +3,7 @@
 import asyncio
 import re
 import uuid
+from abc import ABC, abstractmethod
 from time import perf_counter
 from typing import Final
 from urllib.parse import quote
@@ -51,7 +52,7 @@ class Drain:
             raise DrainingError("the server is shutting down; retry, another replica will answer")
 
 
-class HttpMiddleware:
+class HttpMiddleware(ABC):
     """Base of middleware: a subclass serves HTTP requests, and all else passes through it."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -61,9 +62,9 @@ class HttpMiddleware:
         """Serve an HTTP request, or pass on another scope, such as the server's lifespan."""
         await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
 
+    @abstractmethod
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        raise NotImplementedError
 
 
 class CancelWhenGone(HttpMiddleware):
