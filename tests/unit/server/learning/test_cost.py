@@ -23,8 +23,7 @@ from qguide.server.learning.progress import Progress
 from qguide.server.learning.status_body import state_of
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve
-from tests.unit.server.learning.test_serving import play, state
-from tests.unit.server.learning.test_serving import settings as settings  # the fixture
+from tests.unit.server.learning.scripted_agent import play, state
 
 PRICES = Prices(prompt=1.0, completion=10.0, cached_prompt=0.5)
 OWN = StepPrices(PRICES)
