@@ -43,18 +43,25 @@ def start_replicas(folder: Path, stack: ExitStack) -> list[Serving]:
         return list(threads.map(start, range(REPLICAS)))
 
 
-@contextmanager
-def routed(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
-    """The router's address, before servers at these addresses."""
+def configuration(folder: Path, addresses: Sequence[str], port: int) -> Path:
+    """The configuration, before servers at these addresses and on a port of this machine."""
     text = CONFIGURATION.read_text()
     assert len(SERVER_LINE.findall(text)) == len(addresses)
     assert LISTEN in text
     lines = iter(addresses)
     text = SERVER_LINE.sub(lambda found: f"server {next(lines)} {found.group(1)}", text)
-    path, said = folder / "router.conf", folder / "router.log"
+    path = folder / "router.conf"
+    path.write_text(text.replace(LISTEN, f"listen 127.0.0.1:{port};"))
+    return path
+
+
+@contextmanager
+def routed(folder: Path, addresses: Sequence[str]) -> Iterator[str]:
+    """The router's address, before servers at these addresses."""
+    said = folder / "router.log"
     for _ in range(5):  # another process may take the free port first
         port = free_port()
-        path.write_text(text.replace(LISTEN, f"listen 127.0.0.1:{port};"))
+        path = configuration(folder, addresses, port)
         command = [NGINX, "-p", str(folder), "-c", str(path), "-g", "daemon off;"]
         with said.open("w") as log, subprocess.Popen(command, stderr=log) as nginx:
             try:
@@ -99,6 +106,16 @@ def play(client: httpx.Client, addresses: Sequence[str]) -> Mapping[str, list[in
             {"role": "user", "content": "You see a door. " * 20},
         ]
     return answered
+
+
+def test_nothing_is_written_outside_its_folder(tmp_path: Path) -> None:
+    path = configuration(tmp_path, [f"127.0.0.1:{free_port()}"] * REPLICAS, free_port())
+    command = [NGINX, "-t", "-p", str(tmp_path), "-c", str(path)]
+    tried = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert tried.returncode == 0, tried.stderr
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = {found.name for found in tmp_path.iterdir() if found.is_dir()}
+    assert folders == {f"{kind}_temp" for kind in kinds}
 
 
 def test_episodes_stay_on_their_replica_and_leave_a_dead_one(tmp_path: Path) -> None:
