@@ -1,20 +1,15 @@
-"""Response schemas of messages, whole and in events, and the writer of their stream.
+"""Response schemas of messages, whole and in events.
 
 The responses themselves are plain JSON (see `translation`).
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from qguide.qnet.dialects.messages_answers import events_of
-from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.answers import Absent, ChatGuidance
-from qguide.server.http.event_stream import event
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"]
-_PING: Final = event({"type": "ping"}, "ping")
 
 
 class TextBlock(BaseModel):
@@ -179,20 +174,3 @@ class MessageEvent(
     ]
 ):
     """One event of a streamed message."""
-
-
-class MessageWriter:
-    """Pings, then the events of the chosen candidate; implements `EventWriter`."""
-
-    def waiting(self) -> Iterable[bytes]:
-        """A ping, which clients skip."""
-        return (_PING,)
-
-    def finished(self, answer: Json) -> Iterator[bytes]:
-        """The events of a message, from message_start to message_stop."""
-        for one in events_of(answer):
-            yield event(one, one["type"])
-
-    def failed(self, error: Json) -> Iterable[bytes]:
-        """The error, after which nothing comes."""
-        return (event(error, "error"),)

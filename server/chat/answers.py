@@ -1,21 +1,17 @@
-"""Response schemas of a chat completion, whole and in chunks, and the writer of its stream.
+"""Response schemas of a chat completion, whole and in chunks.
 
 The responses themselves are plain JSON (see `translation`), because an upstream's own
 fields are passed through. The clients' types are generated from these schemas, and
 tests/e2e/test_openapi.py validates real responses against them.
 """
 
-from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from qguide.qnet.decision.selection import PriorBy, Reason
-from qguide.qnet.dialects.chat_chunks import chunks_of
-from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
-from qguide.server.http.event_stream import DONE, HEARTBEAT, event
 from qguide.server.own_bodies.answers import (
     COST_TEXT,
     JUDGE_REASON_TEXT,
@@ -228,28 +224,3 @@ class ChatChunk(BaseModel):
     usage: ChatUsage | None = None
     system_fingerprint: str | Absent = None
     qguide: ChatGuidance | Absent = None
-
-
-class ChunkWriter:
-    """Heartbeats, then the chunks of the chosen candidate; implements `EventWriter`."""
-
-    def __init__(self, *, include_usage: bool) -> None:
-        self._include_usage = include_usage
-
-    def waiting(self) -> Iterable[bytes]:
-        """A comment, which clients skip."""
-        return (HEARTBEAT,)
-
-    def finished(self, answer: Json) -> Iterator[bytes]:
-        """The chunks of a completion, and the end of the stream."""
-        for part in self.parts(answer):
-            yield event(part)
-        yield DONE
-
-    def parts(self, answer: Json) -> Iterator[Json]:
-        """The chunks of a completion."""
-        return chunks_of(answer, include_usage=self._include_usage)
-
-    def failed(self, error: Json) -> Iterable[bytes]:
-        """The error, after which nothing comes."""
-        return (event(error),)

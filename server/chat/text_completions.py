@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json, pieces_of
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage, ChunkWriter
+from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
     ChatTurn,
@@ -206,14 +206,6 @@ def text_completion_of(completion: Json) -> Json:
     ]
     own = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion", "choices": choices}
     return kept | own
-
-
-class TextWriter(ChunkWriter):
-    """Heartbeats, then the texts in parts; implements `EventWriter`."""
-
-    def parts(self, answer: Json) -> Iterator[Json]:
-        """The parts of a completion."""
-        return parts_of(answer, include_usage=self._include_usage)
 
 
 def parts_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:

@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,6 @@ from qguide.server.gemini.schemas import (
     GenerateContentRequest,
     GenerationConfig,
 )
-from qguide.server.http.event_stream import event
 from qguide.server.settings.allowed_parameters import without_effect
 
 CALLED_HERE: Final = {
@@ -216,27 +215,6 @@ def _usage(usage: Json) -> Json:
         "thoughtsTokenCount": thoughts,
         "totalTokenCount": usage["total_tokens"],
     }
-
-
-_NOTHING: Final = b"\n\n"
-"""The end of an event without data. Google's client for Python takes a comment for broken JSON."""
-
-
-class ContentWriter:
-    """Empty events, then the chosen candidate in pieces; implements `EventWriter`."""
-
-    def waiting(self) -> Iterable[bytes]:
-        """An empty event, which clients skip."""
-        return (_NOTHING,)
-
-    def finished(self, answer: Json) -> Iterator[bytes]:
-        """Answers with one piece each; the last one has the usage and the guidance."""
-        for one in chunks_of(answer):
-            yield event(one)
-
-    def failed(self, error: Json) -> Iterable[bytes]:
-        """The error in place of an answer."""
-        return (event(error),)
 
 
 def chunks_of(answer: Json) -> Iterator[Json]:

@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -22,20 +22,58 @@ HEARTBEAT: Final = b": still working\n\n"
 """A comment that clients skip; it shows proxies that the connection is alive."""
 
 
-class EventWriter(Protocol):
-    """The events of one answer, in one dialect."""
+def event(data: Mapping[str, Any], name: str = "") -> bytes:
+    """One server-sent event.
+
+    Args:
+        name: its `event:` line; "" for none.
+    """
+    head = f"event: {name}\n".encode() if name else b""
+    written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
+    return head + b"data: " + written + b"\n\n"
+
+
+def named_event(data: Mapping[str, Any]) -> bytes:
+    """One server-sent event, whose name is its type."""
+    return event(data, data["type"])
+
+
+class EventWriter:
+    """The events of one answer, in one dialect.
+
+    Args:
+        pieces: of the answer, which is the body of the same request without a stream.
+        written: a piece, or an error's body, as an event.
+        sign: of life; sent again and again until the answer is there.
+        end: what follows the last piece.
+    """
+
+    def __init__(
+        self,
+        pieces: Callable[[Json], Iterable[Json]],
+        *,
+        written: Callable[[Json], bytes] = event,
+        sign: Callable[[], bytes] = lambda: HEARTBEAT,
+        end: bytes = b"",
+    ) -> None:
+        self._pieces = pieces
+        self._written = written
+        self._sign = sign
+        self._end = end
 
     def waiting(self) -> Iterable[bytes]:
-        """A sign of life; sent again and again until the answer is there."""
-        ...
+        """A sign of life."""
+        return (self._sign(),)
 
-    def finished(self, answer: Json) -> Iterable[bytes]:
-        """The answer, which is the body of the same request without a stream."""
-        ...
+    def finished(self, answer: Json) -> Iterator[bytes]:
+        """The answer, and the end of the stream."""
+        yield from map(self._written, self._pieces(answer))
+        if self._end:
+            yield self._end
 
     def failed(self, error: Json) -> Iterable[bytes]:
-        """The error's body, after at least one sign of life."""
-        ...
+        """The error's body, after which nothing comes."""
+        return (self._written(error),)
 
 
 class EventStream(StreamingResponse):
@@ -114,17 +152,6 @@ async def answered(
 def _body(response: JSONResponse) -> Json:
     read: Json = json.loads(bytes(response.body))
     return read
-
-
-def event(data: Mapping[str, Any], name: str = "") -> bytes:
-    """One server-sent event.
-
-    Args:
-        name: its `event:` line; "" for none.
-    """
-    head = f"event: {name}\n".encode() if name else b""
-    written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
-    return head + b"data: " + written + b"\n\n"
 
 
 def described_errors(

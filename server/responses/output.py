@@ -6,7 +6,7 @@ Pure apart from ids.
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final
 
 from qguide.qnet.dialects.responses_answers import (
@@ -20,7 +20,7 @@ from qguide.qnet.dialects.responses_answers import (
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.translation import choice_of
 from qguide.server.guidance.step_types import GuidedStepResult
-from qguide.server.http.event_stream import HEARTBEAT, event
+from qguide.server.http.event_stream import EventWriter, named_event
 from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
 from qguide.server.responses.tools import called_names
 
@@ -123,32 +123,27 @@ def failed(response: Json, error: Json) -> Json:
     return response | {"status": "failed", "error": detail}
 
 
-class ResponseWriter:
-    """The events of one response, numbered in their order; implements `EventWriter`."""
+class ResponseWriter(EventWriter):
+    """The events of one response, numbered in their order."""
 
     def __init__(self, response: Json) -> None:
+        super().__init__(closing_events, written=self._numbered)
         self._response = response
-        self._opening = opening_events(response)
+        self._opening = map(self._numbered, opening_events(response))
         self._numbers = count()
 
     def waiting(self) -> Iterable[bytes]:
         """The first events; from then on comments, which clients skip."""
-        return tuple(self._opened()) or (HEARTBEAT,)
+        return tuple(self._opening) or super().waiting()
 
     def finished(self, answer: Json) -> Iterator[bytes]:
         """The output and the end."""
-        yield from self._opened()
-        yield from self._numbered(closing_events(answer))
+        return chain(self._opening, super().finished(answer))
 
     def failed(self, error: Json) -> Iterator[bytes]:
         """The error and the end."""
-        yield from self._opened()
-        yield from self._numbered(failure_events(failed(self._response, error), error))
+        ended = failure_events(failed(self._response, error), error)
+        return chain(self._opening, map(self._numbered, ended))
 
-    def _opened(self) -> Iterator[bytes]:
-        """The first events, unless they have been written."""
-        return self._numbered(self._opening)
-
-    def _numbered(self, events: Iterable[Json]) -> Iterator[bytes]:
-        for one in events:
-            yield event(one | {"sequence_number": next(self._numbers)}, one["type"])
+    def _numbered(self, one: Json) -> bytes:
+        return named_event(one | {"sequence_number": next(self._numbers)})

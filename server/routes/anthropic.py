@@ -8,11 +8,11 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.anthropic.answers import (
     AnthropicMessage,
     MessageEvent,
-    MessageWriter,
 )
 from qguide.server.anthropic.schemas import (
     AnthropicErrorBody,
@@ -37,7 +37,13 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_bodies import OVERLOADED
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import answer_or_events, answered, described_errors
+from qguide.server.http.event_stream import (
+    EventWriter,
+    answer_or_events,
+    answered,
+    described_errors,
+    named_event,
+)
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -67,7 +73,7 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     read = partial(_read, body, options, policy, stepper.settings, _betas(request))
     step, asked = await translate_body(request, read)
     complete = partial(_complete, step, asked, options, stepper)
-    writer = MessageWriter() if body.stream else None
+    writer = EventWriter(events_of, written=named_event, sign=_ping) if body.stream else None
     return await answered(request, complete, writer, heartbeat_s=stepper.settings.heartbeat_s)
 
 
@@ -109,6 +115,11 @@ def _as_it_came(
         native = replace(native, betas=betas)
         step = replace(step, sampling=replace(step.sampling, native=native))
     return step
+
+
+def _ping() -> bytes:
+    """A ping, which clients skip."""
+    return named_event({"type": "ping"})
 
 
 def _betas(request: Request) -> tuple[str, ...]:

@@ -9,12 +9,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from qguide.qnet.decision.guide import AT_UPSTREAM
+from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.work_context import all_of
-from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
+from qguide.server.chat.answers import ChatChunk, ChatCompletion
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
     GuidanceOptions,
@@ -24,8 +25,8 @@ from qguide.server.chat.schemas import (
 from qguide.server.chat.text_completions import (
     CompletionRequest,
     TextCompletion,
-    TextWriter,
     joined,
+    parts_of,
     text_completion_of,
     text_request,
     to_chat_requests,
@@ -37,7 +38,13 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import answer_or_events, answered, described_errors
+from qguide.server.http.event_stream import (
+    DONE,
+    EventWriter,
+    answer_or_events,
+    answered,
+    described_errors,
+)
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
@@ -72,7 +79,8 @@ async def complete_chat(
     policy = stepper.models.find_policy(body.model)
     asked = await translate_body(request, partial(read_request, body, options, policy, settings))
     complete = partial(_complete, asked, options, stepper)
-    writer = ChunkWriter(include_usage=body.include_usage) if body.stream else None
+    pieces = partial(chunks_of, include_usage=body.include_usage)
+    writer = EventWriter(pieces, end=DONE) if body.stream else None
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 
@@ -110,7 +118,8 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
         completions = await all_of([_complete(one, options, stepper) for one in asked])
         return joined([text_completion_of(completion) for completion in completions])
 
-    writer = TextWriter(include_usage=body.include_usage) if body.stream else None
+    pieces = partial(parts_of, include_usage=body.include_usage)
+    writer = EventWriter(pieces, end=DONE) if body.stream else None
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 

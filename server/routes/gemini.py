@@ -24,7 +24,6 @@ from qguide.server.gemini.schemas import (
 from qguide.server.gemini.translation import (
     CALLED_HERE,
     Asked,
-    ContentWriter,
     chat_prompt,
     chunks_of,
     content_of,
@@ -34,7 +33,12 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, answer_or_events, described_errors
+from qguide.server.http.event_stream import (
+    EventStream,
+    EventWriter,
+    answer_or_events,
+    described_errors,
+)
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -99,7 +103,9 @@ async def stream_content(
     if alt != "sse":
         return JSONResponse(list(chunks_of(await complete())))
     heartbeat_s = stepper.settings.heartbeat_s
-    return EventStream(request, complete, ContentWriter(), heartbeat_s=heartbeat_s)
+    # Google's client for Python takes a comment for broken JSON; an event without data is none.
+    writer = EventWriter(chunks_of, sign=lambda: b"\n\n")
+    return EventStream(request, complete, writer, heartbeat_s=heartbeat_s)
 
 
 @router.post(f"{_STABLE}:countTokens", include_in_schema=False)

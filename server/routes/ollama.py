@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -27,7 +26,7 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import EventStream, described_errors
+from qguide.server.http.event_stream import EventStream, EventWriter, described_errors
 from qguide.server.own_bodies.schemas import NOT_EMPTY, ListOf
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
@@ -190,7 +189,9 @@ async def ollama_chat(body: OllamaChatRequest, request: Request, stepper: Steppe
     if body.stream is False:
         return JSONResponse(await complete())
     heartbeat_s = stepper.settings.heartbeat_s
-    writer = LineWriter(policy.name)
+    writer = EventWriter(
+        lines_of, written=_written, sign=lambda: _written(sign_of_life(policy.name, time.time()))
+    )
     return EventStream(request, complete, writer, heartbeat_s=heartbeat_s, media_type=_NDJSON)
 
 
@@ -244,25 +245,6 @@ async def _complete(
 ) -> Json:
     completion = completion_of(await stepper.take(step), n=1, options=options)
     return answer_of(completion, thinks=thinks, warnings=warnings)
-
-
-class LineWriter:
-    """The answer as lines of JSON; implements `EventWriter`."""
-
-    def __init__(self, policy: str) -> None:
-        self._policy = policy
-
-    def waiting(self) -> Iterable[bytes]:
-        """A line without text."""
-        return (_written(sign_of_life(self._policy, time.time())),)
-
-    def finished(self, answer: Json) -> Iterator[bytes]:
-        """Lines with a piece each; the last one has the counts and the guidance."""
-        return map(_written, lines_of(answer))
-
-    def failed(self, error: Json) -> Iterable[bytes]:
-        """The error in place of an answer."""
-        return (_written(error),)
 
 
 def _written(line: Json) -> bytes:

@@ -11,18 +11,21 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.dialects.chat_chunks import chunks_of
+from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.types import Candidate, spent_on
-from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent, MessageWriter
+from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
 from qguide.server.anthropic.schemas import MessagesRequest
 from qguide.server.anthropic.translation import answer_of, read_message
-from qguide.server.chat.answers import ChatChunk, ChatCompletion, ChunkWriter
+from qguide.server.chat.answers import ChatChunk, ChatCompletion
 from qguide.server.chat.schemas import GuidanceOptions
-from qguide.server.chat.text_completions import TextCompletion, TextWriter, text_completion_of
+from qguide.server.chat.text_completions import TextCompletion, parts_of, text_completion_of
 from qguide.server.chat.translation import completion_of
 from qguide.server.guidance.pass_through import native_answer
 from qguide.server.guidance.step_types import GuidedStepResult
+from qguide.server.http.event_stream import event, named_event
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
 from qguide.server.responses.output import ResponseWriter, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
@@ -256,10 +259,10 @@ def answered(step: GuidedStepResult) -> None:
     options = GuidanceOptions(return_candidates=True)
     completion = completion_of(step, n=len(step.decision.candidates), options=options)
     sent(completion, ChatCompletion)
-    streamed(ChunkWriter(include_usage=True).finished(completion), ChatChunk)
+    streamed(map(event, chunks_of(completion, include_usage=True)), ChatChunk)
     text = text_completion_of(completion)
     sent(text, TextCompletion)
-    streamed(TextWriter(include_usage=True).finished(text), TextCompletion)
+    streamed(map(event, parts_of(text, include_usage=True)), TextCompletion)
     as_message(step, options)
     as_response(step, options)
 
@@ -270,7 +273,7 @@ def as_message(step: GuidedStepResult, options: GuidanceOptions) -> None:
     native = native_answer(step, "messages")
     message = answer_of(completion_of(step, n=1, options=options), read, native)
     sent(message, Own if native else AnthropicMessage)
-    streamed(MessageWriter().finished(message), Own if native else MessageEvent)
+    streamed(map(named_event, events_of(message)), Own if native else MessageEvent)
 
 
 def as_response(step: GuidedStepResult, options: GuidanceOptions) -> None:
