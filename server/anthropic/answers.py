@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from qguide.server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.answers import ChatGuidance
+from qguide.server.own_bodies.answers import Absent
 
 StopReason = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence", "refusal"]
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects import messages_requests
-from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
+from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
@@ -14,6 +14,7 @@ from qguide.server.own_bodies.schemas import (
     Seed,
     StepOptions,
     Temperature,
+    Whole,
 )
 
 

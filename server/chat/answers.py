@@ -8,31 +8,17 @@ tests/e2e/test_openapi.py validates real responses against them.
 from typing import Literal
 
 from pydantic import BaseModel, Field
-from pydantic.json_schema import SkipJsonSchema
 
-from qguide.qnet.decision.selection import PriorBy, Reason
-from qguide.server.chat.schemas import ChatCustomCall, ChatToolCall
 from qguide.server.own_bodies.answers import (
-    COST_TEXT,
     JUDGE_REASON_TEXT,
     POSTERIOR_TEXT,
-    PRIOR_BY_TEXT,
     PRIOR_TEXT,
-    TAU_TEXT,
-    THRESHOLD_TEXT,
     VERDICTS_TEXT,
-    WINDOW_TEXT,
-    PolicyUsage,
-    ScoredBy,
+    Absent,
     ScoreUsage,
-    StepCost,
-    ThresholdResult,
-    Timings,
-    Window,
+    StepAnswer,
 )
-
-Absent = SkipJsonSchema[None]
-"""Type of a field that may be missing but is never null."""
+from qguide.server.own_bodies.schemas import CustomCallBody, ToolCallBody
 
 
 class ChatReply(BaseModel):
@@ -41,7 +27,7 @@ class ChatReply(BaseModel):
     role: Literal["assistant"]
     content: str | None = Field(description="null beside tool calls")
     refusal: str | None = None
-    tool_calls: list[ChatToolCall | ChatCustomCall] | Absent = None
+    tool_calls: list[ToolCallBody | CustomCallBody] | Absent = None
 
 
 class ChatChoice(BaseModel):
@@ -113,13 +99,9 @@ class ChatCandidate(BaseModel):
     judge_reason: str | Absent = Field(default=None, description=JUDGE_REASON_TEXT)
 
 
-class ChatGuidance(ScoredBy):
+class ChatGuidance(StepAnswer):
     """The chosen candidate, the reason for it and what it cost."""
 
-    guided: bool = Field(description="true if a Q model chose among different candidates")
-    unguided_reason: str | None = Field(description="why no Q model has chosen")
-    reason: Reason
-    chosen: int = Field(description="index of the chosen candidate")
     returned: list[int] = Field(description="indices of the returned candidates, the best first")
     q_values: list[float] | None = Field(
         description="Q of every candidate; null if no Q was available"
@@ -128,24 +110,9 @@ class ChatGuidance(ScoredBy):
     posterior: list[float] | None = Field(
         description=f"of every candidate, {POSTERIOR_TEXT}; null if it was not the reason"
     )
-    prior_by: PriorBy = Field(description=PRIOR_BY_TEXT)
-    tau: float | None = Field(description=TAU_TEXT)
-    policy: str
-    policies: list[PolicyUsage] | Absent = Field(
-        default=None, description="of each policy; present if several drew"
-    )
     num_candidates: int = Field(description="number of candidates drawn")
     distinct_candidates: int = Field(description="number of different candidates")
-    draws_saved: int = Field(
-        description="candidates that `adaptive` or `until_decided` did not need"
-    )
-    perturbed: int = Field(description="candidates drawn under a paraphrase")
-    warnings: list[str] = Field(description="options that could not be applied, and why")
-    window: Window | Absent = Field(default=None, description=WINDOW_TEXT)
-    threshold: ThresholdResult | Absent = Field(default=None, description=THRESHOLD_TEXT)
     usage: StageUsage
-    cost: StepCost | Absent = Field(default=None, description=COST_TEXT)
-    timings_ms: Timings
     episode_id: str | Absent = Field(
         default=None, description="present if the request belongs to one"
     )

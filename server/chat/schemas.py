@@ -3,31 +3,28 @@
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.openai_messages import (
-    CustomCall,
-    CustomTool,
-    Function,
-    FunctionCall,
-    calls_of,
-    text_of,
-)
+from qguide.qnet.openai_messages import calls_of, text_of
 from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.types import Message, Role
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import (
     AT_LEAST_ONE,
     NOT_EMPTY,
+    CalledFunction,
     ContentPart,
+    CustomCallBody,
     Integer,
     ListOf,
     Positive,
     Seed,
     StepOptions,
     Temperature,
+    ToolCallBody,
+    Whole,
 )
 
 _HEADER: Final = "x-qguide-"
@@ -52,48 +49,14 @@ class GuidanceOptions(StepOptions):
     )
 
 
-class Whole(BaseModel):
-    """Base of bodies whose unknown fields are kept and passed on."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-
-class ChatFunction(Function, Whole):
-    """Name and arguments of a called function."""
-
-    arguments: str = Field(description="JSON, as the model wrote it")
-
-
-class ChatToolCall(FunctionCall, Whole):
-    """One tool call of an assistant message."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: ChatFunction
-
-
-class ChatTool(CustomTool, Whole):
-    """Name and input of a called custom tool."""
-
-    input: str = Field(description="any text")
-
-
-class ChatCustomCall(CustomCall, Whole):
-    """One call of a custom tool in an assistant message."""
-
-    id: str
-    type: Literal["custom"]
-    custom: ChatTool
-
-
 class ChatTurn(Whole):
     """One message of a conversation, passed on to an upstream unchanged."""
 
     role: Role | Literal["function"]
     content: str | ListOf[ContentPart] | None = None
-    tool_calls: ListOf[ChatToolCall | ChatCustomCall] | None = None
+    tool_calls: ListOf[ToolCallBody | CustomCallBody] | None = None
     tool_call_id: str | None = None
-    function_call: ChatFunction | None = Field(
+    function_call: CalledFunction | None = Field(
         default=None, description="OpenAI's deprecated form of a tool call"
     )
 

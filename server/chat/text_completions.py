@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json, pieces_of
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.server.chat.answers import Absent, ChatGuidance, ChatUsage
+from qguide.server.chat.answers import ChatGuidance, ChatUsage
 from qguide.server.chat.schemas import (
     ChatCompletionRequest,
     ChatTurn,
@@ -21,6 +21,7 @@ from qguide.server.chat.schemas import (
     WholeRequest,
     chat_request_of,
 )
+from qguide.server.own_bodies.answers import Absent
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     WHOLE,

@@ -19,7 +19,7 @@ from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from qguide.server.own_bodies.answers import ThresholdResult, verdict_fields
+from qguide.server.own_bodies.answers import StepAnswer, verdict_fields
 from qguide.server.own_bodies.history import check_count, check_readable, check_size
 from qguide.server.own_bodies.schemas import text_in
 from qguide.server.q_models.policies import ServedPolicy
@@ -213,39 +213,15 @@ def guidance_of(
     """
     decision = taken.decision
     guidance: dict[str, Any] = {
-        "guided": decision.guided,
-        "reason": decision.reason,
-        "unguided_reason": decision.unguided_reason,
-        "policy": taken.policy,
-        **taken.scored_by,
-        "chosen": decision.chosen,
+        **StepAnswer(**taken.told).model_dump(),
         "returned": best,
         "q_values": decision.q_values,
         "prior": decision.shares,
         "posterior": decision.posterior,
-        "prior_by": decision.prior_by,
-        "tau": decision.tau,
         "num_candidates": len(decision.candidates),
         "distinct_candidates": decision.distinct_candidates,
-        "draws_saved": decision.draws_saved,
-        "perturbed": decision.perturbed,
-        "warnings": list(decision.warnings),
         "usage": _usage(decision.usage),
-        "timings_ms": {
-            "paraphrase": decision.timings.paraphrase_ms,
-            "sample": decision.timings.sample_ms,
-            "score": decision.timings.score_ms,
-            "total": taken.total_ms,
-        },
     }
-    if taken.policies:
-        guidance["policies"] = [each.model_dump() for each in taken.policies]
-    if taken.cost is not None:
-        guidance["cost"] = taken.cost.model_dump()
-    if decision.window is not None:
-        guidance["window"] = asdict(decision.window)
-    if below := ThresholdResult.of(decision.below_threshold, taken.action_policies):
-        guidance["threshold"] = below.model_dump()
     if taken.episode_id is not None:
         guidance["episode_id"] = taken.episode_id
     if options.return_candidates:

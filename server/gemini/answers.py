@@ -8,8 +8,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from qguide.server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.answers import ChatGuidance
 from qguide.server.chat.token_count import TokenSource
+from qguide.server.own_bodies.answers import Absent
 
 
 class _Answer(BaseModel):

@@ -5,8 +5,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from qguide.server.own_bodies.schemas import NOT_EMPTY, ListOf, Seed, StepOptions, Temperature
+from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
+from qguide.server.own_bodies.schemas import (
+    NOT_EMPTY,
+    ListOf,
+    Seed,
+    StepOptions,
+    Temperature,
+    Whole,
+)
 
 _NAMES = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 """Gemini's clients write fields in camel case, or as the protocol buffers have them."""

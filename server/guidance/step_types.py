@@ -22,7 +22,13 @@ from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
 from qguide.server.learning.service import Learning
 from qguide.server.observability.metrics import Metrics
-from qguide.server.own_bodies.answers import PolicyUsage, StepCost
+from qguide.server.own_bodies.answers import (
+    PolicyUsage,
+    StepCost,
+    ThresholdResult,
+    Timings,
+    Window,
+)
 from qguide.server.own_bodies.schemas import StepOptions
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
@@ -111,6 +117,34 @@ class GuidedStepResult:
     action_policies: tuple[str, ...] = ()
     policies: tuple[PolicyUsage, ...] = ()
     cost: StepCost | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Fields of `StepAnswer`."""
+        decision, timings = self.decision, self.decision.timings
+        return {
+            "chosen": decision.chosen,
+            "reason": decision.reason,
+            "guided": decision.guided,
+            "unguided_reason": decision.unguided_reason,
+            "prior_by": decision.prior_by,
+            "tau": decision.tau,
+            "draws_saved": decision.draws_saved,
+            "perturbed": decision.perturbed,
+            "warnings": list(decision.warnings),
+            "window": Window.of(decision.window),
+            "threshold": ThresholdResult.of(decision.below_threshold, self.action_policies),
+            "policy": self.policy,
+            "policies": list(self.policies) or None,
+            "cost": self.cost,
+            "timings_ms": Timings(
+                sample=timings.sample_ms,
+                paraphrase=timings.paraphrase_ms,
+                score=timings.score_ms,
+                total=self.total_ms,
+            ),
+            **self.scored_by,
+        }
 
 
 class SelectionOptions(Protocol):

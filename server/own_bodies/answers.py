@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from qguide.qnet.decision.selection import PriorBy, Reason
 from qguide.qnet.decision.threshold import BelowThreshold
@@ -88,10 +89,8 @@ class ThresholdResult(Body):
         return cls(below=below.below, best_q=below.best_q, actions=actions)
 
 
-THRESHOLD_TEXT: Final = "present if the best Q was below the operator's threshold"
-ThresholdField = Annotated[
-    ThresholdResult | None, Field(description=THRESHOLD_TEXT, exclude_if=is_none)
-]
+Absent = SkipJsonSchema[None]
+"""Type of a field that may be missing but is never null."""
 WINDOW_TEXT: Final = (
     "present if the Q model read a window of a history that is longer than it takes "
     "(`long_history`)"
@@ -104,8 +103,6 @@ PRIOR_TEXT: Final = (
     "share of the likelihood"
 )
 POSTERIOR_TEXT: Final = "share of the candidate's effect by Q and the prior"
-PRIOR_BY_TEXT: Final = "source of the prior"
-TAU_TEXT: Final = "temperature of Q in the posterior; null where Q alone chose, or none did"
 
 
 class ScoreUsage(Body):
@@ -213,9 +210,6 @@ class StepCost(Body):
     total: float = Field(description="of the parts that are known")
 
 
-COST_TEXT: Final = "present if the operator's prices or the upstream tell something of it"
-
-
 class PolicyUsage(Body):
     """Draws of one of several policies, and their cost."""
 
@@ -227,39 +221,48 @@ class PolicyUsage(Body):
     error: str | None = Field(description="why it drew none; null if it did")
 
 
-PoliciesField = Annotated[
-    list[PolicyUsage] | None,
-    Field(
-        default=None,
-        description="of each policy, where several drew; absent otherwise",
-        exclude_if=is_none,
-    ),
-]
+class StepAnswer(ScoredBy):
+    """The choice of a step, the reason for it, and what it cost; of every dialect's answer."""
 
-
-class ActResponse(Body, ScoredBy):
-    """The chosen action and the candidates it was chosen from."""
-
-    action: str = Field(description="content of the chosen candidate")
     chosen: int = Field(description="index of the chosen candidate")
     reason: Reason
     guided: bool = Field(description="true if a Q model chose among different candidates")
-    unguided_reason: str | None = Field(default=None, description="why no Q model has chosen")
-    candidates: list[ScoredCandidate]
-    prior_by: PriorBy = Field(description=PRIOR_BY_TEXT)
-    tau: float | None = Field(description=TAU_TEXT)
+    unguided_reason: str | None = Field(description="why no Q model has chosen")
+    prior_by: PriorBy = Field(description="source of the prior")
+    tau: float | None = Field(
+        description="temperature of Q in the posterior; null where Q alone chose, or none did"
+    )
     draws_saved: int = Field(
         description="candidates that `adaptive` or `until_decided` did not need"
     )
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
-    window: WindowField = None
-    threshold: ThresholdField = None
+    window: Window | Absent = Field(default=None, description=WINDOW_TEXT, exclude_if=is_none)
+    threshold: ThresholdResult | Absent = Field(
+        default=None,
+        description="present if the best Q was below the operator's threshold",
+        exclude_if=is_none,
+    )
     policy: str
-    policies: PoliciesField = None
-    usage: Usage
-    cost: StepCost | None = Field(default=None, description=COST_TEXT, exclude_if=is_none)
+    policies: list[PolicyUsage] | Absent = Field(
+        default=None,
+        description="of each policy, where several drew; absent otherwise",
+        exclude_if=is_none,
+    )
+    cost: StepCost | Absent = Field(
+        default=None,
+        description="present if the operator's prices or the upstream tell something of it",
+        exclude_if=is_none,
+    )
     timings_ms: Timings
+
+
+class ActResponse(Body, StepAnswer):
+    """The chosen action and the candidates it was chosen from."""
+
+    action: str = Field(description="content of the chosen candidate")
+    candidates: list[ScoredCandidate]
+    usage: Usage
 
 
 class Score(Body):

@@ -138,22 +138,26 @@ class Body(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class ContentPart(BaseModel):
-    """A part of a message's content; only text can be read."""
+class Whole(BaseModel):
+    """Base of bodies whose unknown fields are kept and passed on."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+
+class ContentPart(Whole):
+    """A part of a message's content; only text can be read."""
 
     type: str
     text: str | None = None
 
 
-class CalledFunction(Function, Body):
+class CalledFunction(Function, Whole):
     """Name and arguments of a called function."""
 
     arguments: str = Field(description="JSON, as the model wrote it")
 
 
-class ToolCallBody(FunctionCall, Body):
+class ToolCallBody(FunctionCall, Whole):
     """One tool call of an assistant message."""
 
     id: str
@@ -161,13 +165,13 @@ class ToolCallBody(FunctionCall, Body):
     function: CalledFunction
 
 
-class CalledTool(CustomTool, Body):
+class CalledTool(CustomTool, Whole):
     """Name and input of a called custom tool."""
 
     input: str = Field(description="any text")
 
 
-class CustomCallBody(CustomCall, Body):
+class CustomCallBody(CustomCall, Whole):
     """One call of a custom tool in an assistant message."""
 
     id: str

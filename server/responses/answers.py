@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from qguide.server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.answers import ChatGuidance
+from qguide.server.own_bodies.answers import Absent
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 

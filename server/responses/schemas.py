@@ -5,8 +5,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from qguide.qnet.dialects import responses_requests
-from qguide.server.chat.schemas import GuidanceOptions, Whole, WholeRequest
-from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature
+from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
+from qguide.server.own_bodies.schemas import (
+    NOT_EMPTY,
+    WHOLE,
+    ListOf,
+    Positive,
+    Temperature,
+    Whole,
+)
 
 _OF_RESPONSES_ONLY: Final = frozenset(
     (

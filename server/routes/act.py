@@ -10,10 +10,7 @@ from qguide.server.own_bodies.answers import (
     ActResponse,
     DrawnMessage,
     ScoredCandidate,
-    ThresholdResult,
-    Timings,
     Usage,
-    Window,
     verdict_fields,
 )
 from qguide.server.own_bodies.history import to_history
@@ -64,26 +61,10 @@ def _candidates(decision: Decision) -> list[ScoredCandidate]:
 
 
 def _response(taken: GuidedStepResult) -> ActResponse:
-    decision = taken.decision
-    usage, timings = decision.usage, decision.timings
+    usage = taken.decision.usage
     return ActResponse(
-        action=decision.action.text,
-        chosen=decision.chosen,
-        reason=decision.reason,
-        guided=decision.guided,
-        unguided_reason=decision.unguided_reason,
-        candidates=_candidates(decision),
-        prior_by=decision.prior_by,
-        tau=decision.tau,
-        draws_saved=decision.draws_saved,
-        perturbed=decision.perturbed,
-        warnings=list(decision.warnings),
-        window=Window.of(decision.window),
-        threshold=ThresholdResult.of(decision.below_threshold, taken.action_policies),
-        policy=taken.policy,
-        policies=list(taken.policies) or None,
-        cost=taken.cost,
-        **taken.scored_by,
+        action=taken.decision.action.text,
+        candidates=_candidates(taken.decision),
         usage=Usage.of(
             computed=usage.scored_tokens,
             cached=usage.cached_tokens,
@@ -94,10 +75,5 @@ def _response(taken: GuidedStepResult) -> ActResponse:
             paraphrase_tokens=usage.paraphrasing.completion_tokens,
             cached_prompt_tokens=usage.cached_prompt_tokens,
         ),
-        timings_ms=Timings(
-            sample=timings.sample_ms,
-            paraphrase=timings.paraphrase_ms,
-            score=timings.score_ms,
-            total=taken.total_ms,
-        ),
+        **taken.told,
     )

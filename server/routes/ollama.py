@@ -13,10 +13,9 @@ from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.ollama import OPTIONS, answer_of, chat_of, lines_of, sign_of_life
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.chat.answers import Absent, ChatGuidance
+from qguide.server.chat.answers import ChatGuidance
 from qguide.server.chat.schemas import (
     GuidanceOptions,
-    Whole,
     WholeRequest,
     chat_request_of,
     options_of,
@@ -27,7 +26,12 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, described_errors
-from qguide.server.own_bodies.schemas import NOT_EMPTY, ListOf
+from qguide.server.own_bodies.answers import Absent
+from qguide.server.own_bodies.schemas import (
+    NOT_EMPTY,
+    ListOf,
+    Whole,
+)
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, StepperDep

@@ -41,7 +41,7 @@ from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
-EVERYDAY_CASES = 120
+EVERYDAY_CASES = 180
 ENOUGH_CASES = 10_000
 """So many that every route gets hundreds; with fewer, chance decides which answers are seen."""
 CASES = int(os.environ.get("QGUIDE_OPENAPI_CASES", EVERYDAY_CASES))

@@ -218,22 +218,14 @@ export interface ChatGuidance {
      * @default false
      */
     judge?: boolean;
+    /** @description index of the chosen candidate */
+    chosen: number;
+    /** @enum {string} */
+    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback" | "explored";
     /** @description true if a Q model chose among different candidates */
     guided: boolean;
     /** @description why no Q model has chosen */
     unguided_reason: string | null;
-    /** @enum {string} */
-    reason: "highest_q" | "tied_highest_q" | "highest_posterior" | "rules" | "likeliest" | "only_candidate" | "unanimous" | "fallback" | "explored";
-    /** @description index of the chosen candidate */
-    chosen: number;
-    /** @description indices of the returned candidates, the best first */
-    returned: readonly number[];
-    /** @description Q of every candidate; null if no Q was available */
-    q_values: readonly number[] | null;
-    /** @description of every candidate, the policy's preference: the smoothed share of the draws with the candidate's effect, or its share of the likelihood */
-    prior: readonly number[];
-    /** @description of every candidate, share of the candidate's effect by Q and the prior; null if it was not the reason */
-    posterior: readonly number[] | null;
     /**
      * @description source of the prior
      * @enum {string}
@@ -241,13 +233,6 @@ export interface ChatGuidance {
     prior_by: "votes" | "likelihood" | "likelihood-per-token";
     /** @description temperature of Q in the posterior; null where Q alone chose, or none did */
     tau: number | null;
-    policy: string;
-    /** @description of each policy; present if several drew */
-    policies?: readonly PolicyUsage[];
-    /** @description number of candidates drawn */
-    num_candidates: number;
-    /** @description number of different candidates */
-    distinct_candidates: number;
     /** @description candidates that `adaptive` or `until_decided` did not need */
     draws_saved: number;
     /** @description candidates drawn under a paraphrase */
@@ -258,10 +243,25 @@ export interface ChatGuidance {
     window?: Window;
     /** @description present if the best Q was below the operator's threshold */
     threshold?: ThresholdResult;
-    usage: StageUsage;
+    policy: string;
+    /** @description of each policy, where several drew; absent otherwise */
+    policies?: readonly PolicyUsage[];
     /** @description present if the operator's prices or the upstream tell something of it */
     cost?: StepCost;
     timings_ms: Timings;
+    /** @description indices of the returned candidates, the best first */
+    returned: readonly number[];
+    /** @description Q of every candidate; null if no Q was available */
+    q_values: readonly number[] | null;
+    /** @description of every candidate, the policy's preference: the smoothed share of the draws with the candidate's effect, or its share of the likelihood */
+    prior: readonly number[];
+    /** @description of every candidate, share of the candidate's effect by Q and the prior; null if it was not the reason */
+    posterior: readonly number[] | null;
+    /** @description number of candidates drawn */
+    num_candidates: number;
+    /** @description number of different candidates */
+    distinct_candidates: number;
+    usage: StageUsage;
     /** @description present if the request belongs to one */
     episode_id?: string;
     /** @description all candidates; present if `return_candidates` was set */
@@ -342,8 +342,6 @@ export interface Decision {
      * @default false
      */
     judge?: boolean;
-    /** @description content of the chosen candidate */
-    action: string;
     /** @description index of the chosen candidate */
     chosen: number;
     /** @enum {string} */
@@ -351,8 +349,7 @@ export interface Decision {
     /** @description true if a Q model chose among different candidates */
     guided: boolean;
     /** @description why no Q model has chosen */
-    unguided_reason?: string | null;
-    candidates: readonly ScoredCandidate[];
+    unguided_reason: string | null;
     /**
      * @description source of the prior
      * @enum {string}
@@ -367,16 +364,19 @@ export interface Decision {
     /** @description options that could not be applied, and why */
     warnings: readonly string[];
     /** @description present if the Q model read a window of a history that is longer than it takes (`long_history`) */
-    window?: Window | null;
+    window?: Window;
     /** @description present if the best Q was below the operator's threshold */
-    threshold?: ThresholdResult | null;
+    threshold?: ThresholdResult;
     policy: string;
     /** @description of each policy, where several drew; absent otherwise */
-    policies?: readonly PolicyUsage[] | null;
-    usage: Usage;
+    policies?: readonly PolicyUsage[];
     /** @description present if the operator's prices or the upstream tell something of it */
-    cost?: StepCost | null;
+    cost?: StepCost;
     timings_ms: Timings;
+    /** @description content of the chosen candidate */
+    action: string;
+    candidates: readonly ScoredCandidate[];
+    usage: Usage;
 }
 
 /** @description A drawn candidate, the assistant's turn; its content is never in parts. */

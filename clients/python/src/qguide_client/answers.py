@@ -345,13 +345,36 @@ class ChatGuidance(Answer):
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`
     """
+    chosen: int
+    """index of the chosen candidate"""
+    reason: str | None = None
     guided: bool
     """true if a Q model chose among different candidates"""
     unguided_reason: str | None = None
     """why no Q model has chosen"""
-    reason: str | None = None
-    chosen: int
-    """index of the chosen candidate"""
+    prior_by: str
+    """source of the prior"""
+    tau: float | None
+    """temperature of Q in the posterior; null where Q alone chose, or none did"""
+    draws_saved: int = 0
+    """candidates that `adaptive` or `until_decided` did not need"""
+    perturbed: int = 0
+    """candidates drawn under a paraphrase"""
+    warnings: tuple[str, ...] = ()
+    """options that could not be applied, and why"""
+    window: Window | None = None
+    """
+    present if the Q model read a window of a history that is longer than it takes
+    (`long_history`)
+    """
+    threshold: ThresholdResult | None = None
+    """present if the best Q was below the operator's threshold"""
+    policy: str = ""
+    policies: tuple[PolicyUsage, ...] | None = None
+    """of each policy, where several drew; absent otherwise"""
+    cost: StepCost | None = None
+    """present if the operator's prices or the upstream tell something of it"""
+    timings_ms: Timings | None = None
     returned: tuple[int, ...] = ()
     """indices of the returned candidates, the best first"""
     q_values: tuple[float, ...] | None
@@ -366,34 +389,11 @@ class ChatGuidance(Answer):
     of every candidate, share of the candidate's effect by Q and the prior; null if it was not
     the reason
     """
-    prior_by: str
-    """source of the prior"""
-    tau: float | None
-    """temperature of Q in the posterior; null where Q alone chose, or none did"""
-    policy: str = ""
-    policies: tuple[PolicyUsage, ...] | None = None
-    """of each policy; present if several drew"""
     num_candidates: int = 0
     """number of candidates drawn"""
     distinct_candidates: int = 0
     """number of different candidates"""
-    draws_saved: int = 0
-    """candidates that `adaptive` or `until_decided` did not need"""
-    perturbed: int = 0
-    """candidates drawn under a paraphrase"""
-    warnings: tuple[str, ...] = ()
-    """options that could not be applied, and why"""
-    window: Window | None = None
-    """
-    present if the Q model read a window of a history that is longer than it takes
-    (`long_history`)
-    """
-    threshold: ThresholdResult | None = None
-    """present if the best Q was below the operator's threshold"""
     usage: StageUsage | None = None
-    cost: StepCost | None = None
-    """present if the operator's prices or the upstream tell something of it"""
-    timings_ms: Timings | None = None
     episode_id: str | None = None
     """present if the request belongs to one"""
     candidates: tuple[dict[str, Any], ...] = ()
@@ -559,16 +559,13 @@ class Decision(Answer):
     true if a judge gave the Q-values: a prompted chat model, not a trained Q model; the version
     of a judge begins with `judge-`
     """
-    action: str
-    """content of the chosen candidate"""
     chosen: int
     """index of the chosen candidate"""
     reason: str
     guided: bool = True
     """true if a Q model chose among different candidates"""
-    unguided_reason: str | None = None
+    unguided_reason: str | None
     """why no Q model has chosen"""
-    candidates: tuple[ScoredCandidate, ...]
     prior_by: str
     """source of the prior"""
     tau: float | None
@@ -589,10 +586,13 @@ class Decision(Answer):
     policy: str
     policies: tuple[PolicyUsage, ...] | None = None
     """of each policy, where several drew; absent otherwise"""
-    usage: Usage
     cost: StepCost | None = None
     """present if the operator's prices or the upstream tell something of it"""
     timings_ms: Timings
+    action: str
+    """content of the chosen candidate"""
+    candidates: tuple[ScoredCandidate, ...]
+    usage: Usage
 
 
 class ModelCard(Answer):
