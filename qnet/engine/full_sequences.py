@@ -139,7 +139,7 @@ class FullSequenceModel(Generic[Found]):
         logits: bool = False,
         cache_bytes: int = 0,
     ) -> None:
-        self.states = StateCache(cache_bytes)
+        self.store = StateCache(cache_bytes)
         self._model = model.eval()
         self._digest = digest
         self._tokens_per_forward = tokens_per_forward
@@ -148,8 +148,8 @@ class FullSequenceModel(Generic[Found]):
         takes = inspect.signature(model.forward).parameters
         self._cuts_logits = logits and "logits_to_keep" in takes
         self.way, self.reason = self._find_way()
-        self.states.clear()
-        self.states.evictions = 0
+        self.store.clear()
+        self.store.evictions = 0
         _log.info("%s runs on full sequences: %s %s", type(model).__name__, self.way, self.reason)
 
     @torch.inference_mode()
@@ -172,7 +172,7 @@ class FullSequenceModel(Generic[Found]):
     ) -> Iterator[None]:
         """Compute a history that has no candidates yet, where its state can be kept."""
         request = Continuations(history[1], [], cache_salt=history[0])
-        state = self.states.find(*history)
+        state = self.store.find(*history)
         for end in _ends(state, request, self._tokens_per_forward):
             begin(end - (state.length if state else 0))
             state = self._read(request, end, state)
@@ -203,7 +203,7 @@ class FullSequenceModel(Generic[Found]):
     ) -> Slices[None]:
         """The continuations of one request, behind copies of the state that its history left."""
         owner = rows[0].owner
-        state = self.states.find(request.cache_salt, request.history)
+        state = self.store.find(request.cache_salt, request.history)
         passes.known[owner] += state.length if state else 0
         for end in _ends(state, request, passes.room):
             yield passes.spend({owner: end - (state.length if state else 0)})
@@ -224,7 +224,7 @@ class FullSequenceModel(Generic[Found]):
         last_1KX, cache = self._forward([history[known:]], 1, before, keeps_state=True)
         # Cloned, because a view would keep the outputs of all columns.
         state = State.of(cache, last_1KX.clone(), end, before)
-        self.states.keep(request.cache_salt, history, state)
+        self.store.keep(request.cache_salt, history, state)
         return state
 
     def _whole(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:

@@ -29,7 +29,7 @@ from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError
-from qguide.qnet.sliced_scorer import CacheUse, finish
+from qguide.qnet.sliced_scorer import finish
 
 Reader = Callable[[Tensor | None, dict[str, Any]], Tensor]
 """Outputs at the given rows of a (1, N) batch, or at all of them."""
@@ -172,11 +172,6 @@ class PackedModel:
         entry.token_ids, entry.branches = known, []
         self.store.commit(entry)
         return len(known) < len(token_ids)
-
-    @property
-    def cache(self) -> CacheUse:
-        """Use of the prefix cache now."""
-        return CacheUse(self.store.nbytes, self.store.evictions)
 
     @torch.inference_mode()
     def run(self, segments: Iterable[PackedSegment]) -> Tensor:

@@ -6,23 +6,25 @@ goes on from one; where it does not, each request's history is computed anew.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from math import fsum
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
-from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, head_features
-from qguide.qnet.scoring.value_head import NaiveScorer
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.scoring import implicit_q, value_head
+from qguide.qnet.scoring.rendered_requests import (
+    RenderedRequest,
+    RenderingScorer,
+    head_features,
+)
+from qguide.qnet.types import ScoreResult, Slices
 
 
 class _Reader(Protocol):
@@ -35,7 +37,7 @@ class _Reader(Protocol):
     ) -> Slices[list[list[float]]]: ...
 
 
-class FullSequenceScorer(CachingScorer):
+class FullSequenceScorer(RenderingScorer):
     """Serves a Q model whose architecture cannot be packed; equals its naive scorer.
 
     Args:
@@ -53,24 +55,19 @@ class FullSequenceScorer(CachingScorer):
         tokens_per_forward: int,
         cache_bytes: int = 0,
     ) -> None:
-        self._naive: NaiveScorer | NaiveImplicitScorer
         self._reader: _Reader
         match loaded:
             case LoadedQNet():
-                self._naive = NaiveScorer(loaded)
+                context = context_length(loaded.model.trunk.config)
                 self._reader = _ValueReader(loaded, tokens_per_forward, cache_bytes)
+                requests = value_head.request_renderer(loaded, context)
             case LoadedImplicitQ():
-                self._naive = NaiveImplicitScorer(loaded)
+                configs = (loaded.model.policy.config, loaded.model.reference.config)
                 self._reader = _LogprobReader(loaded, tokens_per_forward, cache_bytes)
-        self.name = loaded.name
-        self.context = self._naive.context
-        self.reads_observation = self._naive.reads_observation
+                requests = implicit_q.request_renderer(loaded, min(map(context_length, configs)))
+        super().__init__(requests, self._reader.models)
         ways = {model.way for model in self._reader.models}
         self.keeps_histories = self.reads_ahead = ways == {"shared_history"}
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens; raises what `score` does."""
-        return self._naive.prepare(request)
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
         """The results of `score`, one forward pass after the other."""
@@ -80,28 +77,6 @@ class FullSequenceScorer(CachingScorer):
             ScoreResult(tuple(q_values[i] for i in request.index), spent[owner], known[owner])
             for owner, (request, q_values) in enumerate(zip(prepared, values, strict=True))
         ]
-
-    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
-        """The tokens of a history without candidates; None for a classifier."""
-        return self._naive.prepare_history(request)
-
-    def read_ahead(
-        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
-        """Read a history into the cache; see `qguide.qnet.device.scoring_worker`."""
-        models = self._reader.models
-        return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in models)
-
-    @property
-    def cache(self) -> CacheUse:
-        """Use of the states' cache now."""
-        states = [model.states for model in self._reader.models]
-        return CacheUse(sum(s.nbytes for s in states), sum(s.evictions for s in states))
-
-    def close(self) -> None:
-        """Let go of every history; it scores no more."""
-        for model in self._reader.models:
-            model.states.clear()
 
 
 class _ValueReader:

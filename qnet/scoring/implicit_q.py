@@ -5,8 +5,7 @@ nowhere else, and keeps the histories of the policy and of its reference from st
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from math import fsum
 
 import torch
@@ -17,35 +16,28 @@ from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
 )
-from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.models.checkpoint import LoadedImplicitQ
 from qguide.qnet.scoring.logprobs import LogprobReader, LogprobReading
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.scoring.rendered_requests import (
+    RenderedRequest,
+    RenderingScorer,
+    RequestRenderer,
+)
+from qguide.qnet.types import ScoreResult, Slices
 
 
-class NaiveImplicitScorer(Scorer):
+class NaiveImplicitScorer(RenderingScorer):
     """Every full sequence alone through both models, nothing kept."""
 
     def __init__(self, loaded: LoadedImplicitQ) -> None:
-        self.name = loaded.name
-        self.context = _context(loaded)
+        configs = (loaded.model.policy.config, loaded.model.reference.config)
+        super().__init__(request_renderer(loaded, min(map(context_length, configs))))
         self._loaded = loaded
 
-    @torch.inference_mode()
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; every candidate costs its whole sequence, twice."""
-        return [self.score_rendered(self.prepare(request)) for request in requests]
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens; raises what `score` does."""
-        return _render(self._loaded, request, self.context)
-
-    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
-        """The tokens of a history without candidates."""
-        renderer = RequestRenderer(self._loaded.renderer, self.name, self.context)
-        return renderer.prepare_history(request)
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """The results of `score`; every candidate costs its whole sequence, twice."""
+        yield {}
+        return [self.score_rendered(request) for request in prepared]
 
     @torch.inference_mode()
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
@@ -61,16 +53,13 @@ class NaiveImplicitScorer(Scorer):
         return fsum(added_BT[0, start - 1 :].tolist())
 
 
-class SharedPrefixImplicitScorer(CachingScorer):
+class SharedPrefixImplicitScorer(RenderingScorer):
     """Each model computes what is new to it: histories kept, candidates as one tree.
 
     Args:
         cache_bytes: for the histories kept between steps, half for each model.
         tokens_per_forward: longest packed row of one forward pass.
     """
-
-    context: int
-    reads_ahead = True
 
     def __init__(
         self,
@@ -79,7 +68,6 @@ class SharedPrefixImplicitScorer(CachingScorer):
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
-        self.name = loaded.name
         self._loaded = loaded
         self._policy, self._reference = (
             LogprobReader(
@@ -87,11 +75,8 @@ class SharedPrefixImplicitScorer(CachingScorer):
             )
             for model in (loaded.model.policy, loaded.model.reference)
         )
-        self.context = min(self._policy.context, self._reference.context)
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens; raises what `score` does."""
-        return _render(self._loaded, request, self.context)
+        readers = [self._policy.packed, self._reference.packed]
+        super().__init__(request_renderer(loaded, min(one.context for one in readers)), readers)
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -105,29 +90,6 @@ class SharedPrefixImplicitScorer(CachingScorer):
             self._result(request, policy, reference)
             for request, policy, reference in zip(prepared, policies, references, strict=True)
         ]
-
-    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]]:
-        """The tokens of a history without candidates."""
-        renderer = RequestRenderer(self._loaded.renderer, self.name, self.context)
-        return renderer.prepare_history(request)
-
-    def read_ahead(
-        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
-        """Read a history into both models' caches; see `qguide.qnet.device.scoring_worker`."""
-        readers = (self._policy, self._reference)
-        return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in readers)
-
-    @property
-    def cache(self) -> CacheUse:
-        """Use of both models' caches now."""
-        policy, reference = self._policy.cache, self._reference.cache
-        return CacheUse(policy.nbytes + reference.nbytes, policy.evictions + reference.evictions)
-
-    def close(self) -> None:
-        """Let go of every history of both models; it scores no more."""
-        self._policy.clear()
-        self._reference.clear()
 
     def _result(
         self, request: RenderedRequest, policy: LogprobReading, reference: LogprobReading
@@ -144,15 +106,6 @@ class SharedPrefixImplicitScorer(CachingScorer):
         )
 
 
-def _render(loaded: LoadedImplicitQ, request: ScoreRequest, context: int) -> RenderedRequest:
-    rendered = RequestRenderer(loaded.renderer, loaded.name, context).prepare(request)
-    if not rendered.history:
-        raise MalformedHistoryError(
-            "the history has 0 tokens, so the reply's first one has no probability; give a message"
-        )
-    return rendered
-
-
-def _context(loaded: LoadedImplicitQ) -> int:
-    model = loaded.model
-    return min(context_length(model.policy.config), context_length(model.reference.config))
+def request_renderer(loaded: LoadedImplicitQ, context: int) -> RequestRenderer:
+    """The renderer of requests to both models, which take so many tokens."""
+    return RequestRenderer(loaded.renderer, loaded.name, context, needs_history=True)

@@ -4,8 +4,8 @@ The implicit Q reads two models in this way; `SharedPrefixLogprobScorer` reads a
 is the baseline for every Q model.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import fsum
@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from qguide.qnet.engine.attention import PackedSegment
-from qguide.qnet.engine.forward_passes import Passes
+from qguide.qnet.engine.forward_passes import Passes, metered
 from qguide.qnet.engine.packed_model import (
     DEFAULT_CACHE_BYTES,
     DEFAULT_TOKENS_PER_FORWARD,
@@ -25,10 +25,13 @@ from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedPolicy
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.rendered_requests import (
+    RenderedRequest,
+    RenderingScorer,
+    RequestRenderer,
+)
 from qguide.qnet.scoring.score_plan import remember, segments
-from qguide.qnet.sliced_scorer import CacheUse, finish
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
+from qguide.qnet.types import ScoreResult, Slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class LogprobReading:
     known: int
 
 
-class SharedPrefixLogprobScorer(Scorer):
+class SharedPrefixLogprobScorer(RenderingScorer):
     """log pi(a | s) of a policy as a score: the sum over the action's tokens, its end included."""
 
     def __init__(
@@ -54,33 +57,23 @@ class SharedPrefixLogprobScorer(Scorer):
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
-        self.name = loaded.name
         self._reader = LogprobReader(
             loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
-        self.context = self._reader.context
-        self._requests = RequestRenderer(loaded.renderer, self.name, self.context)
+        packed = self._reader.packed
+        super().__init__(RequestRenderer(loaded.renderer, loaded.name, packed.context), [packed])
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """log pi of each candidate, in the requests' order."""
-        rendered = [self._requests.prepare(request) for request in requests]
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """log pi of each candidate, one forward pass after the other."""
+        readings = yield from metered(self._reader.read(prepared), Counter())
         return [
             ScoreResult(
                 tuple(fsum(reading.logprobs[i]) for i in request.index),
                 computed_tokens=request.new_tokens(reading.known),
                 cached_tokens=reading.known,
             )
-            for request, reading in zip(rendered, finish(self._reader.read(rendered)), strict=True)
+            for request, reading in zip(prepared, readings, strict=True)
         ]
-
-    @property
-    def cache(self) -> CacheUse:
-        """Use of the prefix cache now."""
-        return self._reader.cache
-
-    def close(self) -> None:
-        """Let go of every history; it scores no more."""
-        self._reader.clear()
 
 
 class LogprobReader:
@@ -90,36 +83,20 @@ class LogprobReader:
         self, model: PreTrainedModel, *, cache_bytes: int, tokens_per_forward: int
     ) -> None:
         self._like = next(model.parameters())
-        self._packed = PackedModel(
+        self.packed = PackedModel(
             model,
             logits_of(model),
             cache_bytes=cache_bytes,
             tokens_per_forward=tokens_per_forward,
         )
-        self.context = self._packed.context
-
-    @property
-    def cache(self) -> CacheUse:
-        """Use of the prefix cache now."""
-        return self._packed.cache
-
-    def clear(self) -> None:
-        """Let go of every history."""
-        self._packed.store.clear()
-
-    def read_ahead(
-        self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
-        """Read a history into the cache; see `PackedModel.read_ahead`."""
-        return self._packed.read_ahead(history, begin=begin)
 
     @torch.inference_mode()
     def read(self, requests: Sequence[RenderedRequest]) -> Passes[list[LogprobReading]]:
         """Log-probabilities of each request's distinct candidates, token by token."""
         # The first token of an action is predicted at the history's last: it is computed again.
         histories = [request.salted_history for request in requests]
-        fresh_tokens = yield from self._packed.compute_beginnings(histories, spare=1)
-        with self._packed.lease(histories, fresh_tokens, spare=1) as entries:
+        fresh_tokens = yield from self.packed.compute_beginnings(histories, spare=1)
+        with self.packed.lease(histories, fresh_tokens, spare=1) as entries:
             known = [entry.cached_tokens for entry in entries]
             logprobs = iter((yield from self._logprobs(requests, entries)))
             for request, entry in zip(requests, entries, strict=True):
@@ -142,9 +119,9 @@ class LogprobReader:
         ]
         found: list[float] = []
         rows = 0
-        for batch in self._packed.batches(_segments(requests, entries, self._like)):
+        for batch in self.packed.batches(_segments(requests, entries, self._like)):
             yield batch
-            logits_RV = self._packed.forward(batch)
+            logits_RV = self.packed.forward(batch)
             found += _logprobs_after(logits_RV, wanted[rows : rows + len(logits_RV)])
             rows += len(logits_RV)
         return found

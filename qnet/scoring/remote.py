@@ -2,35 +2,30 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.scoring.rendered_requests import (
     ConversationRenderer,
     RenderedRequest,
+    RenderingScorer,
     RequestRenderer,
 )
 from qguide.qnet.scoring.vllm_client import PoolingServer
-from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.qnet.types import ScoreRequest, ScoreResult, Slices
+from qguide.qnet.types import ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
 
 
-class RemoteScorer(CachingScorer, ABC):
+class RemoteScorer(RenderingScorer, ABC):
     """One request to a server for each batch and cache salt."""
 
-    context: int
+    kind: ClassVar[str] = "the server"
 
     def __init__(
         self, requests: RequestRenderer | ConversationRenderer, server: PoolingServer
     ) -> None:
-        self.name = requests.name
-        self.context = requests.context
-        self.reads_observation = requests.reads_observation
-        self._requests = requests
+        super().__init__(requests)
         self._connection = server
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens."""
-        return self._requests.prepare(request)
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
         """The results of `score`, in one slice: the server cannot be asked to stop."""
@@ -49,6 +44,24 @@ class RemoteScorer(CachingScorer, ABC):
                 zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True)
             )
         return [results[i] for i in range(len(rendered))]
+
+    def _require_context(self, *, unserved: str, shorter: str) -> None:
+        """Refuse a server without the model, or with a shorter context; each with its remedy."""
+        contexts, wanted = self._connection.served_contexts(), self._connection.model
+        if wanted not in contexts:
+            known = ", ".join(sorted(contexts)) or "nothing"
+            raise self._refusal(f"it serves {known} and not {wanted}; {unserved}")
+        served = contexts[wanted]
+        if served is not None and served < self.context:
+            raise self._refusal(
+                f"it takes {served:,} tokens where {self.name} takes {self.context:,}; {shorter}, "
+                f"or set max_tokens to {served}"
+            )
+
+    def _refusal(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"{self.name} cannot use {self.kind} at {self._connection.url}: {reason}"
+        )
 
     @abstractmethod
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:

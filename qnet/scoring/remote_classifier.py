@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from math import isclose, isfinite, nan
 from typing import Final
 
-from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.classifier import RemoteClassifier
 from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
 from qguide.qnet.scoring.rendered_requests import (
@@ -54,7 +54,10 @@ class RemoteClassifyScorer(RemoteScorer):
 
     def _require_a_classifier(self, loaded: RemoteClassifier) -> None:
         try:
-            self._require_context(self._server.served_contexts())
+            self._require_context(
+                unserved="set model to the name that it serves the classifier under",
+                shorter="start it with a longer context",
+            )
             probes = [[(7 * i + 1) % loaded.vocab_size for i in range(n)] for n in _PROBE_TOKENS]
             logits = self._server.logits(probes)
             activations = self._server.activations(probes)
@@ -69,23 +72,6 @@ class RemoteClassifyScorer(RemoteScorer):
                 'field use_activation of /classify, or with "problem_type": "regression" in its '
                 "config.json, here and there, which tells vLLM that there is no activation"
             )
-
-    def _require_context(self, contexts: dict[str, int | None]) -> None:
-        wanted = self._server.model
-        if wanted not in contexts:
-            raise self._refusal(
-                f"it serves {', '.join(sorted(contexts)) or 'nothing'} and not {wanted}; set model "
-                "to the name that it serves the classifier under"
-            )
-        served = contexts[wanted]
-        if served is not None and served < self.context:
-            raise self._refusal(
-                f"it takes {served:,} tokens where {self.name} takes {self.context:,}; start it "
-                f"with a longer context, or set max_tokens to {served}"
-            )
-
-    def _refusal(self, reason: str) -> ConfigError:
-        return ConfigError(f"{self.name} cannot use the server at {self._server.url}: {reason}")
 
 
 def _may_be_activated(logits: Sequence[float], activations: Sequence[float]) -> bool:

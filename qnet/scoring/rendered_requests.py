@@ -1,16 +1,16 @@
 """Score requests as tokens, equal candidates once; nothing here needs torch."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
-from typing import ClassVar
+from itertools import chain, takewhile
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.engine.token_trie import TokenTrie
-from qguide.qnet.errors import HistoryTooLongError
+from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError
 from qguide.qnet.models.match_features import (
     HeadFeatures,
     match_features,
@@ -18,7 +18,12 @@ from qguide.qnet.models.match_features import (
     turns_of,
 )
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
-from qguide.qnet.sliced_scorer import require_candidates, require_observations
+from qguide.qnet.sliced_scorer import (
+    CacheUse,
+    CachingScorer,
+    require_candidates,
+    require_observations,
+)
 from qguide.qnet.types import History, ScoreRequest
 
 
@@ -72,6 +77,7 @@ class RequestRenderer:
         reads_observation: Q is read after the observation that followed the action.
         features: what the value head reads beside hidden states. They are made here, beside the
             device and not on its thread: they depend on tokens alone.
+        needs_history: the first token of an action has to follow another.
     """
 
     renderer: Renderer
@@ -79,6 +85,7 @@ class RequestRenderer:
     context: int
     reads_observation: bool = False
     features: HeadFeatures = "none"
+    needs_history: bool = False
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens.
@@ -87,10 +94,16 @@ class RequestRenderer:
             HistoryTooLongError: history and candidate exceed the context.
             InvalidCandidatesError: the request has no candidates, or observations where the Q
                 model reads none, or none where it reads them.
+            MalformedHistoryError: the history has no token, and needs one.
         """
         require_candidates(request)
         require_observations(request, name=self.name, reads_observation=self.reads_observation)
         state = self.renderer.encode_state(request.history, most_tokens=self.context)
+        if self.needs_history and not state.token_ids:
+            raise MalformedHistoryError(
+                "the history has 0 tokens, so the reply's first one has no probability; give a "
+                "message"
+            )
         actions = [
             tuple(self.renderer.encode_candidate(candidate, most_tokens=self.context))
             for candidate in request.candidates
@@ -236,3 +249,71 @@ class ConversationRenderer:
         while len(token_ids) > 1 and token_ids[-1] == self.pad_token_id:
             token_ids.pop()
         return token_ids
+
+
+class HistoryCache(Protocol):
+    """Histories that a model keeps between requests."""
+
+    @property
+    def nbytes(self) -> int: ...  # noqa: D102
+    @property
+    def evictions(self) -> int: ...  # noqa: D102
+    def clear(self) -> None: ...  # noqa: D102
+
+
+class HistoryReader(Protocol):
+    """A model that reads histories into a cache of its own, before or while it scores."""
+
+    @property
+    def store(self) -> HistoryCache: ...  # noqa: D102
+    def read_ahead(  # noqa: D102
+        self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]: ...
+
+
+class RenderingScorer(CachingScorer):
+    """A scorer of rendered requests, and the models that keep histories for it.
+
+    Args:
+        requests: makes tokens of a request.
+        readers: one or several, each with a cache; without any nothing is read ahead.
+    """
+
+    context: int
+
+    def __init__(
+        self,
+        requests: RequestRenderer | ConversationRenderer,
+        readers: Sequence[HistoryReader] = (),
+    ) -> None:
+        self.name = requests.name
+        self.context = requests.context
+        self.reads_observation = requests.reads_observation
+        self.reads_ahead = bool(readers)
+        self._requests = requests
+        self._readers = tuple(readers)
+
+    def prepare(self, request: ScoreRequest) -> RenderedRequest:
+        """The request's tokens; raises what `score` does."""
+        return self._requests.prepare(request)
+
+    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
+        """The tokens of a history without candidates; None for a classifier."""
+        return self._requests.prepare_history(request)
+
+    def read_ahead(
+        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
+    ) -> Iterator[None]:
+        """Read a history into the caches; see `qguide.qnet.device.scoring_worker`."""
+        return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in self._readers)
+
+    @property
+    def cache(self) -> CacheUse:
+        """Use of all caches now."""
+        stores = [one.store for one in self._readers]
+        return CacheUse(sum(s.nbytes for s in stores), sum(s.evictions for s in stores))
+
+    def close(self) -> None:
+        """Let go of every history; it scores no more."""
+        for one in self._readers:
+            one.store.clear()

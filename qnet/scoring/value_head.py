@@ -7,7 +7,7 @@ distinct tokens side by side, each seeing the history and its own beginning.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,36 +26,25 @@ from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.scoring.rendered_requests import (
     ConversationRenderer,
     RenderedRequest,
+    RenderingScorer,
     RequestRenderer,
     head_features,
 )
 from qguide.qnet.scoring.score_plan import remember, segments
-from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
-from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
+from qguide.qnet.types import ScoreResult, Slices
 
 
-class NaiveScorer(Scorer):
+class NaiveScorer(RenderingScorer):
     """Reference scorer: every full sequence alone, nothing cached."""
 
     def __init__(self, loaded: LoadedQNet) -> None:
-        self.name = loaded.name
-        self.reads_observation = loaded.manifest.reads_observation
+        super().__init__(request_renderer(loaded, context_length(loaded.model.trunk.config)))
         self._loaded = loaded
-        self.context = context_length(loaded.model.trunk.config)
-        self._requests = _request_renderer(loaded, self.context)
 
-    @torch.inference_mode()
-    def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        """Q of each candidate; every candidate costs its whole sequence."""
-        return [self.score_rendered(self.prepare(request)) for request in requests]
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens; raises what `score` does."""
-        return self._requests.prepare(request)
-
-    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
-        """The tokens of a history without candidates; None for a classifier."""
-        return self._requests.prepare_history(request)
+    def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
+        """The results of `score`; every candidate costs its whole sequence."""
+        yield {}
+        return [self.score_rendered(request) for request in prepared]
 
     @torch.inference_mode()
     def score_rendered(self, rendered: RenderedRequest) -> ScoreResult:
@@ -75,7 +64,7 @@ class NaiveScorer(Scorer):
         return float(model.head(hidden_BTD[0, -1], features_F))
 
 
-class SharedPrefixScorer(CachingScorer):
+class SharedPrefixScorer(RenderingScorer):
     """Scores with cached histories and the candidates as one tree behind each, in one batch.
 
     Args:
@@ -84,9 +73,6 @@ class SharedPrefixScorer(CachingScorer):
         tokens_per_forward: longest packed row of one forward pass.
     """
 
-    context: int
-    reads_ahead = True
-
     def __init__(
         self,
         loaded: LoadedQNet,
@@ -94,8 +80,6 @@ class SharedPrefixScorer(CachingScorer):
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
-        self.name = loaded.name
-        self.reads_observation = loaded.manifest.reads_observation
         self._loaded = loaded
         self._packed = PackedModel(
             loaded.model.trunk,
@@ -103,12 +87,7 @@ class SharedPrefixScorer(CachingScorer):
             cache_bytes=cache_bytes,
             tokens_per_forward=tokens_per_forward,
         )
-        self.context = self._packed.context
-        self._requests = _request_renderer(loaded, self.context)
-
-    def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens."""
-        return self._requests.prepare(request)
+        super().__init__(request_renderer(loaded, self._packed.context), [self._packed])
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -132,27 +111,8 @@ class SharedPrefixScorer(CachingScorer):
                 remember(request, entry)
         return _results(prepared, known, q_values)
 
-    def prepare_history(self, request: ScoreRequest) -> tuple[str, list[int]] | None:
-        """The tokens of a history without candidates; None for a classifier."""
-        return self._requests.prepare_history(request)
 
-    def read_ahead(
-        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
-        """Read a history into the cache; see `qguide.qnet.device.scoring_worker`."""
-        return self._packed.read_ahead(prepared, begin=begin)
-
-    @property
-    def cache(self) -> CacheUse:
-        """Use of the prefix cache now."""
-        return self._packed.cache
-
-    def close(self) -> None:
-        """Let go of every history; it scores no more."""
-        self._packed.store.clear()
-
-
-def _request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer | ConversationRenderer:
+def request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer | ConversationRenderer:
     """The renderer of requests to a QNet in this process, which takes so many tokens."""
     if loaded.conversations:
         pad_token_id = loaded.conversations.pad_token_id

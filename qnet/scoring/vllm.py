@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qguide.qnet.engine.context_length import context_length
-from qguide.qnet.errors import ConfigError, ScorerUnavailableError
+from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.match_features import MATCH_FEATURES
 from qguide.qnet.models.remote_trunk import RemoteTrunk
 from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
@@ -44,6 +44,8 @@ class VllmScorer(RemoteScorer):
         server: where the trunk is; closed with the scorer, and where it is refused.
         max_tokens: longest sequence; None takes all that the trunk can.
     """
+
+    kind = "the vLLM"
 
     def __init__(
         self, loaded: RemoteTrunk, server: VllmServer, *, max_tokens: int | None = None
@@ -97,26 +99,14 @@ class VllmScorer(RemoteScorer):
 
     def _require_a_server_that_will_do(self) -> CacheCounters:
         try:
-            self._require_context()
+            self._require_context(
+                unserved="write the trunk with qguide export-trunk and start vLLM on it with "
+                f"--served-model-name {self._server.model}",
+                shorter=f"start vLLM with --max-model-len {self.context}",
+            )
             return self._require_cache()
         except ScorerUnavailableError as error:
             raise self._refusal(str(error)) from error
-
-    def _require_context(self) -> None:
-        contexts = self._server.served_contexts()
-        wanted = self._server.model
-        if wanted not in contexts:
-            raise self._refusal(
-                f"it serves {', '.join(sorted(contexts)) or 'nothing'} and not {wanted}; write the "
-                "trunk with qguide export-trunk and start vLLM on it with "
-                f"--served-model-name {wanted}"
-            )
-        served = contexts[wanted]
-        if served is not None and served < self.context:
-            raise self._refusal(
-                f"it takes {served:,} tokens where {self.name} takes {self.context:,}; start vLLM "
-                f"with --max-model-len {self.context}, or set max_tokens to {served}"
-            )
 
     def _require_cache(self) -> CacheCounters:
         """Send the same prompt twice; the second time some of it has to be cached."""
@@ -147,9 +137,6 @@ class VllmScorer(RemoteScorer):
     def _probe(self) -> list[int]:
         vocab_size = int(self._loaded.trunk.vocab_size)
         return [(7 * i + 1) % vocab_size for i in range(min(PROBE_TOKENS, self.context))]
-
-    def _refusal(self, reason: str) -> ConfigError:
-        return ConfigError(f"{self.name} cannot use the vLLM at {self._server.url}: {reason}")
 
 
 def share(total: int, weights: Sequence[int]) -> list[int]:

@@ -267,12 +267,12 @@ def test_keys_and_values_of_a_session_count_once() -> None:
     whole = list(range(1, 201))
     for end in (40, 120, 200):
         finish(runs.run([Continuations(whole[:end], [[3]])], Counter(), Counter()))
-    states = [state for state, *_ in runs.states._states.values()]
+    states = [state for state, *_ in runs.store._states.values()]
     attended = {id(state._attended): state._attended for state in states}
     assert [state.length for state in states] == [40, 120, 200]
     assert [one.length for one in attended.values()] == [200]
     own = sum(state.nbytes for state in states)
-    assert runs.states.nbytes == own + states[-1]._attended.nbytes
+    assert runs.store.nbytes == own + states[-1]._attended.nbytes
 
 
 def test_a_pass_over_a_long_history_ends_at_a_turn() -> None:
@@ -281,7 +281,7 @@ def test_a_pass_over_a_long_history_ends_at_a_turn() -> None:
     spent, known = Counter[int](), Counter[int]()
     history = list(range(1, 121))
     finish(runs.run([Continuations(history, [[3]], turns=[20, 45, 80])], spent, known))
-    assert [state.length for state, *_ in runs.states._states.values()] == [45, 80, 120]
+    assert [state.length for state, *_ in runs.store._states.values()] == [45, 80, 120]
     other = [*history[:80], 7, 8]
     finish(runs.run([Continuations(other, [[3]])], spent, known))
     assert (spent[0], known[0]) == (120 + 1 + 2 + 1, 80)
