@@ -153,7 +153,7 @@ class NodeRow(Row):
         logprob: log-probability of `action`, summed over its tokens at temperature 1; None if the
             policy does not report it.
         taken: the agent's own episode took it; of decision groups and of `ipr`.
-        mistake: the expert took it on purpose, and nobody is to imitate it.
+        mistake: nobody is to imitate it, such as what an expert did wrong on purpose.
         rollouts: the episode played on from here. If the action ended the episode, there is one,
             of a single step.
     """
@@ -210,7 +210,8 @@ class TreeRow(TaskRow):
 
     `explore` writes the tree that it grew (QLASS algorithm 2), a search with the columns `visits`
     and `mcts` (StepQ algorithm 1); `label` adds the column of its target, and `train-qnet` reads
-    that. The server writes one path for each episode with an outcome, with the other candidates
+    that. `collect` writes one path for each episode, with `earned` where rewards came on the way.
+    The server writes one path for each episode with an outcome, with the other candidates
     and a judge's scores where a judge was the Q model. `groups` and `rro` write decision groups: a
     played path whose siblings are the other candidates of its states, each with its roll-outs.
     `ipr` writes an expert's path and an agent's beside it, with the step rewards as `process`.

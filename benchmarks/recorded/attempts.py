@@ -32,8 +32,8 @@ from qguide.training.choosing.choosers import rule_scores
 from qguide.training.choosing.small_q import Training, train_small_q
 from qguide.training.choosing.stopping import stopped, stopping_figures
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, table_of
-from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
 
 _RULE: Final = "valid then majority"
@@ -114,16 +114,14 @@ def _learned(config: ReplayAttemptsConfig, attempts: Sequence[Attempt]) -> Path:
         for attempt in attempts[: config.learned]:
             turns = [(t.action, Message("user", t.observation)) for t in attempt.turns]
             writer.write(
-                TrajectoryRow(
+                Trajectory(
                     kind=attempt.section,
                     environment="recorded",
                     task_id=attempt.task,
-                    messages=rows_of([*attempt.opening, *chain.from_iterable(turns)]),
-                    outcome_reward=attempt.reward,
-                    terminated=True,
-                    steps=len(turns),
+                    messages=(*attempt.opening, *chain.from_iterable(turns)),
+                    reward=attempt.reward,
                     source=attempt.model,
-                )
+                ).to_row()
             )
     run_learn(LearnConfig(source=(folder,), output=config.output / "learned", salt="00"))
     return config.output / "learned" / CHECKPOINT

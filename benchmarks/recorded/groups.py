@@ -24,8 +24,9 @@ from benchmarks.recorded.sql_episodes import (
 )
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
-from qguide.training.data.records import MessageRow, TrajectoryRow
+from qguide.qnet.types import Message
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Task
 from qguide.training.environments.intercode_sql.bundle import (
     INTERCODE_SQL,
@@ -172,23 +173,21 @@ def _candidate(
     )
 
 
-def trajectories(row: TreeRow, config: RecordedGroupsConfig) -> Iterator[TrajectoryRow]:
+def trajectories(row: TreeRow, config: RecordedGroupsConfig) -> Iterator[TreeRow]:
     """The candidates of a high reward as episodes that end with them."""
     for candidate in row.nodes:
         if candidate.reward >= config.min_reward:
-            turns: list[tuple[Literal["system", "user", "assistant"], str]] = [
-                ("system", row.system or ""),
-                ("user", row.first_observation),
-                ("assistant", candidate.action),
-                ("user", candidate.observation),
-            ]
-            yield TrajectoryRow(
+            yield Trajectory(
+                messages=(
+                    Message("system", row.system or ""),
+                    Message("user", row.first_observation),
+                    Message("assistant", candidate.action),
+                    Message("user", candidate.observation),
+                ),
+                reward=candidate.reward,
                 task_id=row.task_id,
                 kind=row.kind,
                 environment=row.environment,
-                messages=tuple(MessageRow(role=role, content=text) for role, text in turns),
-                outcome_reward=candidate.reward,
                 terminated=False,
-                steps=1,
                 source=SOURCE,
-            )
+            ).to_row()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.scoring.feature_q import FeatureScorer
-from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.learning.advantage import Options
 from qguide.training.learning.episodes import episodes_of
 from qguide.training.learning.learner import Learned, learn
@@ -27,6 +27,6 @@ class Features:
     name = "features"
     options = Options()
 
-    def fit(self, rows: Sequence[TrajectoryRow]) -> LicensedScorer:
+    def fit(self, rows: Sequence[Trajectory]) -> LicensedScorer:
         """Learn Q from recorded episodes, by the options of `qguide learn`."""
         return LicensedScorer(learn(episodes_of(rows), self.options, Hasher(b"strangers")))

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from benchmarks.strangers.catalogue import Stranger
 from benchmarks.strangers.choosers import Chooser, Seat, play
 from qguide.qnet.types import Scorer
-from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Task
 from qguide.training.environments.task_selection import SelectedSuite
-from qguide.training.jobs.collect import trajectory_row
+from qguide.training.jobs.collect import trajectory_of
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode
 
@@ -34,7 +34,7 @@ class Learner(Protocol):
 
     name: str
 
-    def fit(self, rows: Sequence[TrajectoryRow]) -> Scorer:
+    def fit(self, rows: Sequence[Trajectory]) -> Scorer:
         """The Q model of these episodes."""
         ...
 
@@ -150,7 +150,7 @@ class Measurement:
 
     def record(
         self, recording: int, end: int, *, first: int = 0, scorer: Scorer | None = None
-    ) -> list[TrajectoryRow]:
+    ) -> list[Trajectory]:
         """The episodes `first` to `end` of a recording.
 
         Args:
@@ -170,12 +170,12 @@ class Measurement:
         episodes = self._play(seats, "explore" if scorer else own, Fitted(scorer))
         name = suite.environment.name
         return [
-            trajectory_row(seat.task, name, episode, source="mock")
+            trajectory_of(seat.task, name, episode, source="mock")
             for seat, episode in zip(seats, episodes, strict=True)
         ]
 
     def _fitted(
-        self, learner: Learner, rows: Sequence[TrajectoryRow], recording: int, *, rounds: int
+        self, learner: Learner, rows: Sequence[Trajectory], recording: int, *, rounds: int
     ) -> Iterator[Result]:
         start = process_time()
         scorer = learner.fit(rows)

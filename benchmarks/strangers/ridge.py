@@ -18,7 +18,7 @@ from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
 from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult, message_key
-from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.trajectories import Trajectory
 
 Keys = NDArray[np.uint64]
 BUCKETS: Final = 2**18
@@ -53,16 +53,16 @@ class Ridge:
     def __init__(self, alpha: float = 30.0) -> None:
         self._alpha = alpha
 
-    def fit(self, rows: Sequence[TrajectoryRow]) -> RidgeScorer:
+    def fit(self, rows: Sequence[Trajectory]) -> RidgeScorer:
         """Fit Q to the outcomes of recorded episodes."""
         found: list[NDArray[np.int64]] = []
         outcomes: list[float] = []
         for row in rows:
-            messages = messages_of(row.messages)
+            messages = row.messages
             for turn, message in enumerate(messages):
                 if message.role == "assistant":
                     found.append(features(messages[:turn], message))
-                    outcomes.append(row.outcome_reward)
+                    outcomes.append(row.reward)
         ends = np.cumsum([0, *map(len, found)])
         ones = np.ones(ends[-1])
         design = sparse.csr_matrix((ones, np.concatenate(found), ends), (len(found), BUCKETS))

@@ -11,10 +11,12 @@ from qguide.commands.errors import shown_errors
 def convert_records(
     source: Annotated[
         list[Path],
-        typer.Argument(help="Run folders of explore, import, groups, rro; QGUIDE_EPISODES_DIR."),
+        typer.Argument(
+            help="Run folders of collect, explore, import, groups, rro; QGUIDE_EPISODES_DIR."
+        ),
     ],
 ) -> None:
-    """Rewrite trees and decision groups of an earlier version; the old files stay as *.v1.
+    """Rewrite trees, decision groups and trajectories of before; the old files stay as *.v1.
 
     A source may also be a file of rows. Stop the server that writes to them first, and run this as
     its user. Nothing deletes the *.v1 files, which QGUIDE_EPISODES_MAX_FILES does not count: remove

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from qguide.training.data.records import EXPERT, TrajectoryRow, rows_of
+from qguide.training.data.records import EXPERT
 from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorSuite
 from qguide.training.trajectory import Step, path_history, react_reply
 
@@ -24,15 +25,13 @@ def write_solutions(runs: Path, *, count: int, first_seed: int = 0) -> Path:
                 done = environment.step(action)
                 reply = react_reply(THOUGHT, action)
                 steps.append(Step(reply, done.observation, done.reward, done.terminated))
-            row = TrajectoryRow(
+            row = Trajectory(
                 task_id=task.id,
                 kind=task.kind,
                 environment="fake",
-                messages=rows_of(path_history(first, steps)),
-                outcome_reward=steps[-1].reward,
-                terminated=True,
-                steps=len(steps),
+                messages=path_history(first, steps),
+                reward=steps[-1].reward,
                 source=EXPERT,
             )
-            rows.write(row)
+            rows.write(row.to_row())
     return runs / "expert"

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from qguide.qnet.types import Message
-from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.sft import SftConfig
 from qguide.training.jobs.train_qnet import TrainQNetConfig
 from qguide.training.optimization.options import Optimization
@@ -29,16 +29,14 @@ def trajectories_in(folder: Path) -> Path:
     ):
         for number in range(40):
             rows.write(
-                TrajectoryRow(
+                Trajectory(
                     task_id=f"t{number}",
                     kind="say",
                     environment="echo",
-                    messages=rows_of(episode(("red", "blue")[number % 2])),
-                    outcome_reward=1.0,
-                    terminated=True,
-                    steps=1,
+                    messages=episode(("red", "blue")[number % 2]),
+                    reward=1.0,
                     source="expert",
-                )
+                ).to_row()
             )
     return run.path
 

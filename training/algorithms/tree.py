@@ -24,6 +24,7 @@ class Node:
     Attributes:
         depth: number of actions from the root, this one included.
         source: source of the trajectory that added the node: "expert" or a policy's name.
+        mistake: nobody is to imitate it.
     """
 
     id: int
@@ -31,6 +32,7 @@ class Node:
     depth: int
     step: Step
     source: str
+    mistake: bool = False
 
 
 @dataclass(frozen=True, slots=True)

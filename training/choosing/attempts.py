@@ -15,8 +15,8 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History, Message
 from qguide.training.data.decision_groups import decisions_of, read_groups
-from qguide.training.data.records import TrajectoryRow, messages_of
 from qguide.training.data.runs import RunFolder
+from qguide.training.data.trajectories import UNNAMED, Trajectory
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
@@ -97,7 +97,7 @@ def _read(source: Path, format_: str) -> Iterator[Attempt]:
         return
     for found in read_episodes(recording_of(source, format_ or None), Fields()):
         if not isinstance(found, BadRecord):
-            yield _of_trajectory(found.to_row(environment="recorded"))
+            yield _of_trajectory(found)
 
 
 def _of_group(row: TreeRow) -> Iterator[Attempt]:
@@ -109,13 +109,10 @@ def _of_group(row: TreeRow) -> Iterator[Attempt]:
             yield Attempt(row.task_id, model, opening, (turn,), candidate.outcome, runs_on=True)
 
 
-def _of_trajectory(row: TrajectoryRow) -> Attempt:
-    messages = messages_of(row.messages)
-    places = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    ends = [*places[1:], len(messages)]
+def _of_trajectory(found: Trajectory) -> Attempt:
+    messages, ends = found.messages, (*found.replies[1:], len(found.messages))
     turns = tuple(
         Turn(messages[i], "\n".join(message.content for message in messages[i + 1 : end]))
-        for i, end in zip(places, ends, strict=True)
+        for i, end in zip(found.replies, ends, strict=True)
     )
-    opening = messages[: places[0]] if places else messages
-    return Attempt(row.task_id, row.source, opening, turns, row.outcome_reward)
+    return Attempt(found.task_id, found.source or UNNAMED, found.opening, turns, found.reward)

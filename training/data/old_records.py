@@ -3,6 +3,7 @@
     SearchRow            visit_counts, values ─▶ the columns `visits` and `mcts`
     TreeRow              judged               ─▶ nodes that nobody tried, and a column of each judge
     DecisionGroupsRow    decisions            ─▶ the path taken, with its other candidates beside it
+    TrajectoryRow        messages             ─▶ a tree of one path
 
 The rows of `qguide label` are not converted: the job takes seconds, and is run again.
 """
@@ -15,9 +16,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import JUDGED, TreeRow
+from qguide.qnet.records import JUDGED, DrawnRow, MessageRow, TreeRow, messages_of
+from qguide.training.data.records import drawn_from_rows
 from qguide.training.data.row_files import regular, whole_lines
 from qguide.training.data.runs import EXPLORED, JsonlWriter, RunFolder
+from qguide.training.data.trajectories import Trajectory
 
 _AGENT: Final = "agent"
 """The `source` of an action that no policy of the server drew, as the server writes it."""
@@ -74,7 +77,7 @@ def _write_converted(path: Path, unfinished: Path) -> int:
         for number, line in lines:
             try:
                 row = json.loads(line)
-                if "nodes" not in row and "decisions" not in row:
+                if not row.keys() & {"nodes", "decisions", "outcome_reward"}:
                     raise RecordError(
                         f"{path}, line {number} holds no tree, and only trees are converted; "
                         "labels are made again by `qguide label`, and explorations of `ipr` by "
@@ -109,7 +112,28 @@ def _keep_old(path: Path) -> None:
 def _converted(row: dict[str, Any]) -> dict[str, Any]:
     if row.get("version") != 1:
         return row
+    if "outcome_reward" in row:
+        return _tree_of_trajectory(row)
     return _tree_of_groups(row) if "decisions" in row else _tree_with_columns(row)
+
+
+def _tree_of_trajectory(row: dict[str, Any]) -> dict[str, Any]:
+    messages = messages_of(MessageRow.model_validate(said) for said in row["messages"])
+    drawn = [[DrawnRow.model_validate(one) for one in before] for before in row.get("drawn", ())]
+    trajectory = Trajectory(
+        messages=messages,
+        reward=row["outcome_reward"],
+        task_id=row["task_id"],
+        terminated=row["terminated"],
+        mistakes=tuple(row.get("mistakes", ())),
+        source=row["source"],
+        environment=row["environment"],
+        kind=row["kind"],
+        drawn=tuple(map(drawn_from_rows, drawn)),
+        earned=tuple(row.get("rewards", ())),
+    )
+    tokens = row.get("completion_tokens", 0)
+    return trajectory.to_row(completion_tokens=tokens).model_dump(mode="json")
 
 
 def _tree_of_groups(row: dict[str, Any]) -> dict[str, Any]:

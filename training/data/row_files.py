@@ -222,8 +222,8 @@ def row_of(line: bytes, row_type: type[Row], *, path: Path, number: int) -> Row:
 
 def remedy_of(line: bytes) -> str:
     """The way out for a row of an earlier version, which its fields tell."""
-    if b'"nodes"' in line or b'"decisions"' in line:
-        return "; `qguide convert-records PATH` converts trees and groups of an earlier version"
+    if any(mark in line for mark in (b'"nodes"', b'"decisions"', b'"outcome_reward"')):
+        return "; `qguide convert-records PATH` converts records of an earlier version"
     return "; labels are made again by `qguide label`" if b'"q_values"' in line else ""
 
 

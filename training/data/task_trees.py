@@ -18,7 +18,6 @@ from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, ROOT_ID, TreeRow, messages_of
-from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget, label_tree
 from qguide.training.algorithms.tree import Tree, merge_branch, merge_trees, without_untried
 from qguide.training.data.records import step_from_row, tree_from_row
@@ -28,20 +27,11 @@ from qguide.training.trajectory import observation_message
 _HASH_CHARACTERS: Final = 12
 
 
-def opening_hash(system: str | None, opening: History) -> str:
-    """Hash of all that a Q model reads before the first action.
-
-    Args:
-        system: the leading system message, or None.
-    """
-    text = json.dumps([system, [message.key for message in opening]])
-    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
-
-
 def opening_hash_of_row(row: TreeRow) -> str:
-    """Hash of a tree's opening."""
-    plain = (observation_message(row.first_observation),)
-    return opening_hash(row.system, messages_of(row.opening) or plain)
+    """Hash of all that a Q model reads before the first action."""
+    opening = messages_of(row.opening) or (observation_message(row.first_observation),)
+    text = json.dumps([row.system, [message.key for message in opening]])
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]
 
 
 def split_task_id(task_id: str, digest: str, *, among: Collection[str]) -> str:

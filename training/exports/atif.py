@@ -12,7 +12,7 @@ from pydantic import Field
 
 from qguide.qnet.records import Row
 from qguide.qnet.types import Message, ToolCall
-from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.trajectories import UNNAMED, Trajectory
 
 VERSION: Final = "ATIF-v1.6"
 RAW: Final = "raw_arguments"
@@ -73,18 +73,18 @@ class AtifRow(Row):
     extra: dict[str, Any]
 
 
-def atif_row(row: TrajectoryRow) -> AtifRow:
+def atif_row(episode: Trajectory) -> AtifRow:
     """An episode in ATIF."""
-    messages = messages_of(row.messages)
-    said = json.dumps([row.task_id, row.source, [message.key for message in messages]])
+    source = episode.source or UNNAMED
+    said = json.dumps([episode.task_id, source, [message.key for message in episode.messages]])
     return AtifRow(
         session_id=hashlib.sha256(said.encode()).hexdigest()[:16],
-        agent=AtifAgent(name=row.source),
-        steps=tuple(_steps(messages, row.mistakes)),
+        agent=AtifAgent(name=source),
+        steps=tuple(_steps(episode.messages, episode.mistakes)),
         extra={
-            "task_id": row.task_id,
-            "reward": row.outcome_reward,
-            "terminated": row.terminated,
+            "task_id": episode.task_id,
+            "reward": episode.reward,
+            "terminated": episode.terminated,
         },
     )
 

@@ -7,11 +7,12 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from qguide.qnet.openai_messages import plain_message
-from qguide.qnet.records import MessageRow, Row, TreeRow
+from qguide.qnet.records import Row, TreeRow, messages_of
 from qguide.qnet.types import Message
 from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import LabelledTree, TrajectoryRow, messages_of
+from qguide.training.data.records import LabelledTree
+from qguide.training.data.trajectories import Trajectory
 
 _SEPARATOR = "\n\n"
 
@@ -100,34 +101,34 @@ class StepwiseRow(Row):
     task_id: str
 
 
-def conversation_row(row: TrajectoryRow) -> ConversationRow:
+def conversation_row(episode: Trajectory) -> ConversationRow:
     """An episode as a conversation."""
     return ConversationRow(
-        messages=_turns(row.messages, row.mistakes),
-        task_id=row.task_id,
-        reward=row.outcome_reward,
-        terminated=row.terminated,
-        source=row.source,
+        messages=_turns(episode.messages, episode.mistakes),
+        task_id=episode.task_id,
+        reward=episode.reward,
+        terminated=episode.terminated,
+        source=episode.source,
     )
 
 
 def conversation_pair(row: PreferenceRow) -> ConversationPair:
     """A preference pair as conversations."""
     return ConversationPair(
-        prompt=_turns(row.messages),
-        chosen=_turns(row.chosen, row.mistakes),
-        rejected=_turns(row.rejected),
+        prompt=_turns(row.history),
+        chosen=_turns(messages_of(row.chosen), row.mistakes),
+        rejected=_turns(messages_of(row.rejected)),
         task_id=row.task_id,
         chosen_value=row.chosen_value,
         rejected_value=row.rejected_value,
     )
 
 
-def _turns(rows: Iterable[MessageRow], mistakes: Collection[int] = ()) -> tuple[ChatTurn, ...]:
+def _turns(messages: Iterable[Message], mistakes: Collection[int] = ()) -> tuple[ChatTurn, ...]:
     replies = count()
     return tuple(
         ChatTurn.of(message, imitated=message.role != "assistant" or next(replies) not in mistakes)
-        for message in messages_of(rows)
+        for message in messages
     )
 
 

@@ -2,8 +2,8 @@
 
     qguide collect --config training/configs/alfworld/collect.toml
 
-plays the environment's expert and writes trajectory rows. Tasks whose episode is not kept are
-listed in `skipped.jsonl`, so that a resumed run does not play them again.
+plays the environment's expert and writes its episodes, trees of one path each. Tasks whose episode
+is not kept are listed in `skipped.jsonl`, so that a resumed run does not play them again.
 
 With a `policy` it collects as DAgger does (Ross et al., 2011): the policy plays some of the steps,
 so that the expert's replies include those to states that the policy reaches. With
@@ -25,15 +25,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling
-from qguide.training.data.records import (
-    EXPERT,
-    TrajectoryRow,
-    drawn_of_steps,
-    rewards_of_steps,
-    rows_of,
-)
+from qguide.training.data.records import EXPERT
 from qguide.training.data.runs import JsonlWriter, finished_task_ids
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.rollouts.episode import (
@@ -178,20 +174,21 @@ class Collect(Method[CollectConfig]):
     def play(self, playable: PlayableTask) -> RolloutTask[Played]:
         """Play one task."""
         task, config, won, steps = playable.task, self.config, 0, 0
-        rows: list[TrajectoryRow] = []
+        rows: list[TreeRow] = []
         gold: Sequence[str] = ()
         if self._gold is not None:
             gold = yield EnvironmentCall(partial(self._gold.gold_replies, task))
         max_steps = min(config.max_steps, len(gold) or config.max_steps)
         for attempt in range(config.attempts):
-            agent, seed = (replaying_agent(gold), None) if gold else self._agent(task, attempt)
+            agent = replaying_agent(gold) if gold else self._agent(task, attempt)
             episode = yield from playable.game(config.seed).play(agent, max_steps=max_steps)
             wins = playable.environment.is_success(episode.reward, episode.terminated)
             won += wins
             steps += len(episode.steps)
             if wins or not config.only_won:
                 name = config.environment.name
-                rows.append(trajectory_row(task, name, episode, source=self.source, seed=seed))
+                found = trajectory_of(task, name, episode, source=self.source)
+                rows.append(found.to_row(completion_tokens=episode.completion_tokens))
             if len(rows) == config.keep:
                 break
         if not rows:
@@ -207,45 +204,44 @@ class Collect(Method[CollectConfig]):
         """See `Method`."""
         self._skipped.close()
 
-    def _agent(self, task: Task, attempt: int) -> tuple[Agent, int | None]:
-        """The agent of an attempt, and the seed that its row states."""
+    def _agent(self, task: Task, attempt: int) -> Agent:
+        """The agent of an attempt."""
         config = self.config
         seed = derived_seed(config.seed, task.id) + attempt
         sampling = Sampling(config.temperature, config.max_tokens)
         if config.qnet:  # the seed of `evaluate`, which plays the same episode
             play = Play(candidates=config.candidates, sampling=sampling)
             seed = config.seed + attempt
-            return q_guided(play, seed, task.id, explored=config.explored), seed
+            return q_guided(play, seed, task.id, explored=config.explored)
         if self._build_expert is None:
-            return first_reply(seeded(sampling, seed)), seed
+            return first_reply(seeded(sampling, seed))
         expert = self._build_expert()
         if not config.policy:
-            return expert_agent(expert, mistakes=config.mistakes, seed=seed), None
+            return expert_agent(expert, mistakes=config.mistakes, seed=seed)
         share = config.policy_share
-        return corrected_agent(expert, policy_share=share, sampling=sampling, seed=seed), None
+        return corrected_agent(expert, policy_share=share, sampling=sampling, seed=seed)
 
 
 run_collect = partial(play_job, Collect)
 
 
-def trajectory_row(
-    task: Task, environment: str, episode: Episode, *, source: str = EXPERT, seed: int | None = None
-) -> TrajectoryRow:
-    """The row of a played episode."""
-    return TrajectoryRow(
+def trajectory_of(
+    task: Task, environment: str, episode: Episode, *, source: str = EXPERT
+) -> Trajectory:
+    """A played episode as a chat."""
+    rewards, drawn = ([step.reward for step in episode.steps], [s.drawn for s in episode.steps])
+    return Trajectory(
+        messages=episode.messages,
+        reward=episode.reward,
         task_id=task.id,
         kind=task.kind,
         environment=environment,
-        messages=rows_of(episode.messages),
-        outcome_reward=episode.reward,
         terminated=episode.terminated,
-        steps=len(episode.steps),
-        completion_tokens=episode.completion_tokens,
         source=source,
-        seed=seed,
         mistakes=tuple(i for i, choice in enumerate(episode.choices) if choice.mistaken),
-        drawn=drawn_of_steps(episode.steps),
-        rewards=rewards_of_steps(episode.steps),
+        drawn=tuple(drawn) if any(drawn) else (),
+        # Rewards add up along a tree's path, so those on the way are a column.
+        earned=tuple(rewards) if any(rewards[:-1]) else (),
     )
 
 

@@ -19,7 +19,8 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TaskRow, TreeRow
 from qguide.training.algorithms.labelling import sibling_groups
 from qguide.training.algorithms.tree import branching_fraction
-from qguide.training.data.records import best_trajectories, tree_row
+from qguide.training.data.records import tree_row
+from qguide.training.data.trajectories import best_trajectories
 from qguide.training.exploration.mcts import Mcts, SearchedTree, search_task
 from qguide.training.exploration.tree_expansion import Exploration, ExploredTree, explore_task
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
@@ -124,7 +125,7 @@ class Explore(Method[ExploreConfig]):
         branches = run.branch() != "none"
         super().__init__(config if branches else whole_episodes(config), run, models)
         best = best_trajectories(config.expert)
-        self._expert = {task_id: row.to_steps() for task_id, row in best.items()}
+        self._expert = {task_id: found.steps for task_id, found in best.items()}
 
     def play(self, playable: PlayableTask) -> RolloutTask[Played]:
         """Grow the tree of one task."""

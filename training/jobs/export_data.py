@@ -3,10 +3,10 @@
     qguide export-data runs/imported/trajectories --format trl-sft --output sft.jsonl
 
     format           reads                        writes
-    trl-sft          trajectories                 messages
+    trl-sft          episodes, paths of trees     messages
     trl-preference   preference pairs             prompt, chosen, rejected
     trl-stepwise     labels, decision groups      prompt, completions, labels
-    atif             trajectories                 Harbor's trajectories, one per line
+    atif             episodes, paths of trees     Harbor's trajectories, one per line
     parquet          any row of a job             its fields as columns
 
 TRL's formats are written as JSON lines, or as parquet to an output that ends with .parquet. The
@@ -27,7 +27,7 @@ from qguide.qnet.records import Row, TreeRow
 from qguide.training.data.decision_groups import GroupLabels
 from qguide.training.data.parquet import PARQUET, write_parquet
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import TrajectoryRow, labelled_tree
+from qguide.training.data.records import labelled_tree
 from qguide.training.data.row_files import (
     address_of,
     lines_of,
@@ -37,6 +37,7 @@ from qguide.training.data.row_files import (
     write_lines,
 )
 from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.exports.atif import AtifRow, atif_row
 from qguide.training.exports.trl import (
     ConversationPair,
@@ -51,11 +52,7 @@ from qguide.training.exports.trl import (
 ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "atif", "parquet"]
 
 
-KINDS: Final[dict[str, type[Row]]] = {
-    "outcome_reward": TrajectoryRow,
-    "chosen_value": PreferenceRow,
-    "nodes": TreeRow,
-}
+KINDS: Final[dict[str, type[Row]]] = {"chosen_value": PreferenceRow, "nodes": TreeRow}
 """The field that only rows of this kind have."""
 
 
@@ -92,7 +89,7 @@ class ExportConfig(BaseModel):
         output: the file to write, here or at an address such as s3://bucket/rows.parquet; it must
             not exist.
         format: format of the file.
-        min_reward: lowest reward of a trajectory to export; for `trl-sft` and `atif` only.
+        min_reward: lowest reward of an episode to export; for `trl-sft` and `atif` only.
         threshold: lowest value of a step that counts as good; for `trl-stepwise` only.
         group_labels: how the values of decision groups are computed; for `trl-stepwise` only.
 
@@ -154,9 +151,9 @@ def _exported(config: ExportConfig, kind: type[Row]) -> tuple[type[Row], Iterabl
     match config.format, kind:
         case "parquet", _:
             return kind, read_rows(path, kind)
-        case "trl-sft", _ if kind is TrajectoryRow:
+        case "trl-sft", _ if kind is TreeRow:
             return ConversationRow, map(conversation_row, _trajectories(config, path))
-        case "atif", _ if kind is TrajectoryRow:
+        case "atif", _ if kind is TreeRow:
             return AtifRow, map(atif_row, _trajectories(config, path))
         case "trl-preference", _ if kind is PreferenceRow:
             return ConversationPair, map(conversation_pair, read_rows(path, PreferenceRow))
@@ -175,17 +172,17 @@ _FORMATS_OF_OPTION: Final = {
     "group_labels": ("trl-stepwise",),
 }
 _READS = {
-    "trl-sft": ("trajectories", "`qguide import` or `qguide collect`"),
-    "atif": ("trajectories", "`qguide import` or `qguide collect`"),
+    "trl-sft": ("episodes", "`qguide import` or `qguide collect`"),
+    "atif": ("episodes", "`qguide import` or `qguide collect`"),
     "trl-preference": ("preference pairs", "`qguide pairs`"),
     "trl-stepwise": ("labels or decision groups", "`qguide label` or `qguide groups`"),
 }
 
 
-def _trajectories(config: ExportConfig, path: Path) -> Iterator[TrajectoryRow]:
-    for row in read_rows(path, TrajectoryRow):
-        if config.min_reward is None or row.outcome_reward >= config.min_reward:
-            yield row
+def _trajectories(config: ExportConfig, path: Path) -> Iterator[Trajectory]:
+    for found in read_trajectories(path):
+        if config.min_reward is None or found.reward >= config.min_reward:
+            yield found
 
 
 def _stepwise(config: ExportConfig, path: Path) -> Iterator[StepwiseRow]:

@@ -24,10 +24,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import MAX_REWARD
-from qguide.training.data.records import TrajectoryRow
+from qguide.qnet.records import MAX_REWARD, TreeRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields, first_at, to_reward
 from qguide.training.recordings.formats.read import read_episodes, recording_of
 from qguide.training.recordings.json_stream import OnBytes, read_values
@@ -125,7 +125,7 @@ def _removed_on_failure(run: RunFolder, *unfinished: Path) -> Iterator[None]:
 
 def _write_trajectories(
     config: ImportConfig,
-    episodes: Iterable[RecordedEpisode | BadRecord],
+    episodes: Iterable[Trajectory | BadRecord],
     output: Path,
     tally: Tally,
 ) -> dict[str, "array[int]"]:
@@ -171,7 +171,7 @@ def _write_trees(
             rows = []
             for offset in offsets:
                 file.seek(offset)
-                rows.append(TrajectoryRow.model_validate_json(file.readline()))
+                rows.append(TreeRow.model_validate_json(file.readline()))
             trees = build_task_trees(rows)
             for tree in trees:
                 writer.write(tree.row)

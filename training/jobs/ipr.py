@@ -31,13 +31,7 @@ from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow
 from qguide.qnet.types import BatchPolicy, Scorer, message_key
 from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
-from qguide.training.data.records import (
-    TrajectoryRow,
-    best_trajectories,
-    node_row,
-    step_from_row,
-    tree_from_row,
-)
+from qguide.training.data.records import node_row, step_from_row, tree_from_row
 from qguide.training.data.row_files import regular
 from qguide.training.data.runs import (
     EXPLORED,
@@ -46,6 +40,7 @@ from qguide.training.data.runs import (
     read_rows,
     rows_at_once,
 )
+from qguide.training.data.trajectories import Trajectory, best_trajectories
 from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
@@ -181,7 +176,7 @@ class Ipr(Method[IprConfig]):
         """Explore one task."""
         config, task_id = self.config, playable.task.id
         trajectory = self._experts[task_id]
-        expert = trajectory.to_steps()
+        expert = trajectory.steps
         contrasted = yield from contrast_task(
             playable.game(config.seed),
             first_observation=trajectory.first_observation,
@@ -227,19 +222,20 @@ def _expert_nodes(row: TreeRow) -> list[NodeRow]:
     return [node for node in row.nodes if node.source == EXPERT]
 
 
-def explored_row(trajectory: TrajectoryRow, contrasted: Contrasted, *, source: str) -> TreeRow:
+def explored_row(trajectory: Trajectory, contrasted: Contrasted, *, source: str) -> TreeRow:
     """An explored trajectory as a row.
 
     Args:
         trajectory: the expert's, whose step t is node t + 1.
         source: name of the agent.
     """
-    expert, own = trajectory.to_steps(), contrasted.own
+    row = trajectory.to_row()
+    expert, own = trajectory.steps, contrasted.own
     both = zip(expert, own, strict=False)
     shared = sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], both))
     nodes = [
-        node.model_copy(update={"taken": t < shared, "mistake": t in trajectory.mistakes})
-        for t, node in enumerate(_branch(1, ROOT_ID, expert, source=EXPERT))
+        node.model_copy(update={"taken": t < shared, "source": EXPERT})
+        for t, node in enumerate(row.nodes)
     ]
     rest = _branch(len(nodes) + 1, shared, own[shared:], source=source)
     nodes += [node.model_copy(update={"taken": True}) for node in rest]
@@ -251,17 +247,13 @@ def explored_row(trajectory: TrajectoryRow, contrasted: Contrasted, *, source: s
             nodes += _branch(first, deviation.step, deviation.steps, source=source)
         if deviation.reward is not None:
             rewards[first] = deviation.reward
-    return TreeRow(
-        task_id=trajectory.task_id,
-        kind=trajectory.kind,
-        environment=trajectory.environment,
-        first_observation=trajectory.first_observation,
-        system=trajectory.system,
-        nodes=tuple(nodes),
-        values={PROCESS: tuple(rewards.get(node.id) for node in nodes)},
-        draws=contrasted.episodes,
-        completion_tokens=contrasted.completion_tokens,
-    )
+    found = {
+        "nodes": tuple(nodes),
+        "values": {PROCESS: tuple(rewards.get(node.id) for node in nodes)},
+        "draws": contrasted.episodes,
+        "completion_tokens": contrasted.completion_tokens,
+    }
+    return row.model_copy(update=found)
 
 
 def _branch(first: int, at: int, steps: Sequence[Step], *, source: str) -> list[NodeRow]:

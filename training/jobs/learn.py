@@ -85,12 +85,7 @@ class LearnConfig(BaseModel):
 def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifest:
     """Write the checkpoint and show its licence; its manifest says whether it may guide."""
     with open_run(config.output, config) as run:
-        episodes = read_learnable(
-            config.source,
-            config.fields,
-            environment=config.environment,
-            skip_bad=config.skip_bad,
-        )
+        episodes = read_learnable(config.source, config.fields, skip_bad=config.skip_bad)
         salt = bytes.fromhex(config.salt) if config.salt else secrets.token_bytes(16)
         options = Options(trace=config.trace, alpha=config.alpha)
         learned = learn(episodes, options, Hasher(salt, bits=config.bits))

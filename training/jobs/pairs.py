@@ -28,7 +28,7 @@ from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node
 from qguide.training.data.decision_groups import GroupLabels, choices_of, read_groups
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
-from qguide.training.data.records import EXPERT, TrajectoryRow, messages_of
+from qguide.training.data.records import EXPERT
 from qguide.training.data.row_files import RowGroups
 from qguide.training.data.runs import (
     JsonlWriter,
@@ -37,6 +37,7 @@ from qguide.training.data.runs import (
     rows_at_once,
 )
 from qguide.training.data.task_trees import TaskTree, TaskTrees
+from qguide.training.data.trajectories import trajectories_of
 
 _LEAST_MARGIN = 1e-9
 
@@ -182,40 +183,33 @@ def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[Preference
 
 
 def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
-    episodes = RowGroups(TrajectoryRow)
+    rows = RowGroups(TreeRow)
     for folder in config.trajectories:
-        episodes.add(folder, lambda row: row.task_id if row.steps else None)
-    for rows in episodes:
-        outcomes = [row.outcome_reward for row in rows]
-        sides = [row.source == EXPERT for row in rows] if config.against_expert else None
+        rows.add(folder, lambda row: row.task_id if row.nodes else None)
+    for group in rows:
+        episodes = [(row, each) for row in group for each in trajectories_of(row)]
+        outcomes = [each.reward for _, each in episodes]
+        sides = [e.source == EXPERT for _, e in episodes] if config.against_expert else None
         for better, worse in value_pairs(
             outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task, sides=sides
         ):
-            if len(rows[better].mistakes) == rows[better].steps:  # nothing to prefer
+            row, chosen = episodes[better]
+            if len(chosen.mistakes) == len(chosen.replies):  # nothing to prefer
                 continue
-            state, chosen = _cut_at_first_action(rows[better])
-            _, rejected = _cut_at_first_action(rows[worse])
             yield preference_row(
-                rows[better],
+                row,
                 ("trajectory", "outcome"),
-                state=state,
-                chosen=chosen,
-                rejected=rejected,
+                state=chosen.opening,
+                chosen=scored_messages(chosen.steps),
+                rejected=scored_messages(episodes[worse][1].steps),
                 values=(outcomes[better], outcomes[worse]),
-                candidates=len(rows),
-                mistakes=rows[better].mistakes,
+                candidates=len(episodes),
+                mistakes=chosen.mistakes,
             )
 
 
 def _replies(nodes: Sequence[Node]) -> History:
     return scored_messages([node.step for node in nodes])
-
-
-def _cut_at_first_action(row: TrajectoryRow) -> tuple[History, History]:
-    """The state before any action, and everything from the first action to the last."""
-    messages = messages_of(row.messages)
-    actions = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    return messages[: actions[0]], messages[actions[0] : actions[-1] + 1]
 
 
 class _Statistics:

@@ -2,7 +2,7 @@
 
     qguide sft --config training/configs/alfworld/sft.toml
 
-reads trajectory rows, writes a policy checkpoint. Either an LLM folder is fine-tuned (`base`) or a
+reads episodes, writes a policy checkpoint. Either an LLM folder is fine-tuned (`base`) or a
 small Llama is trained from scratch with a tokenizer of its own (`architecture`).
 
 What it learns from makes it one of the papers' baselines (training/configs/alfworld/baselines):
@@ -14,6 +14,7 @@ What it learns from makes it one of the papers' baselines (training/configs/alfw
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -31,8 +32,7 @@ from qguide.qnet.models.text_model import load_causal_lm
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message, message_key
 from qguide.training.data.augmentation import Augmentation, build_augmenter
-from qguide.training.data.records import TrajectoryRow, messages_of
-from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
 from qguide.training.optimization.padded_batches import (
@@ -71,34 +71,31 @@ def read_demonstrations(
         reward_weighted: the outcome reward is the episode's weight (AgentEvol); an episode of
             reward 0 is left out.
     """
-    rows: Iterable[TrajectoryRow] = (
-        row for folder in folders for row in read_rows(folder, TrajectoryRow)
-    )
-    if distinct:
-        rows = _distinct(rows)
+    found = chain.from_iterable(map(read_trajectories, folders))
+    episodes = _distinct(found) if distinct else found
     if not reward_weighted:
-        return [Demonstration(messages_of(row.messages), row.mistakes) for row in rows]
-    weighted = ((row, _weight(row)) for row in rows)
-    return [Demonstration(messages_of(r.messages), r.mistakes, w) for r, w in weighted if w]
+        return [Demonstration(each.messages, each.mistakes) for each in episodes]
+    weighted = ((each, _weight(each)) for each in episodes)
+    return [Demonstration(each.messages, each.mistakes, w) for each, w in weighted if w]
 
 
-def _distinct(rows: Iterable[TrajectoryRow]) -> Iterable[TrajectoryRow]:
+def _distinct(episodes: Iterable[Trajectory]) -> Iterable[Trajectory]:
     seen: set[tuple[str, str, tuple[str, ...]]] = set()
-    for row in rows:
-        replies = (m for m in messages_of(row.messages) if m.role == "assistant")
-        key = (row.environment, row.task_id, tuple(map(message_key, replies)))
+    for each in episodes:
+        replies = (message_key(each.messages[i]) for i in each.replies)
+        key = (each.environment, each.task_id, tuple(replies))
         if key not in seen:
             seen.add(key)
-            yield row
+            yield each
 
 
-def _weight(row: TrajectoryRow) -> float:
-    if row.outcome_reward < 0:
+def _weight(episode: Trajectory) -> float:
+    if episode.reward < 0:
         raise RecordError(
-            f"the episode of {row.task_id} has the reward {row.outcome_reward}, which cannot be a "
+            f"the episode of {episode.task_id} has the reward {episode.reward}, which cannot be a "
             "weight; set reward_weighted to false, or collect with rewards from 0 up"
         )
-    return row.outcome_reward
+    return episode.reward
 
 
 class SftConfig(TrainingConfig):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qguide.qnet.types import History, Message
-from qguide.training.data.records import TrajectoryRow, drawn_from_rows, messages_of
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.trajectory import Drawn
 
 
@@ -41,22 +41,19 @@ class Episode:
         return self.drawn or ((),) * len(self.actions)
 
 
-def episodes_of(rows: Iterable[TrajectoryRow]) -> list[Episode]:
+def episodes_of(trajectories: Iterable[Trajectory]) -> list[Episode]:
     """The episodes of recorded trajectories; replies not to be imitated teach, too."""
-    return [_episode(row) for row in rows]
-
-
-def _episode(row: TrajectoryRow) -> Episode:
-    messages = messages_of(row.messages)
-    replies = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    return Episode(
-        row.task_id,
-        tuple(messages[:i] for i in replies),
-        tuple(messages[i] for i in replies),
-        row.outcome_reward,
-        tuple(map(drawn_from_rows, row.drawn)),
-        row.rewards,
-    )
+    return [
+        Episode(
+            each.task_id,
+            tuple(each.messages[:i] for i in each.replies),
+            tuple(each.messages[i] for i in each.replies),
+            each.reward,
+            each.drawn,
+            each.earned,
+        )
+        for each in trajectories
+    ]
 
 
 def folds_of(tasks: Sequence[str], *, most: int = 5) -> list[int]:

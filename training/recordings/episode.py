@@ -1,4 +1,4 @@
-"""An episode that an agent recorded, and its record.
+"""An episode that an agent recorded, checked and completed.
 
 It holds what a Q model reads when it is served: OpenAI's messages with tool calls and their
 results. Consecutive messages of the assistant are one reply, and results without the ids of their
@@ -8,58 +8,15 @@ calls answer them in order.
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import DrawnRow
 from qguide.qnet.types import History, Message
-from qguide.training.data.records import TrajectoryRow, rows_of
+from qguide.training.data.trajectories import Trajectory
 
-UNNAMED: Final = "recorded"
-"""The `source` of an episode whose recording does not name the agent."""
 _INSTRUCTING: Final = ("system", "developer")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedEpisode:
-    """One episode.
-
-    Attributes:
-        task_id: equal for episodes of one task.
-        terminated: False if a step limit cut it off.
-        mistakes: indices of the replies that are not to be imitated.
-        drawn: the policy's candidates before each reply; empty if the recording names none.
-        environment: "" if the recording does not name it.
-        left_out: what of the recording no Q model reads, and how often it was there.
-    """
-
-    messages: History
-    reward: float
-    task_id: str
-    terminated: bool = True
-    mistakes: tuple[int, ...] = ()
-    source: str = ""
-    environment: str = ""
-    kind: str = ""
-    drawn: tuple[tuple[DrawnRow, ...], ...] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
-
-    def to_row(self, *, environment: str) -> TrajectoryRow:
-        """The episode as a record."""
-        return TrajectoryRow(
-            task_id=self.task_id,
-            kind=self.kind,
-            environment=self.environment or environment,
-            messages=rows_of(self.messages),
-            outcome_reward=self.reward,
-            terminated=self.terminated,
-            steps=sum(message.role == "assistant" for message in self.messages),
-            source=self.source or UNNAMED,
-            mistakes=self.mistakes,
-            drawn=self.drawn,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +45,7 @@ def build_episode(
     source: str = "",
     ignored: Collection[int] = (),
     left_out: Mapping[str, int] | None = None,
-) -> RecordedEpisode:
+) -> Trajectory:
     """Check the messages of an episode and complete what its recording left out.
 
     Args:
@@ -101,7 +58,7 @@ def build_episode(
     replies = [index for index, message in enumerate(history) if message.role == "assistant"]
     counting = [index for index in replies if index not in not_imitated]
     start = history[: (counting or replies)[0]]
-    return RecordedEpisode(
+    return Trajectory(
         messages=history,
         reward=reward,
         task_id=task_id or hash_of(start),

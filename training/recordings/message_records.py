@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qguide.training.recordings.episode import RecordedEpisode, build_episode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import build_episode
 from qguide.training.recordings.fields import Fields, first_at, stated_reward, stated_task, value_at
 from qguide.training.recordings.turns import Turns, read_turns
 
@@ -40,7 +41,7 @@ def read_message_record(
     places: Places = MESSAGES,
     *,
     told: Mapping[str, Any] | None = None,
-) -> RecordedEpisode:
+) -> Trajectory:
     """The episode of a record such as `{"messages": […], "reward": …, "task_id": …}`.
 
     Args:

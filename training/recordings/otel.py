@@ -18,7 +18,8 @@ from typing import IO
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import MessageRow, messages_of, rows_of
 from qguide.qnet.types import History, Message
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode, build_episode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import BadRecord, build_episode
 from qguide.training.recordings.fields import (
     OTHER_SHAPE,
     Fields,
@@ -59,7 +60,7 @@ def read_spans(
     fragments: Callable[[object], Iterator[Fragment]] = fragments_of,
     *,
     on_bytes: OnBytes = lambda count: None,
-) -> Iterator[RecordedEpisode | BadRecord]:
+) -> Iterator[Trajectory | BadRecord]:
     """The episodes of these exports, in the order of their first spans."""
     if not fields.reward and fields.default_reward is None and not fields.outcomes:
         raise ConfigError(
@@ -125,7 +126,7 @@ class _Conversations:
         except RecordError as error:
             stated.flaw = str(error)
 
-    def episodes(self) -> Iterator[RecordedEpisode | BadRecord]:
+    def episodes(self) -> Iterator[Trajectory | BadRecord]:
         """The episode of each conversation."""
         groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for key in self._offsets:
@@ -157,7 +158,7 @@ class _Conversations:
             request.agent = request.agent or part["agent"]
         return request
 
-    def _episode(self, requests: Sequence[_Request], names: Sequence[str]) -> RecordedEpisode:
+    def _episode(self, requests: Sequence[_Request], names: Sequence[str]) -> Trajectory:
         for request in requests:
             if request.flaw:
                 raise RecordError(f"line {request.line}: {request.flaw}")

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.task_tree import TaskTree, TreeFigures
 
 MOST_SHOWN: Final = 20
@@ -85,7 +86,7 @@ class Tally:
     split: int = 0
     trees: TreeFigures = field(default_factory=TreeFigures)
 
-    def add_episode(self, episode: RecordedEpisode) -> None:
+    def add_episode(self, episode: Trajectory) -> None:
         """Count an episode."""
         self.rewards.append(episode.reward)
         self.left_out.update(episode.left_out)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import Message, Role, ToolCall
-from qguide.training.recordings.episode import RecordedEpisode, build_episode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import build_episode
 from qguide.training.recordings.fields import Fields, first_at, stated_reward, stated_task, value_at
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.json_stream import parse_text
@@ -76,7 +77,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 }
 
 
-def read_sharegpt_record(record: Mapping[str, object], fields: Fields) -> RecordedEpisode:
+def read_sharegpt_record(record: Mapping[str, object], fields: Fields) -> Trajectory:
     """The episode of a record with `conversations`."""
     place = fields.messages or "conversations"
     turns = value_at(record, place)

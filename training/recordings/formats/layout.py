@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.training.recordings.episode import RecordedEpisode
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape
 from qguide.training.recordings.json_stream import COMPRESSED, OnBytes, Value, read_values
 from qguide.training.recordings.message_records import MESSAGES, PLAIN, Places, read_message_record
@@ -37,7 +37,7 @@ class Layout:
     marks: tuple[str, ...] = ()
     places: Places = MESSAGES
     translate: Translate | None = None
-    read: Callable[[Record, Fields], Iterable[RecordedEpisode]] | None = None
+    read: Callable[[Record, Fields], Iterable[Trajectory]] | None = None
     files: tuple[str, ...] = ()
     within: str = ""
     keeping: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Layout:
     values: Callable[[Path, OnBytes], Iterator[Value]] | None = None
     fragments: Callable[[object], Iterator[Fragment]] | None = None
 
-    def episodes(self, record: Record, fields: Fields) -> Iterator[RecordedEpisode]:
+    def episodes(self, record: Record, fields: Fields) -> Iterator[Trajectory]:
         """The episodes of a record."""
         if self.read:
             yield from self.read(record, fields)

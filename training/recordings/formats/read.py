@@ -7,7 +7,8 @@ from typing import Final
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.support.operator_code import import_named, plugins, raised_text
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields, value_at
 from qguide.training.recordings.formats.layout import Layout, files_of, told_of_file, values_of
 from qguide.training.recordings.formats.table import FORMATS
@@ -121,7 +122,7 @@ def _shows(record: object, place: str) -> bool:
 
 def read_episodes(
     recording: Recording, fields: Fields, *, on_bytes: OnBytes = lambda count: None
-) -> Iterator[RecordedEpisode | BadRecord]:
+) -> Iterator[Trajectory | BadRecord]:
     """The episodes of a recording, and the records that hold none."""
     layout = recording.layout
     if fields.messages and (layout.fragments or layout.read is read_tree_record):
@@ -136,7 +137,7 @@ def read_episodes(
 
 def _read(
     recording: Recording, fields: Fields, on_bytes: OnBytes
-) -> Iterator[RecordedEpisode | BadRecord]:
+) -> Iterator[Trajectory | BadRecord]:
     layout = recording.layout
     for path in recording.paths:
         for value in values_of(path, layout, on_bytes):

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from qguide.qnet.types import Message, ToolCall
 from qguide.training.data.runs import JsonlWriter
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.exports.trl import conversation_row
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode, build_episode
+from qguide.training.recordings.episode import BadRecord, build_episode
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import Recording, read_episodes
 from qguide.training.recordings.formats.table import FORMATS
@@ -66,7 +67,7 @@ LIKELY = st.recursive(
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> RecordedEpisode:
+def conversations(draw: st.DrawFn) -> Trajectory:
     """An episode with and without tools, of any texts."""
     messages = [Message("system", draw(TEXT))] if draw(st.booleans()) else []
     messages.append(Message("user", draw(TEXT)))
@@ -101,7 +102,7 @@ JSON_OBJECT = st.dictionaries(
 )
 
 
-def read(path: Path, format_: str) -> list[RecordedEpisode | BadRecord]:
+def read(path: Path, format_: str) -> list[Trajectory | BadRecord]:
     """Everything that a file holds."""
     recording = Recording(format_, FORMATS[format_], (path,))
     return list(read_episodes(recording, Fields(default_reward=0.0)))
@@ -109,12 +110,12 @@ def read(path: Path, format_: str) -> list[RecordedEpisode | BadRecord]:
 
 @FEW
 @given(st.lists(conversations(), min_size=1, max_size=3))
-def test_import_reads_what_export_wrote(episodes: list[RecordedEpisode]) -> None:
+def test_import_reads_what_export_wrote(episodes: list[Trajectory]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sft.jsonl"
         with JsonlWriter(path) as writer:
             for episode in episodes:
-                writer.write(conversation_row(episode.to_row(environment="imported")))
+                writer.write(conversation_row(episode))
         assert read(path, "messages") == episodes
 
 

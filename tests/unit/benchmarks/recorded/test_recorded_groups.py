@@ -11,8 +11,8 @@ from benchmarks.recorded.groups import RecordedGroupsConfig, run_recorded_groups
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import read_groups
-from qguide.training.data.records import TrajectoryRow
-from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.runs import RunFolder
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig
 
 
@@ -96,9 +96,9 @@ def test_candidates_are_drawn_where_there_are_too_many(tmp_path: Path) -> None:
 def test_right_actions_become_trajectories(tmp_path: Path) -> None:
     config = configure(tmp_path, turns="all", rows="trajectories")
     run_recorded_groups(config)
-    [row] = read_rows(RunFolder(config.output).rows, TrajectoryRow)
+    [row] = read_trajectories(RunFolder(config.output).rows)
     assert [m.role for m in row.messages] == ["system", "user", "assistant", "user"]
-    assert (row.actions, row.outcome_reward) == (("SELECT 3",), 1)
+    assert ([row.messages[i].content for i in row.replies], row.reward) == (["SELECT 3"], 1)
 
 
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:

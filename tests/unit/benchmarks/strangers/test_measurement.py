@@ -16,7 +16,7 @@ from benchmarks.strangers.protocol import Measurement
 from benchmarks.strangers.report import share_of_way
 from benchmarks.strangers.ridge import Ridge
 from qguide.qnet.types import Candidate, Message, Scorer, ScoreRequest, ScoreResult
-from qguide.training.data.records import TrajectoryRow
+from qguide.training.data.trajectories import Trajectory
 
 SMALL = Measurement(STRANGERS["errands"], new_episodes=24, oracle_episodes=24, continuations=3)
 
@@ -28,7 +28,7 @@ class Constant(Scorer):
     tau = 1.0
     licence = SimpleNamespace(granted=False)
 
-    def fit(self, rows: Sequence[TrajectoryRow]) -> Scorer:
+    def fit(self, rows: Sequence[Trajectory]) -> Scorer:
         return self
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
@@ -40,7 +40,7 @@ def test_recordings_differ_and_a_shorter_one_is_the_beginning_of_a_longer_one() 
     assert SMALL.record(0, 6) == rows[:6]
     assert SMALL.record(1, 12) != rows
     assert len({row.task_id for row in rows}) == 12
-    assert {row.outcome_reward for row in rows} == {0.0, 1.0}
+    assert {row.reward for row in rows} == {0.0, 1.0}
 
 
 def test_recordings_may_tell_the_agents_draws() -> None:
@@ -48,18 +48,19 @@ def test_recordings_may_tell_the_agents_draws() -> None:
     assert {row.drawn for row in SMALL.record(0, 6)} == {()}
     for row in rows:
         assert {sum(one.count for one in drawn) for drawn in row.drawn} == {4}
-        taken = [step.message.text for step in row.to_steps()]
+        taken = [step.message.text for step in row.steps]
         assert all(
-            text in {d.action for d in own} for text, own in zip(taken, row.drawn, strict=True)
+            text in {d.message.text for d in own}
+            for text, own in zip(taken, row.drawn, strict=True)
         )
 
 
 def test_recordings_tell_rewards_on_the_way_where_the_environment_does() -> None:
     rows = Measurement(STRANGERS["crafting"]).record(0, 40)
-    told = [row.rewards for row in rows if row.rewards]
+    told = [row.earned for row in rows if row.earned]
     assert told
-    assert all(row.rewards[-1] == row.outcome_reward for row in rows if row.rewards)
-    assert {row.rewards for row in Measurement(STRANGERS["search"]).record(0, 10)} == {()}
+    assert all(row.earned[-1] == row.reward for row in rows if row.earned)
+    assert {row.earned for row in Measurement(STRANGERS["search"]).record(0, 10)} == {()}
 
 
 def test_no_new_task_is_recorded() -> None:

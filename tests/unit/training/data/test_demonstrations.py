@@ -6,32 +6,30 @@ import pytest
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import Message
-from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.sft import read_demonstrations
 from qguide.training.trajectory import react_reply
 
 
-def trajectory(task: str, actions: str, *, reward: float = 1.0, thought: str = "") -> TrajectoryRow:
+def trajectory(task: str, actions: str, *, reward: float = 1.0, thought: str = "") -> Trajectory:
     messages = [Message("user", "start")]
     for action in actions:
         messages += [Message("assistant", react_reply(thought, action)), Message("user", "did")]
-    return TrajectoryRow(
+    return Trajectory(
         task_id=task,
         kind="k",
         environment="e",
-        messages=rows_of(messages),
-        outcome_reward=reward,
-        terminated=True,
-        steps=len(actions),
+        messages=tuple(messages),
+        reward=reward,
         source="policy",
         mistakes=(0,),
     )
 
 
-def folder_of(path: Path, *rows: TrajectoryRow) -> Path:
+def folder_of(path: Path, *rows: Trajectory) -> Path:
     with JsonlWriter(RunFolder(path).rows) as writer:
-        writer.write(*rows)
+        writer.write(*(row.to_row() for row in rows))
     return path
 
 

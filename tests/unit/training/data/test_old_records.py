@@ -13,6 +13,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.jobs.export_data import ExportConfig, run_export_data
 
 TASK = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "go", "draws": 1}
@@ -32,6 +33,30 @@ JUDGED = TASK | {
         {"parent": 1, "action": action, "q_value": q, "judge": "j@1"}
         for action, q in (("b", 0.9), ("c", 0.1))
     ],
+}
+
+
+PLAYED: dict[str, Any] = {
+    "version": 1,
+    "task_id": "t",
+    "kind": "k",
+    "environment": "e",
+    "messages": [
+        {"role": "system", "content": "Play."},
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "seen"},
+        {"role": "assistant", "content": "b"},
+    ],
+    "outcome_reward": 1.0,
+    "terminated": True,
+    "steps": 2,
+    "completion_tokens": 7,
+    "source": "p",
+    "seed": 3,
+    "mistakes": [0],
+    "drawn": [[{"action": "a", "count": 2}], []],
+    "rewards": [0.5, 1.0],
 }
 
 
@@ -92,6 +117,20 @@ def test_decision_groups_become_a_path_and_its_other_candidates(tmp_path: Path) 
         (2, -1.0, 0.5, "policy")
     ] * 3
     assert second.history[-1].content == "seen"
+
+
+def test_trajectories_become_paths(tmp_path: Path) -> None:
+    shown = convert(write(tmp_path / "rows.jsonl", PLAYED))
+    assert shown.exit_code == 0, shown.output
+    [row] = read_rows(tmp_path / "rows.jsonl", TreeRow)
+    assert (row.completion_tokens, row.draws) == (7, 1)
+    [episode] = read_trajectories(tmp_path)
+    assert [(said.role, said.content) for said in episode.messages] == [
+        (said["role"], said["content"]) for said in PLAYED["messages"]
+    ]
+    assert (episode.reward, episode.terminated, episode.source) == (1.0, True, "p")
+    assert (episode.mistakes, episode.earned) == ((0,), (0.5, 1.0))
+    assert [[one.count for one in drawn] for drawn in episode.drawn] == [[2], []]
 
 
 def test_trees_of_today_are_left_alone(tmp_path: Path) -> None:
@@ -199,7 +238,7 @@ def test_a_source_without_trees_is_refused(tmp_path: Path) -> None:
     assert "does not exist" in missing.output
 
 
-@pytest.mark.parametrize("row", [SEARCHED, GROUPS], ids=["tree", "groups"])
+@pytest.mark.parametrize("row", [SEARCHED, GROUPS, PLAYED], ids=["tree", "groups", "path"])
 def test_rows_of_version_1_name_their_remedy(tmp_path: Path, row: dict[str, Any]) -> None:
     write(tmp_path / "rows.jsonl", row)
     with pytest.raises(RecordError, match="qguide convert-records PATH"):

@@ -10,9 +10,7 @@ from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.algorithms.tree import without_untried
 from qguide.training.data.records import (
-    EXPERT,
-    TrajectoryRow,
-    drawn_rows,
+    EARNED,
     labelled_tree,
     messages_of,
     node_row,
@@ -30,18 +28,6 @@ HISTORY = (
 TASK: dict[str, Any] = {"task_id": "mug-1", "kind": "find", "environment": "kitchen"}
 
 
-def trajectory(**changes: Any) -> TrajectoryRow:
-    values: dict[str, Any] = {
-        **TASK,
-        "messages": rows_of(HISTORY),
-        "outcome_reward": 1.0,
-        "terminated": True,
-        "steps": 2,
-        "source": EXPERT,
-    }
-    return TrajectoryRow.model_validate(values | changes)
-
-
 def node(node_id: int, parent: int, depth: int) -> NodeRow:
     return NodeRow(
         id=node_id, parent=parent, depth=depth, action="a", observation="o", source="policy"
@@ -50,35 +36,6 @@ def node(node_id: int, parent: int, depth: int) -> NodeRow:
 
 def test_messages_come_back_as_they_went() -> None:
     assert messages_of(rows_of(HISTORY)) == HISTORY
-
-
-def test_a_trajectory_comes_back_from_its_line() -> None:
-    row = trajectory(seed=7)
-    assert TrajectoryRow.model_validate_json(row.model_dump_json()) == row
-
-
-def test_the_outcome_stands_on_the_last_step() -> None:
-    steps = trajectory().to_steps()
-    assert [step.action for step in steps] == ["Action: look", "Action: take mug"]
-    assert [step.observation for step in steps] == ["A mug.", "You won!"]
-    assert [step.reward for step in steps] == [0.0, 1.0]
-    assert [step.terminated for step in steps] == [False, True]
-
-
-def test_steps_must_be_the_number_of_actions() -> None:
-    with pytest.raises(ValidationError, match="steps is 3"):
-        trajectory(steps=3)
-
-
-def test_a_trajectory_without_its_last_observation_has_no_steps() -> None:
-    with pytest.raises(RecordError, match="mug-1"):
-        trajectory(messages=rows_of(HISTORY[:-1])).to_steps()
-
-
-@pytest.mark.parametrize("change", [{"version": 2}, {"reward": 1.0}, {"outcome_reward": "nan"}])
-def test_unknown_versions_fields_and_numbers_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        trajectory(**change)
 
 
 def test_a_tree_comes_back_from_its_row() -> None:
@@ -126,27 +83,7 @@ def test_nothing_follows_a_candidate_that_nobody_took() -> None:
 def test_a_tree_without_labels_trains_nothing() -> None:
     row = TreeRow(**TASK, first_observation="x", nodes=(node(1, 0, 1),), draws=1)
     judged = row.model_copy(update={"values": {"judge:j@1": (0.5,)}})
-    for unlabelled in (row, judged):
+    earning = row.model_copy(update={"values": {EARNED: (0.5,)}})
+    for unlabelled in (row, judged, earning):
         with pytest.raises(RecordError, match="0 columns of labels"):
             labelled_tree(unlabelled)
-
-
-def test_what_was_drawn_comes_back_with_its_steps() -> None:
-    drawn = [[{"action": "Action: look", "count": 3, "greedy": True}], []]
-    row = trajectory(drawn=drawn)
-    first, second = row.to_steps()
-    assert [(d.message.text, d.count, d.greedy) for d in first.drawn] == [("Action: look", 3, True)]
-    assert second.drawn == ()
-    assert [drawn_rows(step.drawn) for step in row.to_steps()] == [*row.drawn]
-
-
-def test_draws_of_a_part_of_the_steps_are_refused() -> None:
-    with pytest.raises(ValidationError, match="drawn has 1 steps, but there are 2 actions"):
-        trajectory(drawn=[[{"action": "Action: look", "count": 3}]])
-
-
-def test_rewards_of_a_part_of_the_steps_are_refused() -> None:
-    assert trajectory(rewards=[0.5, 1.0]).rewards == (0.5, 1.0)
-    assert "rewards" not in trajectory().model_dump()
-    with pytest.raises(ValidationError, match="rewards has 1 steps, but there are 2 actions"):
-        trajectory(rewards=[0.5])

@@ -1,14 +1,15 @@
 """Trajectories become ATIF, and import reads the same episodes back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message, ToolCall
-from qguide.training.data.records import TrajectoryRow
-from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.data.runs import JsonlWriter
+from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.exports.atif import atif_row
 from qguide.training.jobs.export_data import ExportConfig, run_export_data
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
@@ -26,12 +27,12 @@ MESSAGES = (
 )
 
 
-def trajectory() -> TrajectoryRow:
+def trajectory() -> Trajectory:
     """An episode whose second reply is not to be imitated."""
     episode = build_episode(
         MESSAGES, reward=0.5, task_id="mug", source="agent-1", terminated=False, ignored=[5]
     )
-    return episode.to_row(environment="imported")
+    return replace(episode, environment="imported")
 
 
 def test_a_step_has_its_calls_and_what_came_of_them() -> None:
@@ -51,7 +52,7 @@ def test_a_step_has_its_calls_and_what_came_of_them() -> None:
 def test_import_reads_what_export_wrote(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     with JsonlWriter(source) as writer:
-        writer.write(trajectory())
+        writer.write(trajectory().to_row())
     output = tmp_path / "atif.jsonl"
     done = run_export_data(ExportConfig(source=source, output=output, format="atif"))
     assert done["rows"] == 1
@@ -59,12 +60,12 @@ def test_import_reads_what_export_wrote(tmp_path: Path) -> None:
     assert written["schema_version"].startswith("ATIF-v1.")
     assert "tool_calls" not in written["steps"][0]
     run_import(ImportConfig(source=output, output=tmp_path / "back"))
-    (back,) = read_rows(tmp_path / "back" / "trajectories" / "rows.jsonl", TrajectoryRow)
+    (back,) = read_trajectories(tmp_path / "back" / "trajectories" / "rows.jsonl")
     assert back == trajectory()
 
 
 def test_other_rows_are_refused(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text('{"chosen_value": 1}\n')
-    with pytest.raises(ConfigError, match="atif reads trajectories"):
+    with pytest.raises(ConfigError, match="atif reads episodes"):
         run_export_data(ExportConfig(source=source, output=tmp_path / "x", format="atif"))

@@ -14,8 +14,9 @@ from qguide.cli import app
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import NodeRow, Row, TreeRow
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import MessageRow, TrajectoryRow
+from qguide.training.data.records import MessageRow, messages_of
 from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.exports.trl import conversation_pair
 from qguide.training.jobs.export_data import ExportConfig, ExportFormat, run_export_data
 from tests.support.decision_groups import candidate, groups_row
@@ -33,17 +34,15 @@ GIVE_UP = MessageRow(role="assistant", content="I give up.")
 OF_TASK: dict[str, Any] = {"task_id": "mug", "kind": "", "environment": "imported"}
 
 
-def trajectory(*messages: MessageRow, reward: float, **more: Any) -> TrajectoryRow:
+def trajectory(*messages: MessageRow, reward: float, **more: Any) -> TreeRow:
     """An episode of two actions."""
-    return TrajectoryRow(
+    return Trajectory(
         **OF_TASK,
-        messages=messages,
-        outcome_reward=reward,
-        terminated=True,
-        steps=2,
+        messages=messages_of(messages),
+        reward=reward,
         source="agent",
         **more,
-    )
+    ).to_row()
 
 
 TRAJECTORIES = (

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.data.records import TrajectoryRow
-from qguide.training.data.runs import finished_task_ids, read_rows
+from qguide.training.data.runs import finished_task_ids
+from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.environment import StepResult
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
@@ -32,8 +32,12 @@ def collect(config: CollectConfig) -> dict[str, float]:
     return run_collect(config, console=Console(file=StringIO()))
 
 
-def rows_of(config: CollectConfig) -> list[TrajectoryRow]:
-    return list(read_rows(config.output / "rows.jsonl", TrajectoryRow))
+def rows_of(config: CollectConfig) -> list[Trajectory]:
+    return list(read_trajectories(config.output / "rows.jsonl"))
+
+
+def actions_of(row: Trajectory) -> list[str]:
+    return [row.messages[i].content for i in row.replies]
 
 
 @pytest.fixture(params=["generated", "real"])
@@ -57,7 +61,7 @@ def test_every_kept_trajectory_wins_when_its_actions_are_played_again(
     for row in rows:
         environment = suite.make(tasks[row.task_id])
         seen = [environment.reset()]
-        for reply in row.actions:
+        for reply in actions_of(row):
             result = environment.step(parse_action(reply))
             seen.append(result.observation)
         assert (result.terminated, result.reward) == (True, 1.0)
@@ -78,7 +82,7 @@ def test_lost_episodes_are_kept_where_they_are_wanted(tmp_path: Path, games: Pat
     assert collect(config)["kept"] == 12
     lost = [row for row in rows_of(config) if not row.terminated]
     assert lost
-    assert all((row.outcome_reward, row.steps) == (0.0, 6) for row in lost)
+    assert all((row.reward, len(row.steps)) == (0.0, 6) for row in lost)
 
 
 def test_a_killed_collection_goes_on_without_repeating_a_task(
@@ -130,7 +134,7 @@ def test_mistakes_are_marked_and_recovered_from(tmp_path: Path) -> None:
     assert collect(config)["kept"] >= 10
     rows = rows_of(config)
     assert sum(len(row.mistakes) for row in rows) > len(rows)
-    assert all(number < row.steps for row in rows for number in row.mistakes)
+    assert all(number < len(row.steps) for row in rows for number in row.mistakes)
     again = configure(tmp_path / "again", None, mistakes=0.3)
     collect(again)
     assert rows_of(again) == rows
@@ -146,7 +150,7 @@ def test_where_a_policy_plays_too_only_the_experts_words_are_imitated(tmp_path: 
     for row in rows:
         expert = Expert()
         observations = [m.content for m in row.messages if m.role == "user"]
-        for number, (seen, reply) in enumerate(zip(observations, row.actions, strict=False)):
+        for number, (seen, reply) in enumerate(zip(observations, actions_of(row), strict=False)):
             assert (expert.reply(seen) != reply) == (number in row.mistakes)
             expert.follow(reply)
     again = configure(

@@ -10,8 +10,9 @@ from rich.console import Console
 from qguide.qnet.models.loading import embedded_path, load_renderer
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.records import messages_of
 from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
@@ -80,7 +81,7 @@ def tokens_of_actions(renderer: Renderer, row: PreferenceRow) -> tuple[list[int]
 def test_only_the_right_actions_of_a_collected_row_are_scored(
     folders: tuple[Path, Path], pairs: dict[str, PreferenceRow], renderer: Renderer
 ) -> None:
-    experts = {row.task_id: row for row in read_rows(folders[0] / "rows.jsonl", TrajectoryRow)}
+    experts = {row.task_id: row for row in read_trajectories(folders[0] / "rows.jsonl")}
     assert len(pairs) >= 5
     for task_id, pair in pairs.items():
         assert pair.mistakes == experts[task_id].mistakes

@@ -6,8 +6,8 @@ import pytest
 
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
@@ -38,8 +38,8 @@ def episodes(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def rewards_in(folder: Path) -> dict[str, float]:
-    rows = read_rows(RunFolder(folder).rows, TrajectoryRow)
-    return {row.task_id: row.outcome_reward for row in rows}
+    rows = read_trajectories(RunFolder(folder).rows)
+    return {row.task_id: row.reward for row in rows}
 
 
 def test_a_round_makes_the_experts_episodes_likelier_than_the_policys_failures(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.records import ROOT_ID, TreeRow
 from qguide.qnet.types import Candidate, Message, SampleRequest
-from qguide.training.data.records import EXPERT, TrajectoryRow, rows_of, tree_from_row
+from qguide.training.data.records import EXPERT, tree_from_row
 from qguide.training.data.runs import JsonlWriter, read_rows
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment
 from qguide.training.exploration.mcts import Mcts
@@ -68,7 +70,7 @@ def test_a_search_takes_no_guide(tmp_path: Path) -> None:
         configure(tmp_path, strategy="mcts", guide="embedded")
 
 
-def solve(seed: int) -> TrajectoryRow:
+def solve(seed: int) -> Trajectory:
     corridor = Corridor.of_seed(seed)
     environment = CorridorEnvironment(corridor)
     messages, result = [Message("user", environment.reset())], None
@@ -79,14 +81,13 @@ def solve(seed: int) -> TrajectoryRow:
             Message("user", result.observation),
         ]
     assert result is not None
-    return TrajectoryRow(
+    return Trajectory(
         task_id=f"corridor:{seed}",
         kind=corridor.kind,
         environment="fake",
-        messages=rows_of(messages),
-        outcome_reward=result.reward,
+        messages=tuple(messages),
+        reward=result.reward,
         terminated=result.terminated,
-        steps=len(corridor.solution()),
         source=EXPERT,
     )
 
@@ -138,7 +139,7 @@ def test_a_resume_with_another_tree_shape_is_refused(tmp_path: Path) -> None:
 def test_the_experts_trajectory_is_in_its_tree(tmp_path: Path) -> None:
     with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
         for seed in range(6):
-            writer.write(solve(seed))
+            writer.write(solve(seed).to_row())
     rows = explore(configure(tmp_path / "trees", expert=(tmp_path / "expert",)))
     for row in rows:
         tree = tree_from_row(row)
@@ -163,7 +164,7 @@ def test_metrics_describe_every_tree_and_the_run(tmp_path: Path) -> None:
 
 
 def test_an_expert_of_other_games_fails_its_tasks_and_says_so(tmp_path: Path) -> None:
-    foreign = solve(1).model_copy(update={"task_id": "corridor:0"})
+    foreign = replace(solve(1), task_id="corridor:0").to_row()
     with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
         writer.write(foreign)
     config = configure(tmp_path / "trees", expert=(tmp_path / "expert",), count=1)

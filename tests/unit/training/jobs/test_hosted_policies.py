@@ -20,8 +20,8 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import decisions_of, read_groups
-from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.exploration.decision_groups import Decisions, Draws
 from qguide.training.exploration.tree_expansion import Exploration
@@ -325,9 +325,9 @@ def test_a_policy_collects_its_own_successes(tmp_path: Path) -> None:
         collected = run_collect(config, console=QUIET)
         calls = len(fake.asked)
         again = run_collect(config, console=QUIET)
-    rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
+    rows = list(read_trajectories(tmp_path / "rows.jsonl"))
     assert 0 < collected["kept"] == len(rows) < collected["episodes"]
-    assert all(row.terminated and row.outcome_reward == 1 for row in rows)
+    assert all(row.terminated and row.reward == 1 for row in rows)
     assert {row.source for row in rows} == {MODEL}
     assert not any(row.mistakes for row in rows)
     assert Counter(row.task_id for row in rows).most_common(1)[0][1] == 1

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from qguide.cli import app
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import TrajectoryRow, messages_of
+from qguide.training.data.records import messages_of
 from qguide.training.data.runs import read_rows
 from qguide.training.data.task_trees import TaskTree, TaskTrees
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import reply_path
@@ -88,7 +89,7 @@ def test_episodes_of_one_task_become_a_tree(tmp_path: Path) -> None:
 def test_trajectories_keep_every_message(tmp_path: Path) -> None:
     row = episode(*DESK, DONE, reward=1.0)
     imported(tmp_path, [row])
-    (read,) = read_rows(tmp_path / "out" / "trajectories" / "rows.jsonl", TrajectoryRow)
+    (read,) = read_trajectories(tmp_path / "out" / "trajectories" / "rows.jsonl")
     assert [message.role for message in read.messages] == [
         "system",
         "user",
@@ -97,7 +98,7 @@ def test_trajectories_keep_every_message(tmp_path: Path) -> None:
         "assistant",
     ]
     assert read.messages[2].tool_calls[0].name == "look"
-    assert read.steps == 2
+    assert len(read.steps) == 2
 
 
 def test_merged_again_by_label_the_tree_is_the_same(tmp_path: Path) -> None:

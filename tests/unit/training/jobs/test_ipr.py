@@ -1,6 +1,7 @@
 """The ipr job on corridors: an agent with one known mistake, and agents that wander."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from qguide.qnet.types import (
     ScoreResult,
 )
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import EXPLORED, read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.corridor import Corridor, CorridorConfig
 from qguide.training.exploration.contrast import Contrast
 from qguide.training.exploration.step_rewards import StepRewards
@@ -167,8 +168,8 @@ def test_a_mistake_in_the_first_state_is_one_pair_and_not_two(expert: Path) -> N
 
 def mark_as_mistakes(expert: Path, *numbers: int) -> None:
     """Say that the expert erred on purpose in these actions of its first trajectory."""
-    first = next(iter(read_rows(expert / "rows.jsonl", TrajectoryRow)))
-    marked = first.model_copy(update={"mistakes": numbers})
+    first = next(iter(read_trajectories(expert / "rows.jsonl")))
+    marked = replace(first, mistakes=numbers).to_row()
     (expert / "rows.jsonl").write_text(f"{marked.model_dump_json()}\n")
 
 

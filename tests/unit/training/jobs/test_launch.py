@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from qguide.cli import app
 from qguide.qnet.types import Message
-from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.small_models import Architecture
 
 TWO_GPUS = pytest.mark.skipif(
@@ -48,16 +48,14 @@ def test_launched_processes_train_one_model_and_report_once(tmp_path: Path, devi
             color = ("red", "blue")[number % 2]
             said = (Message("user", f"Say {color}."), Message("assistant", f"Action: {color}"))
             rows.write(
-                TrajectoryRow(
+                Trajectory(
                     task_id=f"t{number}",
                     kind="say",
                     environment="echo",
-                    messages=rows_of(said),
-                    outcome_reward=1.0,
-                    terminated=True,
-                    steps=1,
+                    messages=said,
+                    reward=1.0,
                     source="expert",
-                )
+                ).to_row()
             )
     weights = []
     for name, run_job in (("one", _here), ("two", _in_two_processes)):

@@ -7,8 +7,9 @@ from rich.console import Console
 
 from qguide.qnet.records import TreeRow
 from qguide.training.data.decision_groups import decisions_of, read_groups
-from qguide.training.data.records import TrajectoryRow, tree_from_row
+from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environments.registry import environment_config
 from qguide.training.evaluation.choice_regret import ScoredEpisodeRow
 from qguide.training.evaluation.records import EpisodeRow
@@ -30,12 +31,12 @@ def test_an_expert_that_is_cut_off_succeeds_by_the_environments_criterion(tmp_pa
     collected = run_collect(
         CollectConfig(output=tmp_path, environment=TABLE, max_steps=3), console=QUIET
     )
-    rows = {row.task_id: row for row in read_rows(tmp_path / "rows.jsonl", TrajectoryRow)}
+    rows = {row.task_id: row for row in read_trajectories(tmp_path / "rows.jsonl")}
     assert (collected["episodes"], collected["won"]) == (3, 2)
-    assert {task: row.outcome_reward for task, row in rows.items()} == {"to 4": 0.75, "to 5": 0.6}
+    assert {task: row.reward for task, row in rows.items()} == {"to 4": 0.75, "to 5": 0.6}
     assert not any(row.terminated for row in rows.values())
-    assert {row.system for row in rows.values()} == {SYSTEM}
-    assert [step.reward for step in rows["to 4"].to_steps()] == [0.0, 0.0, 0.75]
+    assert {row.messages[0].content for row in rows.values()} == {SYSTEM}
+    assert [step.reward for step in rows["to 4"].steps] == [0.0, 0.0, 0.75]
 
 
 def test_a_tree_holds_the_outcome_of_a_branch_on_its_last_node_alone(tmp_path: Path) -> None:

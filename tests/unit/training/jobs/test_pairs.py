@@ -10,8 +10,8 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.data.preferences import PreferenceRow
-from qguide.training.data.records import TrajectoryRow, rows_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, read_rows
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.trajectory import parse_action
 from tests.support.decision_groups import candidate, groups_row
@@ -128,18 +128,16 @@ def test_branches_of_a_tree_are_compared_by_their_outcome(tmp_path: Path, trees:
     assert len(pairs_of(tmp_path / "2", trees=(trees,), **options, most_per_task=0)) == 5
 
 
-def episode(letters: str, reward: float, *, source: str = "policy") -> TrajectoryRow:
+def episode(letters: str, reward: float, *, source: str = "policy") -> TreeRow:
     messages = [Message("user", "start")]
     for letter in letters:
         messages += [Message("assistant", f"Action: {letter}"), Message("user", "did")]
-    return TrajectoryRow(
+    return Trajectory(
         **TASK,
-        messages=rows_of(messages),
-        outcome_reward=reward,
-        terminated=True,
-        steps=len(letters),
+        messages=tuple(messages),
+        reward=reward,
         source=source,
-    )
+    ).to_row()
 
 
 def test_episodes_of_a_task_are_compared_by_their_outcome(tmp_path: Path) -> None:

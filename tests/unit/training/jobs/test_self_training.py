@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from transformers import PreTrainedModel
 
 from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.records import TreeRow
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Message
-from qguide.training.data.records import TrajectoryRow
 from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.sft import Demonstration, sft_loss, sft_sequence
@@ -39,8 +40,12 @@ def collect(output: Path, *, guided: bool = False, **changes: object) -> dict[st
     )
 
 
-def trajectories_in(output: Path) -> list[TrajectoryRow]:
-    return list(read_rows(output / "rows.jsonl", TrajectoryRow))
+def trajectories_in(output: Path) -> list[Trajectory]:
+    return list(read_trajectories(output / "rows.jsonl"))
+
+
+def actions_of(row: Trajectory) -> tuple[str, ...]:
+    return tuple(row.messages[i].text for i in row.replies)
 
 
 def test_a_task_keeps_as_many_successes_as_it_may(tmp_path: Path) -> None:
@@ -50,7 +55,7 @@ def test_a_task_keeps_as_many_successes_as_it_may(tmp_path: Path) -> None:
     assert set(per_task.values()) >= {1, 3}
     assert max(per_task.values()) == 3
     assert collected["kept"] == len(rows) < collected["episodes"]
-    assert all(row.outcome_reward == 1 for row in rows)
+    assert all(row.reward == 1 for row in rows)
     assert collect(tmp_path, attempts=12, keep=3)["tasks"] == 0
 
 
@@ -65,12 +70,13 @@ def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:
     )
     evaluated = {row.task_id: row for row in rows_of(tmp_path / "evaluation")}
     rows = trajectories_in(tmp_path / "rows")
+    written = {r.task_id: r for r in read_rows(tmp_path / "rows" / "rows.jsonl", TreeRow)}
     assert len(rows) == len(evaluated) == 8
     for row in rows:
         same = evaluated[row.task_id]
-        assert row.actions == same.actions
-        assert (row.outcome_reward, row.terminated) == (same.reward, same.terminated)
-        assert (row.completion_tokens, row.seed) == (same.completion_tokens, 1)
+        assert actions_of(row) == same.actions
+        assert (row.reward, row.terminated) == (same.reward, same.terminated)
+        assert written[row.task_id].completion_tokens == same.completion_tokens
 
 
 def test_some_guided_steps_take_a_random_candidate(tmp_path: Path) -> None:
@@ -78,7 +84,7 @@ def test_some_guided_steps_take_a_random_candidate(tmp_path: Path) -> None:
         folder = tmp_path / name
         fields = {"qnet": "patient", "candidates": 4, "only_won": False, "explored": explored}
         collect(folder, guided=True, **fields)
-        return [row.actions for row in trajectories_in(folder)]
+        return [actions_of(row) for row in trajectories_in(folder)]
 
     always, half, never = (actions(f"{share}", share) for share in (1.0, 0.5, 0.0))
 
@@ -145,11 +151,11 @@ def test_weight_0_leaves_an_episode_out_and_weight_2_counts_it_twice(
 def test_the_draws_of_guided_episodes_are_kept(tmp_path: Path) -> None:
     collect(tmp_path, guided=True, qnet="patient", candidates=4, only_won=False)
     for row in trajectories_in(tmp_path):
-        assert [sum(one.count for one in drawn) for drawn in row.drawn] == [4] * row.steps
+        assert [sum(one.count for one in drawn) for drawn in row.drawn] == [4] * len(row.steps)
         assert {one.greedy for drawn in row.drawn for one in drawn} == {None}
-        taken = [step.key for step in row.to_steps()]
-        offered = [{d.message.text for d in step.drawn} for step in row.to_steps()]
-        assert len(taken) == len(offered) == row.steps
+        taken = [step.key for step in row.steps]
+        offered = [{d.message.text for d in step.drawn} for step in row.steps]
+        assert len(taken) == len(offered) == len(row.steps)
 
 
 def test_greedy_replies_are_named_and_single_draws_tell_nothing(tmp_path: Path) -> None:

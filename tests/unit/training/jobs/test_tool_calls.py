@@ -13,8 +13,9 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.data.decision_groups import GroupLabels, decisions_of, read_groups
-from qguide.training.data.records import TrajectoryRow, messages_of, tree_from_row
+from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.environments.intercode_sql.bundle import (
     INTERCODE_SQL_TOOLS,
     TOOL_SYSTEM,
@@ -65,7 +66,7 @@ class LikesAnswers(Scorer):
         return any(gold in call.arguments for gold in GOLD.values() for call in message.tool_calls)
 
 
-def roles(row: TrajectoryRow) -> list[str]:
+def roles(row: Trajectory) -> list[str]:
     return [message.role for message in row.messages]
 
 
@@ -76,18 +77,18 @@ def test_collected_episodes_hold_calls_and_their_results(tmp_path: Path) -> None
         collected = run_collect(config, console=QUIET)
     assert (collected["kept"], collected["failures"]) == (TASKS, 0)
     assert {str(body["tools"]) for body in fake.asked} == {str([SQL_TOOL])}
-    rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
+    rows = list(read_trajectories(tmp_path / "rows.jsonl"))
     assert {row.environment for row in rows} == {"intercode-sql-tools"}
-    assert {row.system for row in rows} == {TOOL_SYSTEM}
+    assert {row.messages[0].content for row in rows} == {TOOL_SYSTEM}
     for row in rows:
         assert roles(row)[:4] == ["system", "user", "assistant", "tool"]
         assert roles(row)[-2:] == ["assistant", "user"]  # handed in without a call
         call = row.messages[2].tool_calls[0]
         assert row.messages[3].tool_call_id == call.id
-        steps = row.to_steps()
+        steps = row.steps
         assert [step.reward for step in steps] == [*[0.0] * (len(steps) - 1), 1.0]
         history = INTERCODE_SQL_TOOLS.chat.history(row.messages[1].content, steps)
-        assert history == messages_of(row.messages)
+        assert history == row.messages
 
 
 def test_every_call_of_a_reply_has_its_result(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_every_call_of_a_reply_has_its_result(tmp_path: Path) -> None:
         assert run_collect(config, console=QUIET)["failures"] == 0
     looked = [
         row
-        for row in read_rows(tmp_path / "rows.jsonl", TrajectoryRow)
+        for row in read_trajectories(tmp_path / "rows.jsonl")
         if len(row.messages[2].tool_calls) == 3
     ]
     assert looked
@@ -200,7 +201,7 @@ def test_a_fake_upstream_without_a_script_calls_the_tool(tmp_path: Path) -> None
             output=tmp_path, player="policy", only_won=False, temperature=0.0, **fields
         )
         collected = run_collect(config, console=QUIET)
-    rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
+    rows = list(read_trajectories(tmp_path / "rows.jsonl"))
     assert collected["episodes"] == len(rows) == TASKS
     assert all(row.terminated and roles(row)[2:4] == ["assistant", "tool"] for row in rows)
     assert all("('book',)" in row.messages[3].content for row in rows)

@@ -9,7 +9,8 @@ import pytest
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message, ToolCall
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.otel import read_spans
 
@@ -103,12 +104,12 @@ def log_export(*records: Mapping[str, Any]) -> str:
 
 def read(
     folder: Path, *lines: str, fields: Fields = REWARD
-) -> tuple[list[RecordedEpisode], list[BadRecord]]:
+) -> tuple[list[Trajectory], list[BadRecord]]:
     """Episodes and bad records of a file with these lines."""
     path = folder / "spans.jsonl"
     path.write_text("\n".join(lines))
     found = list(read_spans([path], fields))
-    episodes = [one for one in found if isinstance(one, RecordedEpisode)]
+    episodes = [one for one in found if isinstance(one, Trajectory)]
     return episodes, [one for one in found if isinstance(one, BadRecord)]
 
 

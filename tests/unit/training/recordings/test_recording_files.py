@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import ConfigError
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.import_episodes import read_outcomes
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
 
@@ -50,7 +51,7 @@ def test_outcomes_of_an_evaluation_are_joined_by_task_id(tmp_path: Path) -> None
     source = write(tmp_path / "rows.json", rows)
     report = write(tmp_path / "report" / "r.json", {"resolved_ids": ["a"], "unresolved_ids": ["b"]})
     found = read(source, Fields(task="instance_id", outcomes=read_outcomes(report)))
-    assert [one.reward for one in found if isinstance(one, RecordedEpisode)] == [1.0, 0.0]
+    assert [one.reward for one in found if isinstance(one, Trajectory)] == [1.0, 0.0]
     assert isinstance(found[2], BadRecord)
     assert "the outcomes have no task 'c'" in found[2].reason
 
@@ -111,7 +112,7 @@ def test_a_record_of_no_format_is_read_where_its_messages_are_said_to_lie(tmp_pa
     path = write(tmp_path / "a.json", {"trace": {"said": said}, "info": {"reward": 1, "case": 7}})
     fields = Fields(reward="info.reward", task="info.case", messages="trace.said")
     [episode] = read_episodes(recording_of(path, messages=fields.messages), fields)
-    assert isinstance(episode, RecordedEpisode)
+    assert isinstance(episode, Trajectory)
     assert (episode.task_id, episode.reward, episode.messages[-1].text) == ("7", 1.0, "left")
     with pytest.raises(ConfigError, match="no known format"):
         recording_of(path, messages="trace.elsewhere")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.data.records import TrajectoryRow
-from qguide.training.data.runs import read_rows
+from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environment import Task
 from qguide.training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
 from qguide.training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
@@ -114,9 +113,9 @@ def test_collect_writes_the_solutions(tmp_path: Path) -> None:
         output=tmp_path, player="gold", environment=HotPotQaConfig(count=8), parallel=3
     )
     assert run_collect(config)["kept"] == 8
-    rows = list(read_rows(tmp_path / "rows.jsonl", TrajectoryRow))
-    assert {(row.source, row.outcome_reward, row.steps) for row in rows} == {("expert", 1.0, 3)}
-    assert all(row.system for row in rows)
+    rows = list(read_trajectories(tmp_path / "rows.jsonl"))
+    assert {(row.source, row.reward, len(row.steps)) for row in rows} == {("expert", 1.0, 3)}
+    assert all(row.messages[0].role == "system" for row in rows)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

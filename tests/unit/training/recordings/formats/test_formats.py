@@ -9,9 +9,10 @@ import pytest
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.types import Message
+from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.recordings import json_stream
-from qguide.training.recordings.episode import BadRecord, RecordedEpisode
+from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
 from qguide.training.recordings.formats.table import FORMATS
@@ -32,7 +33,7 @@ def read(source: Path, format_: str | None = None, fields: Fields | None = None)
 def test_the_episode_of_a_format_is_read(sample: Sample, tmp_path: Path) -> None:
     sample.write(tmp_path)
     (episode,) = read(tmp_path, sample.format, sample.fields)
-    assert isinstance(episode, RecordedEpisode), episode
+    assert isinstance(episode, Trajectory), episode
     assert episode.messages == sample.messages
     assert (episode.reward, episode.terminated) == (sample.reward, sample.terminated)
     assert episode.source == sample.agent
