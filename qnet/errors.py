@@ -35,6 +35,7 @@ QGuideError
 ├── EmptyTreeError               a tree without any action
 ├── RecordError                  a row of an artefact that does not match its schema
 ├── StageFailedError             a stage of a pipeline ended with an error
+├── ProcessLostError             another process of a training ended or cannot be reached
 └── ConfigError                  a job's or server's configuration that cannot be run
 """
 
@@ -251,6 +252,10 @@ class RecordError(QGuideError):
 
 class StageFailedError(QGuideError):
     """A stage of a pipeline ended with an error; the message has the end of its log."""
+
+
+class ProcessLostError(QGuideError):
+    """Another process of a training ended, or cannot be reached."""
 
 
 class ConfigError(QGuideError):

@@ -12,8 +12,9 @@ import multiprocessing
 import os
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, TypeVar
@@ -21,14 +22,18 @@ from typing import Final, TypeVar
 import torch
 from accelerate.utils import patch_environment
 from torch import distributed
+from torch.distributed.distributed_c10d import Store, _get_default_store
 
-from qguide.qnet.errors import ConfigError, QGuideError
+from qguide.qnet.errors import ConfigError, ProcessLostError, QGuideError
 from qguide.training.optimization.options import Optimization
 
 Result = TypeVar("Result")
 
 TIMEOUT: Final = timedelta(hours=12)
 """Limit for the work of one process while the others wait, such as writing a large model."""
+
+ROLL_CALL: Final = timedelta(seconds=5)
+"""Time in which the processes that are left answer after a transfer between them has failed."""
 
 
 def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Result:
@@ -58,7 +63,7 @@ def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Resu
         for child in children:
             child.start()
         try:
-            with _group(0, processes, meeting):
+            with _group(0, processes, meeting), _losses_named(ROLL_CALL):
                 return work()
         finally:
             for child in children:
@@ -69,10 +74,54 @@ def in_processes(optimization: Optimization, work: Callable[[], Result]) -> Resu
 def _launched(work: Callable[[], Result]) -> Result:
     """Run `work`, and leave the group of processes that a launcher has made it join."""
     try:
-        return work()
+        with _losses_named(ROLL_CALL):
+            return work()
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+@contextmanager
+def _losses_named(patience: timedelta) -> Iterator[None]:
+    """Name the ranks that are lost, of which the error of a transfer has only an address.
+
+    Args:
+        patience: how long the other ranks' answers are waited for.
+
+    Raises:
+        ProcessLostError: a transfer between the processes failed.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        of_transfer = isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
+        if not of_transfer or not distributed.is_initialized():
+            raise
+        rank, ranks = distributed.get_rank(), distributed.get_world_size()
+        # It belongs to the launcher on the main machine, or is a file, and outlives the group.
+        store = _get_default_store()
+        # The group ends here, so that those that wait for this one find it gone; without the
+        # frames, which hold what was being sent, it would live on.
+        traceback.clear_frames(error.__traceback__)
+        distributed.destroy_process_group()
+        raise ProcessLostError(
+            f"rank {rank} of {ranks}: a transfer between the processes failed; "
+            f"{_lost(store, rank, ranks, patience)}; the logs of their machines say why. Start the "
+            "same command again on every machine, and it goes on from the last saved state"
+        ) from error
+
+
+def _lost(store: Store, rank: int, ranks: int, patience: timedelta) -> str:
+    """The ranks that do not answer."""
+    others = [other for other in range(ranks) if other != rank]
+    try:
+        store.set(f"answer/{rank}", "")
+        with suppress(distributed.DistError):  # their time is up
+            store.wait([f"answer/{other}" for other in others], patience)
+        lost = [str(other) for other in others if not store.check([f"answer/{other}"])]
+    except distributed.DistError:
+        return "the main machine, that of rank 0, does not answer"
+    return f"no answer from {', '.join(lost)}" if lost else "all answer"
 
 
 def _require_forkable(optimization: Optimization) -> None:
@@ -110,7 +159,8 @@ def _group(rank: int, processes: int, meeting: str) -> Iterator[None]:
         try:
             yield
         finally:
-            distributed.destroy_process_group()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
 
 
 def _help(rank: int, processes: int, meeting: str, work: Callable[[], object]) -> None:
@@ -118,7 +168,7 @@ def _help(rank: int, processes: int, meeting: str, work: Callable[[], object]) -
     gc.freeze()  # what is still in use there is not this process's to end, either
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        with _group(rank, processes, meeting):
+        with _group(rank, processes, meeting), _losses_named(timedelta(0)):
             work()
     except (QGuideError, KeyboardInterrupt):  # rank 0 has it too, and reports it
         os._exit(1)

@@ -63,6 +63,11 @@ class TrainingState:
             self._remove_others(final)
         # The next call looks for the folder, and all processes have to find it or none.
         self._accelerator.wait_for_everyone()
+        if not (final / _PROGRESS).is_file():
+            raise ConfigError(
+                f"rank {self._accelerator.process_index} does not find {final}, which the main "
+                "process has saved; name an output folder that all machines share"
+            )
 
     def load(self) -> int:
         """Load the newest state into the model, the optimizers and the average; return its step.
