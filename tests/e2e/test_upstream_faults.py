@@ -76,28 +76,28 @@ class Fake:
 class Server:
     """The server, and the upstream of it that fails."""
 
-    url: str
     bad: Fake
+    http: httpx.Client
 
     def ask(self, upstream: str) -> httpx.Response:
         """A guided completion of that upstream."""
         asked = {"model": upstream, "messages": [USER], "qguide": {"num_candidates": 3}}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=asked, timeout=END_S)
+        return self.http.post("/v1/chat/completions", json=asked)
 
     def act(self, upstream: str) -> httpx.Response:
         """A guided action of that upstream."""
         asked: dict[str, Any] = {"policy": upstream, "messages": [USER], "num_candidates": 3}
         asked["greedy_candidate"] = False  # it would be a request of its own
-        return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
+        return self.http.post("/v1/act", json=asked)
 
     def act_as_documented(self, upstream: str) -> httpx.Response:
         """A guided action with the defaults, which sends several requests at the same time."""
         asked = {"policy": upstream, "messages": [USER]}
-        return httpx.post(f"{self.url}/v1/act", json=asked, timeout=END_S)
+        return self.http.post("/v1/act", json=asked)
 
     def score(self) -> httpx.Response:
         """The caller's own candidates, which need no upstream."""
-        return httpx.post(f"{self.url}/v1/score", json=SCORE, timeout=END_S)
+        return self.http.post("/v1/score", json=SCORE)
 
     def is_back(self) -> bool:
         """True if the failed upstream serves again."""
@@ -106,7 +106,7 @@ class Server:
 
     def readiness_of(self, upstream: str) -> str:
         """Readiness of an upstream; the server itself stays ready, because others are served."""
-        ready = httpx.get(f"{self.url}/readyz", timeout=END_S)
+        ready = self.http.get("/readyz")
         assert ready.status_code == 200
         line: str = ready.json()["details"][f"upstream {upstream}"]
         return line
@@ -116,7 +116,7 @@ def until(found: Callable[[], bool]) -> None:
     deadline = time.monotonic() + END_S
     while not found():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def said(answer: httpx.Response) -> str:
@@ -151,8 +151,11 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     try:
         good.start()
         folder = tmp_path_factory.mktemp("server")
-        with serving_process(folder, environment=variables) as server:
-            yield Server(server.url, bad)
+        with (
+            serving_process(folder, environment=variables) as server,
+            httpx.Client(base_url=server.url, timeout=END_S) as http,
+        ):
+            yield Server(bad, http)
     finally:
         good.kill()
         bad.kill()
@@ -171,7 +174,7 @@ def others(server: Server) -> Iterator[None]:
 
     def go_on() -> list[tuple[str, float]]:
         seen = []
-        while not stop.wait(0.1):
+        while not stop.wait(0.25):
             for answer in (server.ask("good"), server.act("good"), server.score()):
                 seen.append((answer.text, answer.elapsed.total_seconds()))
                 assert answer.status_code == 200, answer.text
