@@ -1,7 +1,9 @@
 """Without the extras: what is remote is served, and everything else says what to install."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -24,6 +26,16 @@ def without(*extras: str) -> list[str]:
 
 
 QGUIDE = "from qguide.cli import app; app()"
+COMMANDS = """
+import json, sys
+from typer.testing import CliRunner
+from qguide.cli import app
+
+for arguments in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, arguments)
+    traceback = not isinstance(result.exception, SystemExit | None)
+    print(json.dumps([result.exit_code, result.stderr, traceback]))
+"""
 ASKED = {"messages": [{"role": "user", "content": "Your task is to: look around."}]}
 
 pytestmark = pytest.mark.server
@@ -120,58 +132,89 @@ def test_a_classifier_on_a_server_is_read_without_torch(tmp_path: Path) -> None:
         assert len(set(q_values(url))) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["serve"], "the policy 'embedded', which would run in this process, needs torch, which"),
-        (
-            ["serve", "--policy", "scripted", "--scorer", "embedded"],
-            "embedded, a Q model in this process, needs torch",
-        ),
-        (["export-trunk", "embedded", "nowhere"], "qguide export-trunk needs torch, which is"),
-    ],
-)
-def test_a_command_that_needs_torch_names_the_extra(arguments: list[str], reason: str) -> None:
-    done = run_without(EXTRAS, QGUIDE, *arguments)
-    assert done.returncode == 1
+@dataclass(frozen=True)
+class Ended:
+    """The end of a command."""
+
+    status: int
+    stderr: str
+    traceback: bool
+
+
+def ends(absent: list[str], commands: Sequence[list[str]]) -> list[Ended]:
+    """The ends of commands, one after the other in one process."""
+    done = run_without(absent, COMMANDS, json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    found = [Ended(*json.loads(line)) for line in done.stdout.splitlines()]
+    assert len(found) == len(commands)
+    return found
+
+
+TRAIN_QNET = [
+    *("train-qnet", "--config"),
+    "training/configs/alfworld/embedded/train_qnet.toml",
+]
+SCRIPTED = ["serve", "--policy", "scripted"]
+REFUSED: list[tuple[list[str], str, str]] = [
+    (
+        ["serve"],
+        "the policy 'embedded', which would run in this process, needs torch, which",
+        MODELS,
+    ),
+    (
+        [*SCRIPTED, "--scorer", "embedded"],
+        "embedded, a Q model in this process, needs torch",
+        MODELS,
+    ),
+    (["export-trunk", "embedded", "nowhere"], "qguide export-trunk needs torch, which is", MODELS),
+    (TRAIN_QNET, "train-qnet needs", TRAIN),
+    (
+        [*SCRIPTED, "--scorer", "scripted", "--learn"],
+        "QGUIDE_LEARN needs numpy, which is not installed",
+        LEARN,
+    ),
+]
+LEAST: list[tuple[list[str], str]] = [
+    (["learn", "--config", "nowhere.toml"], LEARN),
+    (["report", "nowhere"], REPORT),
+    (["compare", "nowhere"], REPORT),
+]
+NO_MODEL = [*SCRIPTED, "--scorer", "runs/there/is/none"]
+
+
+@pytest.fixture(scope="module")
+def bare() -> Callable[[list[str]], Ended]:
+    """The end of one of the commands where no extra is installed."""
+    commands = [*(row[0] for row in REFUSED), *(row[0] for row in LEAST), NO_MODEL]
+    found = ends(EXTRAS, commands)
+    return lambda arguments: found[commands.index(arguments)]
+
+
+@pytest.mark.parametrize(("arguments", "reason", "extra"), REFUSED)
+def test_a_command_names_the_package_that_is_missing_and_the_extra_that_has_it(
+    bare: Callable[[list[str]], Ended], arguments: list[str], reason: str, extra: str
+) -> None:
+    done = bare(arguments)
+    assert (done.status, done.traceback) == (1, False)
     assert reason in done.stderr
-    assert f"pip install '.[{MODELS}]'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_job_names_the_extra_that_has_all_it_needs() -> None:
-    config = "training/configs/alfworld/embedded/train_qnet.toml"
-    done = run_without(EXTRAS, QGUIDE, "train-qnet", "--config", config)
-    assert done.returncode == 1
-    assert f"pip install '.[{TRAIN}]'" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "extra"),
-    [
-        (["learn", "--config", "nowhere.toml"], LEARN),
-        (["report", "nowhere"], REPORT),
-        (["compare", "nowhere"], REPORT),
-    ],
-)
-def test_a_command_names_the_least_extra_that_it_needs(arguments: list[str], extra: str) -> None:
-    done = run_without(EXTRAS, QGUIDE, *arguments)
-    assert done.returncode == 1
     assert f"pip install '.[{extra}]'" in done.stderr
-    assert "Traceback" not in done.stderr
-    there = run_without(without(extra, LEARN), QGUIDE, *arguments)
-    assert "pip install" not in there.stderr
-    assert "nowhere" in there.stderr
 
 
-def test_a_server_refuses_to_learn_without_the_extra() -> None:
-    serve = ["serve", "--policy", "scripted", "--scorer", "scripted", "--learn"]
-    done = run_without(EXTRAS, QGUIDE, *serve)
-    assert done.returncode == 1
-    assert (
-        f"QGUIDE_LEARN needs numpy, which is not installed; pip install '.[{LEARN}]'" in done.stderr
-    )
+@pytest.mark.parametrize(("arguments", "extra"), LEAST)
+def test_a_command_names_the_least_extra_that_it_needs(
+    bare: Callable[[list[str]], Ended], arguments: list[str], extra: str
+) -> None:
+    done = bare(arguments)
+    assert (done.status, done.traceback) == (1, False)
+    assert f"pip install '.[{extra}]'" in done.stderr
+
+
+@pytest.mark.parametrize("extra", [LEARN, REPORT])
+def test_with_that_extra_it_runs(extra: str) -> None:
+    commands = [arguments for arguments, needed in LEAST if needed == extra]
+    for there in ends(without(extra, LEARN), commands):
+        assert "pip install" not in there.stderr
+        assert "nowhere" in there.stderr
 
 
 def test_what_fits_a_q_model_is_imported_with_the_extra_for_learning_alone() -> None:
@@ -179,8 +222,9 @@ def test_what_fits_a_q_model_is_imported_with_the_extra_for_learning_alone() -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_q_model_that_is_not_there_is_not_taken_for_a_missing_package() -> None:
-    serve = ["serve", "--policy", "scripted", "--scorer", "runs/there/is/none"]
-    done = run_without(EXTRAS, QGUIDE, *serve)
-    assert done.returncode == 1
+def test_a_q_model_that_is_not_there_is_not_taken_for_a_missing_package(
+    bare: Callable[[list[str]], Ended],
+) -> None:
+    done = bare(NO_MODEL)
+    assert done.status == 1
     assert "runs/there/is/none holds no config.json" in done.stderr

@@ -1,12 +1,13 @@
 """The end of a server: no request is lost, and what its time limit cuts off is told."""
 
-import asyncio
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from tests.support.gated_scorer import (
     USER,
     stream_of,
 )
-from tests.support.serving import Serving, serving_app, serving_process
+from tests.support.serving import serving_app, serving_process
 from tests.support.tiny_models import save_policy
 from tests.unit.server.conftest import FAKES
 
@@ -91,32 +92,40 @@ def test_requests_are_served_during_the_delay_and_a_second_signal_ends_it(tmp_pa
         assert server.process.wait(END_S) in (0, -signal.SIGTERM)
 
 
-def cpu_s(server: Serving) -> float:
-    """CPU time of a server so far; it grows while the server works on a request."""
-    times = psutil.Process(server.process.pid).cpu_times()
-    return float(times.user + times.system)
-
-
-async def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
-    # The embedded policy is slow enough to be caught in the middle.
-    arguments = ("--policy", "embedded")
-    variables = {"QGUIDE_DRAIN_DELAY_S": "0"}
-    body = {"messages": [USER], "num_candidates": 64, "max_tokens": 200, "temperature": 3}
-    with serving_process(tmp_path, *arguments, environment=variables) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=END_S) as client:
-            idle_s = cpu_s(server)
-            slow = asyncio.create_task(client.post("/v1/act", json=body))
-            while cpu_s(server) < idle_s + 0.5:
-                await asyncio.sleep(0.02)
-            assert not slow.done()
+def test_sigterm_lets_a_slow_request_end(tmp_path: Path) -> None:
+    fake = FakeUpstream(together=1000)  # it answers none until it is told to
+    with serving_app(fake.app()) as behind, ThreadPoolExecutor(1) as pool:
+        upstreams = {"slow": {"url": f"{behind}/v1", "model": "m"}}
+        variables = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_UPSTREAMS": json.dumps(upstreams)}
+        with serving_process(tmp_path, environment=variables) as server:
+            body = {"messages": [USER], "policy": "slow", "num_candidates": 3}
+            slow = pool.submit(httpx.post, f"{server.url}/v1/act", json=body, timeout=END_S)
+            _until(lambda: bool(fake.asked))
             server.process.send_signal(signal.SIGTERM)
-            answer = await slow
-        assert answer.status_code == 200
-        assert len(answer.json()["candidates"]) == 64
-        assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+            _until(lambda: not _listens(server.url))
+            assert not slow.done()
+            fake.together = 0
+            answer = slow.result(END_S)
+            assert answer.status_code == 200, answer.text
+            assert len(answer.json()["candidates"]) == 3
+            assert server.process.wait(END_S) in (0, -signal.SIGTERM)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + END_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _listens(url: str) -> bool:
+    with suppress(OSError), socket.create_connection((httpx.URL(url).host, httpx.URL(url).port)):
+        return True
+    return False
 
 
 async def test_sigterm_lets_a_stream_end(tmp_path: Path) -> None:
+    # The embedded policy is slow enough to be caught in the middle.
     arguments = ("--policy", "embedded")
     variables = {"QGUIDE_DRAIN_DELAY_S": "0", "QGUIDE_HEARTBEAT_S": "0.05"}
     body = stream_of("look") | {"max_tokens": 200, "temperature": 3}
