@@ -1,4 +1,4 @@
-"""`qguide run` over real jobs with tiny models: corridors, and the plan of the embedded models."""
+"""`qguide run` over real jobs with tiny models, on corridors."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from qguide.cli import app
+from qguide.training.environments.corridor import CorridorConfig
+from tests.support import worker_jobs
 from tests.support.corridors import write_solutions
 from tests.support.serving import ROOT
 
@@ -26,19 +28,6 @@ lr = 0.01
 epochs = 1
 batch_tokens = 2048
 """,
-    "explore": """
-output = "runs/trees"
-policy = "runs/sft/checkpoint"
-expert = ["runs/expert"]
-[environment]
-name = "fake"
-count = 4
-[exploration]
-max_steps = 8
-max_draws = 6
-max_tokens = 16
-depth = 4
-""",
     "label": """
 trees = ["runs/trees"]
 output = "runs/labels"
@@ -53,38 +42,18 @@ validation_fraction = 0.3
 lr = 0.003
 epochs = 1
 """,
-    "evaluate": """
-output = "runs/evaluation"
-policy = "runs/sft/checkpoint"
-qnet = "runs/qnet/checkpoint"
-methods = ["q-guided"]
-candidates = 2
-seeds = [0]
-max_steps = 4
-max_tokens = 16
-[environment]
-name = "fake"
-first_seed = 100
-count = 2
-""",
     "pipeline": """
 output = "runs/pipeline"
 slots = 2
 [stages.policy]
 job = "sft"
 config = "sft.toml"
-[stages.trees]
-job = "explore"
-config = "explore.toml"
 [stages.labels]
 job = "label"
 config = "label.toml"
 [stages.qnet]
 job = "train-qnet"
 config = "train_qnet.toml"
-[stages.evaluation]
-job = "evaluate"
-config = "evaluate.toml"
 """,
 }
 
@@ -98,6 +67,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     write_solutions(tmp_path / "runs", count=20)
+    worker_jobs.run(
+        worker_jobs.explore(tmp_path / "runs/trees", environment=CorridorConfig(count=4))
+    )
     for name, text in FILES.items():
         (tmp_path / f"{name}.toml").write_text(text)
     return tmp_path
@@ -106,23 +78,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_pipeline_runs_once_and_is_refused_after_a_change(folder: Path) -> None:
     result = run()
     assert result.exit_code == 0, result.output
-    results = json.loads((folder / "runs/evaluation/results.json").read_text())
-    assert results["complete"]
+    assert (folder / "runs/qnet/checkpoint/manifest.json").is_file()
     summary = json.loads((folder / "runs/pipeline/summary.json").read_text())
-    assert list(summary["stages"]) == ["policy", "trees", "labels", "qnet", "evaluation"]
+    assert list(summary["stages"]) == ["policy", "labels", "qnet"]
     assert all(stage["cpu_s"] > 0 for stage in summary["stages"].values())
     log = (folder / "runs/pipeline/logs/policy.log").read_text()
     assert log.startswith("$ qguide sft --config sft.toml")
 
     again = run()
     assert again.exit_code == 0, again.output
-    assert again.output.count("not run again") == 5
+    assert again.output.count("not run again") == 3
 
-    changed = run("--set", "evaluation.max_steps=3")
+    changed = run("--set", "qnet.head_width=8")
     assert changed.exit_code == 2
-    assert (
-        "stage evaluation has finished, but since then max_steps was 4 and is 3" in changed.output
-    )
+    assert "stage qnet has finished, but since then head_width was 16 and is 8" in changed.output
 
 
 def test_a_failed_stage_is_named_with_the_end_of_its_log(folder: Path) -> None:
