@@ -18,7 +18,7 @@ from qguide.commands.checkpoint import (
 )
 from qguide.commands.configs import app as configs
 from qguide.commands.convert import convert_records
-from qguide.commands.demo import demo
+from qguide.commands.demo import demo, fake_upstream
 from qguide.commands.doctor import doctor
 from qguide.commands.environment import app as environment
 from qguide.commands.environment import generate, play
@@ -35,7 +35,6 @@ from qguide.jobs.table import find_job
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.support.extras import LEARN, MCP, MODELS, REMOTE, REPORT, TRAIN, install, left_out
 from qguide.qnet.support.operator_code import plugins
-from qguide.server.chat.fake_openai import fake_upstream
 
 __all__ = ["app"]
 

@@ -1,4 +1,4 @@
-"""`qguide demo`: a fake upstream, the server with its page, and an episode, in one command.
+"""`qguide demo`: a fake upstream, the server with its page, and an episode; `qguide fake-upstream`.
 
 Nothing is downloaded and no model is run: replies and Q-values come from a script. With `--race`
 the embedded models play ALFWorld games in the page instead.
@@ -12,11 +12,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
 from qguide.commands.errors import exit_with
+from qguide.server.chat.fake_replies import Fault
 
 if TYPE_CHECKING:
     import uvicorn
@@ -38,6 +39,7 @@ LAST_OBSERVATION: Final = "You put the mug 1 in the shelf 1."
 EPISODE: Final = "demo"
 _CANDIDATES: Final = 3
 _START_S: Final = 60.0
+_FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 
 
 def demo(
@@ -195,3 +197,29 @@ def play(url: str) -> Iterator[str]:
 
 def _action(candidate: dict[str, Any]) -> str:
     return str(candidate["message"]["content"]).rpartition("Action: ")[2]
+
+
+def fake_upstream(
+    port: Annotated[int, typer.Option(help="Port to bind on loopback.")] = 8001,
+    fault: Annotated[
+        str, typer.Option(help=f"Fault to inject: one of {', '.join(_FAULTS[1:])}.")
+    ] = "",
+    times: Annotated[
+        int | None, typer.Option(help="Number of faults; without it every request fails.")
+    ] = None,
+    delay_s: Annotated[float, typer.Option(help="Time that every answer takes.")] = 0.0,
+    reply: Annotated[
+        list[str] | None, typer.Option(help="A reply of the script, in place of the built-in one.")
+    ] = None,
+) -> None:
+    """Run a fake OpenAI-compatible server, to try `QGUIDE_UPSTREAMS` without a model."""
+    import uvicorn
+
+    from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+
+    known = next((each for each in _FAULTS if each == fault), None)
+    if known is None:
+        raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
+    replies = tuple(reply or DEFAULT_REPLIES)
+    fake = FakeUpstream(replies, fault=known, faults_left=times, delay_s=delay_s)
+    uvicorn.run(fake.app(), host="127.0.0.1", port=port)

@@ -10,9 +10,8 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, get_args
+from typing import Final
 
-import typer
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
@@ -21,6 +20,7 @@ from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.openai_messages import text_of
 from qguide.server.chat.fake_replies import (
+    Fault,
     UnfitFormatError,
     Verdict,
     json_reply,
@@ -34,26 +34,6 @@ DEFAULT_REPLIES = (
     "Thought: I should check what I carry.\nAction: inventory",
     "Thought: The desk is a good place to start.\nAction: go to desk 1",
 )
-Fault = Literal[
-    "",
-    "hang",
-    "garbage",
-    "empty",
-    "429",
-    "quota",
-    "policy",
-    "context",
-    "500",
-    "503",
-    "401",
-    "ignore_n",
-    "refuse_n",
-    "reasoning",
-    "half",
-    "refuse_logprobs",
-    "chatty",
-]
-_FAULTS: tuple[Fault, ...] = get_args(Fault)
 _HANG_S = 3600.0
 _POLL_S = 0.01
 _LOGPROB = -0.5
@@ -261,30 +241,6 @@ class FakeUpstream:
         name, arguments = self.calls[k % len(self.calls)]
         function = {"name": name, "arguments": json.dumps(arguments)}
         return {"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": function}
-
-
-def fake_upstream(
-    port: Annotated[int, typer.Option(help="Port to bind on loopback.")] = 8001,
-    fault: Annotated[
-        str, typer.Option(help=f"Fault to inject: one of {', '.join(_FAULTS[1:])}.")
-    ] = "",
-    times: Annotated[
-        int | None, typer.Option(help="Number of faults; without it every request fails.")
-    ] = None,
-    delay_s: Annotated[float, typer.Option(help="Time that every answer takes.")] = 0.0,
-    reply: Annotated[
-        list[str] | None, typer.Option(help="A reply of the script, in place of the built-in one.")
-    ] = None,
-) -> None:
-    """Run a fake OpenAI-compatible server, to try `QGUIDE_UPSTREAMS` without a model."""
-    import uvicorn
-
-    known = next((each for each in _FAULTS if each == fault), None)
-    if known is None:
-        raise typer.BadParameter(f"{fault!r} is not one of {', '.join(_FAULTS[1:])}")
-    replies = tuple(reply or DEFAULT_REPLIES)
-    fake = FakeUpstream(replies, fault=known, faults_left=times, delay_s=delay_s)
-    uvicorn.run(fake.app(), host="127.0.0.1", port=port)
 
 
 def without_stream(body: Json) -> Json:

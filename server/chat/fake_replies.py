@@ -1,4 +1,4 @@
-"""Replies of the fake upstream in a form: JSON, calls of tools, and a judge's values.
+"""Replies of the fake upstream in a form: JSON, calls of tools, a judge's values; names of faults.
 
 As a judge it follows a rule over the question's text, in place of a model's opinion. The value of
 a proposal is the share of its words that the task has, where the task is the conversation's first
@@ -12,7 +12,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.judging.prompt import (
@@ -27,6 +27,26 @@ from qguide.qnet.judging.settings import REASON
 from qguide.qnet.openai_messages import text_of
 
 Schema = Mapping[str, Any]
+Fault = Literal[
+    "",
+    "hang",
+    "garbage",
+    "empty",
+    "429",
+    "quota",
+    "policy",
+    "context",
+    "500",
+    "503",
+    "401",
+    "ignore_n",
+    "refuse_n",
+    "reasoning",
+    "half",
+    "refuse_logprobs",
+    "chatty",
+]
+"""Faults that the fake upstream can have; "" is none."""
 
 _IGNORED: Final = frozenset(
     {

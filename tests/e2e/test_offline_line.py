@@ -71,10 +71,10 @@ output = "{runs}/rising"
 policy = "{runs}/sft/checkpoint"
 [environment]
 name = "fake"
-count = 6
+count = 3
 [rewards]
-rollouts = 3
-max_steps = 6
+rollouts = 2
+max_steps = 4
 max_tokens = 16
 """
 IPR = """
@@ -83,11 +83,11 @@ policy = "{runs}/sft/checkpoint"
 expert = ["{runs}/expert"]
 [environment]
 name = "fake"
-count = 15
+count = 6
 [contrast]
 tau = 0.0
 [rewards]
-rollouts = 3
+rollouts = 2
 max_steps = 8
 max_tokens = 16
 """
@@ -173,7 +173,7 @@ def test_an_implicit_q_guides_where_a_qnet_does(trained: Path, tmp_path: Path) -
 def test_pairs_of_step_rewards_train_the_next_agent(trained: Path, tmp_path: Path) -> None:
     for job, text in (("rro", RRO), ("ipr", IPR), ("train-dpo", TRAIN_MIXTURE)):
         run_job(trained, job, text)
-    assert len((trained / "rising" / "explored.jsonl").read_text().splitlines()) == 6
+    assert len((trained / "rising" / "explored.jsonl").read_text().splitlines()) == 3
     pairs = [json.loads(line) for line in (trained / "ipr/rows.jsonl").read_text().splitlines()]
     assert {(pair["source"], pair["level"]) for pair in pairs} == {
         ("contrast", "suffix"),

@@ -63,16 +63,14 @@ def end_of(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_killed_five_times_at_random_moments_it_ends_bit_equal(
-    tmp_path: Path, processes: int
-) -> None:
+def test_killed_thrice_at_random_moments_it_ends_bit_equal(tmp_path: Path, processes: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert ends(whole, processes)
     rng = random.Random(processes)
-    for kill in range(1, 6):
+    for kill in range(1, 4):
         process = start(broken, processes)
         # Wait until it has trained on from where the last one was killed; then at any moment.
-        while _saved_step(broken) < kill * STEPS // 8:
+        while _saved_step(broken) < kill * STEPS // 5:
             assert process.is_alive()
             time.sleep(0.001)
         time.sleep(rng.uniform(0, 0.02))
