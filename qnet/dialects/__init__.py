@@ -9,6 +9,6 @@ Where else a dialect is spoken:
     our own bodies, no dialect        server/own_bodies/
 
 Upstreams are asked in three of them. Gemini's is spoken by callers alone, so that its codec is
-`server/gemini/contents.py` and `translation.py`. So is Ollama's (`ollama.py`), whose bodies are in
+`server/gemini/translation.py`. So is Ollama's (`ollama.py`), whose bodies are in
 `server/routes/ollama.py`.
 """

@@ -1,6 +1,5 @@
 """Settings of a judge, the same in the server's settings and in job files."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -37,18 +36,6 @@ Criterion = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 CriterionText = Annotated[
     str, StringConstraints(strip_whitespace=True, pattern=r"^[^\r\n]+$", max_length=500)
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Prompted:
-    """The chat model behind a judge, and how it is asked.
-
-    Attributes:
-        model: the model's name at its upstream.
-    """
-
-    model: str
-    mode: JudgeMode
 
 
 class JudgeSettings(BaseModel):

@@ -1,4 +1,4 @@
-"""Circuit breakers of one upstream: one for each caller, and one for all.
+"""Memory of an upstream's failures: circuit breakers, one for each caller and one for all; its `n`.
 
 A breaker stops requests to an upstream that keeps failing, then tries it with one.
 
@@ -13,11 +13,15 @@ answered: a failing check alone may be about nothing but the list of models.
 """
 
 import asyncio
+import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
+from qguide.qnet.errors import UpstreamRefusedError
 from qguide.qnet.work_context import NOBODY, current_tenant, work_group
 
 
@@ -272,3 +276,66 @@ def refusal(upstream: str, failures: int, error: CircuitOpenError) -> str:
     elif error.caller != NOBODY.name:
         failed, refused = f"{failed} for this key", "gets none of its requests"
     return f"{failed} and {refused} for {error.wait_s:.1f} s; try later"
+
+
+FAILURES: Final = 3
+"""In a row, after which `n` is not sent. One alone may be the request's own: a filtered choice, a
+content policy that refuses some of the draws."""
+
+FORGET_AFTER_S: Final = 300.0
+
+_NAMES_N = re.compile(r"\bn\b")
+_log = logging.getLogger(__name__)
+
+
+class NSupport:
+    """Counts draws by `n` that failed although the same request without it was answered.
+
+    Args:
+        upstream: its name, for the log.
+        is_supported: False if `n` is never to be sent.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, upstream: str, *, is_supported: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._upstream = upstream
+        self._is_supported = is_supported
+        self._clock = clock
+        self._failures = 0
+        self._missing_until = 0.0
+
+    def __bool__(self) -> bool:
+        """True if the next draw should try `n`."""
+        return self._is_supported and self._clock() >= self._missing_until
+
+    def succeed(self) -> None:
+        """Record an answer with as many choices as were asked for."""
+        self._failures = 0
+
+    def fail(self, refusal: UpstreamRefusedError | None) -> None:
+        """Record an answer with fewer choices, or a refusal of what was answered without `n`.
+
+        After `FORGET_AFTER_S` one more failure is enough, since no success came between.
+        """
+        self._failures += 1
+        if self._failures < FAILURES and not (refusal and _names_n(refusal)):
+            return
+        self._failures = FAILURES
+        self._missing_until = self._clock() + FORGET_AFTER_S
+        _log.warning(
+            "upstream %s %s; each candidate is a request of its own for the next %g s; set its "
+            '"n" to "parallel" to keep it so',
+            self._upstream,
+            "refuses n" if refusal else "answers n with fewer choices",
+            FORGET_AFTER_S,
+        )
+
+
+def _names_n(refusal: UpstreamRefusedError) -> bool:
+    """True if the refusal says that `n` is at fault."""
+    if refusal.parameter is not None:
+        return refusal.parameter == "n"
+    _, _, reason = str(refusal).partition("refused: ")
+    return bool(_NAMES_N.search(reason))

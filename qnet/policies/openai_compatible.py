@@ -25,9 +25,14 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
-from qguide.qnet.policies.circuits import CircuitOpenError, UpstreamCall, UpstreamCircuits, refusal
+from qguide.qnet.policies.circuits import (
+    CircuitOpenError,
+    NSupport,
+    UpstreamCall,
+    UpstreamCircuits,
+    refusal,
+)
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refuses_streams, stream_failure
-from qguide.qnet.policies.n_support import NSupport
 from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp
 from qguide.qnet.policies.upstream_settings import UpstreamLimits

@@ -22,7 +22,6 @@ from qguide.qnet.openai_messages import text_of
 from qguide.server.chat.fake_replies import (
     Fault,
     UnfitFormatError,
-    Verdict,
     json_reply,
     made_call,
     read_question,
@@ -214,7 +213,7 @@ class FakeUpstream:
         turn = sum(message["role"] == "assistant" for message in body["messages"])
         verdict = None if body.get("chatty") else read_question(body["messages"])
         if verdict:
-            return _judged(verdict, index, with_logprobs=bool(body.get("logprobs")))
+            return verdict.choice(index, with_logprobs=bool(body.get("logprobs")))
         # The seed shifts the script, so that requests for a single choice can differ.
         k = turn + index + (body.get("seed") or 0) + noted_proposals(_last_text(body))
         tools = body.get("tools") or []
@@ -250,15 +249,6 @@ def without_stream(body: Json) -> Json:
 
 def _last_text(body: Json) -> str:
     return text_of(body["messages"][-1].get("content"))
-
-
-def _judged(verdict: Verdict, index: int, *, with_logprobs: bool) -> Json:
-    return {
-        "index": index,
-        "message": {"role": "assistant", "content": verdict.text},
-        "logprobs": verdict.logprobs() if with_logprobs else None,
-        "finish_reason": "stop",
-    }
 
 
 def error_response(

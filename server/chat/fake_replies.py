@@ -209,6 +209,15 @@ class Verdict:
     text: str
     probabilities: Mapping[str, float]
 
+    def choice(self, index: int, *, with_logprobs: bool) -> Json:
+        """The answer as a choice of a completion."""
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": self.text},
+            "logprobs": self.logprobs() if with_logprobs else None,
+            "finish_reason": "stop",
+        }
+
     def logprobs(self) -> Json | None:
         """OpenAI's `logprobs`, by which the mean digit is the rule's value; None for a ranking."""
         if not self.probabilities:

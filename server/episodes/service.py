@@ -26,14 +26,13 @@ from qguide.server.episodes.redaction import (
     require_redaction,
 )
 from qguide.server.episodes.redis_store import RedisEpisodeStore
-from qguide.server.episodes.ruled_outcome import ruled_outcome
 from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.q_models.aliases import plain_name
 from qguide.server.redis.client import RedisLink
-from qguide.server.settings.outcome_rules import OutcomeRule
+from qguide.server.settings.outcome_rules import OutcomeRule, ruled_outcome
 from qguide.server.settings.settings import Settings
 
 OUTCOME_HEADER: Final = "X-QGuide-Outcome"

@@ -132,7 +132,7 @@ class _Known:
         return self.tokens / max(turns, 1)
 
 
-async def judge_attempts(body: AttemptsRequest, scoring: ScoringService) -> AttemptsResponse:
+async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> AttemptsResponse:
     """Value each running attempt, and tell which go on."""
     ids = [attempt.episode_id for attempt in body.attempts]
     most = scoring.settings.max_score_items

@@ -208,7 +208,7 @@ class GuidedStepService(RequestService):
     async def _obstacle(
         self, asked: GuidedStepRequest, q_model: ServedQModel
     ) -> InvalidRequestError | None:
-        """Reason why no candidate can be judged for this history; None if they can.
+        """Reason why no candidate can be scored after this history; None if they can.
 
         It is raised where the caller or the operator wants no fallback, before anything is drawn.
         """
@@ -263,7 +263,7 @@ class GuidedStepService(RequestService):
         return plan.scorer.reading_ahead(asked.read_history)
 
     def _policy(self, served: ServedPolicy, episode_id: str | None) -> Policy:
-        """The policy; an upstream's router gets its draws, and no judge's requests, by episode."""
+        """The policy; an upstream's router gets its draws alone by episode."""
         session_id = upstream_session(episode_id or "")
         return MeteredPolicy(served.model, self.metrics, stage="sample", session_id=session_id)
 

@@ -48,7 +48,7 @@ def readable_view(
     """
     warnings: list[str] = []
     if not any(message.content.strip() for message in history if message.role != "assistant"):
-        return None  # images alone leave nothing to judge an answer by
+        return None  # images alone leave nothing that answers could be compared by
     read, prefill = _without_prefill(_texts(history, warnings), parameters or {}, warnings)
     read = _answerable(read, warnings)
     if not read:

@@ -1,4 +1,4 @@
-"""Cost of a step: its candidates, its judge, and what learning drew beyond one candidate."""
+"""Cost of a step: its candidates, its scores, and what learning drew beyond one candidate."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.policies.pool import PolicyPool
 from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from qguide.server.learning.cost import Spent
+from qguide.server.learning.tally import Spent
 from qguide.server.own_bodies.answers import StepCost
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
@@ -42,19 +42,19 @@ def prices_of(
 
 
 def priced(
-    taken: GuidedStepResult, prices: StepPrices, settings: Settings, judge: str
+    taken: GuidedStepResult, prices: StepPrices, settings: Settings, scorer: str
 ) -> GuidedStepResult:
     """The result with its cost, as far as prices or an upstream tell it.
 
     Args:
-        judge: the judge's upstream; "" if a trained Q model scored.
+        scorer: the upstream that scored; "" if none did.
     """
     usage, (own, further) = taken.decision.usage, _spent(taken.decision)
     costs = [each.cost for each in taken.policies] or [cost_of(own, prices.own)]
     if further.tokens:
         costs.append(cost_of(further, prices.escalated))
     sample = sum_of_known(costs)
-    asking, score = settings.upstreams.get(judge), None
+    asking, score = settings.upstreams.get(scorer), None
     if asking and asking.prices and usage.upstream:
         spent = TokenUsage(usage.upstream.prompt_tokens, usage.upstream.completion_tokens)
         score = asking.prices.cost_of(spent)

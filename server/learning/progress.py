@@ -12,9 +12,6 @@ from qguide.qnet.policies.pool import PolicyRecord
 from qguide.qnet.trial_statistics import Interval
 from qguide.server.episodes.learning_part import ShadowTally
 from qguide.server.learning import trials
-from qguide.server.learning.cost import Spending
-from qguide.server.learning.curve import Curve
-from qguide.server.learning.drift import Drift
 from qguide.server.learning.lines import (
     AnyLine,
     EpisodeLine,
@@ -28,8 +25,8 @@ from qguide.server.learning.lines import (
 )
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.silence import Silent
-from qguide.server.learning.tally import NEWEST, Tally
-from qguide.server.learning.trials import SHARE, Challenge, Trial
+from qguide.server.learning.tally import NEWEST, Curve, Spending, Tally
+from qguide.server.learning.trials import SHARE, Challenge, Drift, Trial
 
 MOST_EPISODES: Final = 2_000
 """The newest that a fit learns from: more take minutes, and are of an agent that has changed."""

@@ -9,10 +9,10 @@ from typing import Final
 from qguide.qnet.policies.pool import PolicyRecord
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.episodes.state import Episode
-from qguide.server.learning.cost import Spent
 from qguide.server.learning.group import Group
 from qguide.server.learning.lines import Phase
 from qguide.server.learning.parameters import Budget
+from qguide.server.learning.tally import Spent
 from qguide.server.q_models.served import ServedQModel
 
 KEYLESS: Final = "_"

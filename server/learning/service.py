@@ -20,7 +20,6 @@ from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
 from qguide.qnet.policies.pool import split_draws
 from qguide.qnet.support.extras import LEARN, require_extra
 from qguide.server.episodes.state import Episode
-from qguide.server.learning.cost import Spent
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
@@ -34,6 +33,7 @@ from qguide.server.learning.status_body import (
     extra_figures,
     state_of,
 )
+from qguide.server.learning.tally import Spent
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.observability.request_context import calling_key, owner_of, scoped_episode_id
 from qguide.server.q_models.build import Models, open_q_model

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from pydantic import Field
 
 from qguide.qnet.trial_statistics import Interval
-from qguide.server.learning.cost import Spent
 from qguide.server.learning.lines import Event, Mode, Phase
 from qguide.server.learning.parameters import Budget, Period, Rules
 from qguide.server.learning.progress import Progress
-from qguide.server.learning.tally import Tally
+from qguide.server.learning.tally import Spent, Tally
 from qguide.server.learning.trials import DECISIONS
 from qguide.server.own_bodies.schemas import Body
 

@@ -1,10 +1,12 @@
-"""Number, mean outcome and cost of episodes."""
+"""Numbers that are kept of episodes: outcomes and costs, success in blocks, and what was spent."""
 
+import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from qguide.server.learning.lines import EpisodeLine
+from qguide.server.learning.lines import EpisodeLine, PhaseLine, SpentLine
 
 NEWEST: Final = 200
 """Episodes that are the latest."""
@@ -61,3 +63,135 @@ class Tally:
             self.cost += line.cost
             self.priced += 1
         self.newest.append(line.outcome)
+
+
+_BLOCK: Final = 25
+_MOST_BLOCKS: Final = 80
+_FEWEST: Final = 15
+_MOST_CHANGES: Final = 100
+_Z: Final = 1.96
+
+
+@dataclass(slots=True)
+class Mean:
+    """Mean of outcomes in [0, 1]."""
+
+    count: int = 0
+    total: float = 0.0
+
+    def add(self, other: "Mean") -> None:
+        """Count those of another."""
+        self.count += other.count
+        self.total += other.total
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """Low end, mean and high end of the 95 % interval of Wilson (1927), of some outcomes.
+
+        No outcomes from 0 to 1 of this mean vary more than 0 and 1 do, for which it is.
+        """
+        mean, spread = self.total / self.count, _Z**2 / self.count
+        centre = mean + spread / 2
+        half = _Z * math.sqrt(mean * (1 - mean) / self.count + spread / (4 * self.count))
+        return (centre - half) / (1 + spread), mean, (centre + half) / (1 + spread)
+
+
+@dataclass(slots=True)
+class Block:
+    """Some episodes one after the other."""
+
+    guided: Mean = field(default_factory=Mean)
+    unguided: Mean = field(default_factory=Mean)
+
+
+@dataclass(slots=True)
+class Curve:
+    """Blocks of episodes, and the latest changes.
+
+    Attributes:
+        size: episodes of a block; it doubles when there are too many blocks.
+        changes: (episodes before it, change).
+    """
+
+    size: int = _BLOCK
+    blocks: list[Block] = field(default_factory=list)
+    changes: list[tuple[int, PhaseLine]] = field(default_factory=list)
+
+    def add(self, number: int, line: EpisodeLine) -> None:
+        """Count an episode that learning played."""
+        while len(self.blocks) <= number // self.size:
+            self.blocks.append(Block())
+        if line.arm is not None:
+            block = self.blocks[number // self.size]
+            (block.guided if line.arm.guided else block.unguided).add(Mean(1, line.outcome))
+        if len(self.blocks) > _MOST_BLOCKS:
+            self._halve()
+
+    def change(self, number: int, line: PhaseLine) -> None:
+        """Note a change."""
+        self.changes = [*self.changes, (number, line)][-_MOST_CHANGES:]
+
+    def points(self, *, guided: bool) -> Iterator[tuple[int, int, Mean]]:
+        """Number of the first and after the last episode, and the mean, of one way of playing.
+
+        Blocks are put together until there are enough episodes to say something.
+        """
+        first, mean = 0, Mean()
+        for number, block in enumerate(self.blocks):
+            mean.add(block.guided if guided else block.unguided)
+            if mean.count >= _FEWEST or (mean.count and number == len(self.blocks) - 1):
+                yield first * self.size, (number + 1) * self.size, mean
+                first, mean = number + 1, Mean()
+            elif not mean.count:
+                first = number + 1
+
+    def _halve(self) -> None:
+        self.size *= 2
+        for kept, other in zip(self.blocks[::2], self.blocks[1::2], strict=False):
+            kept.guided.add(other.guided)
+            kept.unguided.add(other.unguided)
+        self.blocks = self.blocks[::2]
+
+
+_MINUTE_S: Final = 60
+_KEPT_MINUTES: Final = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Tokens, read and generated, and their cost; 0 where it is not known."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+    def plus(self, other: "Spent") -> "Spent":
+        """Both."""
+        return Spent(self.tokens + other.tokens, self.cost + other.cost)
+
+
+@dataclass(slots=True)
+class Spending:
+    """All that a group's learning has spent, and by the minute that of the latest day.
+
+    Attributes:
+        minutes: Unix time in minutes -> what was spent in it.
+    """
+
+    all: Spent = field(default_factory=Spent)
+    minutes: dict[int, Spent] = field(default_factory=dict)
+
+    def add(self, line: SpentLine) -> None:
+        """Count a line; replicas' clocks may differ a little."""
+        spent, minute = Spent(line.tokens, line.cost), int(line.at // _MINUTE_S)
+        self.all = self.all.plus(spent)
+        self.minutes[minute] = self.minutes.get(minute, Spent()).plus(spent)
+        oldest = max(self.minutes) - _KEPT_MINUTES
+        self.minutes = {m: one for m, one in self.minutes.items() if m >= oldest}
+
+    def since(self, at: float) -> Spent:
+        """Tokens and cost since a moment, to the minute."""
+        found = Spent()
+        for minute, spent in self.minutes.items():
+            if minute >= at // _MINUTE_S:
+                found = found.plus(spent)
+        return found

@@ -37,6 +37,7 @@ from qguide.server.q_models.policies import (
     ServedPolicy,
     build_paraphraser,
     build_upstreams,
+    check_policies,
     find_policy,
     named_policy,
     stand_in,
@@ -54,7 +55,6 @@ from qguide.server.q_models.served import Runtime, ServedQModel, source_of
 from qguide.server.q_models.without_model import RuleQModel, build_no_q_model, unguided_policies
 from qguide.server.redis.client import RedisLink
 from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings, UnknownModels
-from qguide.server.upstreams.build import check_policies
 
 DEMO_Q = {
     "Action: put": 0.95,
@@ -138,7 +138,7 @@ class Models:
     def q_model_for(self, policy: ServedPolicy, named: str | None) -> str | None:
         """Name of the Q model of a policy's step; None is the default.
 
-        The embedded Q model knows one text game. Unless somebody names it, it judges only what the
+        The embedded Q model knows one text game. Unless somebody names it, it scores only what the
         embedded policy draws.
         """
         default = self.q_models.routes.aliases.get(DEFAULT, {})
@@ -217,8 +217,7 @@ def build_models(settings: Settings) -> Models:
         RoutingError: a name in the settings resolves to no Q model.
     """
     check_servers(settings)
-    sources = {name: split_rules(source)[1] for name, source in settings.served_q_models.items()}
-    check_judges(settings.judges, sources)
+    check_judges(settings)
     check_policies(settings)
     runtime = build_runtime(settings)
     try:
@@ -303,15 +302,7 @@ def _configured_q_model(
         return build_no_q_model(settings, runtime, name=name, version=version)
     if not is_judge(source):
         return open_q_model(settings, runtime, source, name=name, version=version)
-    policies = [upstream.model for upstream in upstreams]
-    return build_judge(
-        source,
-        name=name,
-        version=version,
-        judges=settings.judges,
-        upstreams=[one for one in policies if isinstance(one, OpenAICompatiblePolicy)],
-        runtime=runtime,
-    )
+    return build_judge(source, settings, runtime, upstreams, name=name, version=version)
 
 
 def _aliases(settings: Settings) -> dict[str, Shares]:

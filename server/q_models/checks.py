@@ -39,9 +39,9 @@ _log = structlog.get_logger(__name__)
 
 
 def require_licence(manifest: Manifest | None, name: str, *, unlicensed: bool) -> None:
-    """Refuse a Q model that was judged and has no licence.
+    """Refuse a Q model that was measured and has no licence.
 
-    One that nothing has judged is served: its manifest says nothing of a licence.
+    One that nothing has measured is served: its manifest says nothing of a licence.
     """
     licence = manifest.licence if manifest else None
     if licence is None or licence.granted:

@@ -4,18 +4,21 @@ A judge's version begins with `judge-`, so that it is told from a trained Q mode
 is named: in answers, metrics, logs and the records of episodes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.judge import Judge
-from qguide.qnet.judging.settings import JudgeSettings, Prompted
+from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.q_models.aliases import join, plain_name
-from qguide.server.q_models.served import Runtime, ServedQModel
+from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.served import Prompted, Runtime, ServedQModel
+from qguide.server.settings.settings import Settings
 
 JUDGE: Final = "judge:"
 VERSION: Final = "judge-"
@@ -54,12 +57,12 @@ def is_judge(source: str) -> bool:
 
 def build_judge(
     source: str,
+    settings: Settings,
+    runtime: Runtime,
+    upstreams: Sequence[ServedPolicy],
     *,
     name: str,
     version: str | None,
-    judges: Mapping[str, JudgeSettings],
-    upstreams: Sequence[OpenAICompatiblePolicy],
-    runtime: Runtime,
 ) -> JudgeQModel:
     """Build the judge of an entry of `q_models`; nothing is asked before the first request."""
     if version is not None and not version.startswith(VERSION):
@@ -67,9 +70,12 @@ def build_judge(
             f"{name}@{version} in QGUIDE_Q_MODELS is a judge; begin its version with {VERSION!r}, "
             f"as in {name}@{VERSION}{version}, so that it is known as a judge wherever it is named"
         )
-    upstream = find_upstream(source.removeprefix(JUDGE), upstreams)
-    settings = judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings()
-    judge = Judge(name, upstream, settings)
+    policies = [one.model for one in upstreams]
+    hosted = [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
+    upstream, judges = find_upstream(source.removeprefix(JUDGE), hosted), settings.judges
+    judge = Judge(
+        name, upstream, judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings()
+    )
     version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"
     judge.observe = partial(runtime.metrics.count_call, join(name, version))
     served = JudgeQModel(name, version, judge, runtime)
@@ -93,15 +99,16 @@ def find_upstream(
     )
 
 
-def check_judges(judges: Mapping[str, JudgeSettings], q_models: Mapping[str, str]) -> None:
+def check_judges(settings: Settings) -> None:
     """Check that each entry of `judges` belongs to a judge."""
-    known = {name for q, source in q_models.items() if is_judge(source) for name in _names(q)}
-    if unknown := sorted(judges.keys() - known):
+    known = {
+        name
+        for q, source in settings.served_q_models.items()
+        if is_judge(split_rules(source)[1])
+        for name in (q, plain_name(q))
+    }
+    if unknown := sorted(settings.judges.keys() - known):
         raise ConfigError(
             f"QGUIDE_JUDGES names {unknown[0]!r}, which is not a judge; name an entry of "
             f"QGUIDE_Q_MODELS whose value begins with {JUDGE!r}"
         )
-
-
-def _names(given: str) -> tuple[str, str]:
-    return given, plain_name(given)

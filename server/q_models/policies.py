@@ -3,13 +3,18 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from qguide.qnet.device.device_thread import DeviceThread
-from qguide.qnet.errors import UnknownModelError
+from qguide.qnet.errors import ConfigError, UnknownModelError
+from qguide.qnet.models.hub import is_hub_name
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native_requests import DialectName
+from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
+from qguide.qnet.policies.upstream_dialects import build_dialect
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import TokenUsage, total_of
@@ -17,6 +22,7 @@ from qguide.qnet.work_context import collect_usage, in_session
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import named_deployment, tell_stand_in
 from qguide.server.q_models.served import Source, Stage, measured, source_of
+from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import (
     DEFAULT_POLICY,
     EMBEDDED,
@@ -24,7 +30,6 @@ from qguide.server.settings.settings import (
     Settings,
     UnknownModels,
 )
-from qguide.server.upstreams.build import build_upstream
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +183,46 @@ def _with_usage(drawn: list[Candidate], spent: TokenUsage) -> list[Candidate]:
     if not drawn or any(candidate.spent for candidate in drawn):
         return drawn
     return [replace(drawn[0], spent=spent), *drawn[1:]]
+
+
+_SHARE_OF_DECISION: Final = 0.9
+"""Below 1, so that the circuit breaker sees the timeout before the decision's own deadline."""
+
+
+def check_policies(settings: Settings) -> None:
+    """Check that `policy` and `paraphraser` name something, before anything is loaded."""
+    for setting, named in (("POLICY", settings.policy), ("PARAPHRASER", settings.paraphraser)):
+        known = named in ("", EMBEDDED, SCRIPTED, *settings.upstreams)
+        if known or Path(named).is_dir() or is_hub_name(named):
+            continue
+        upstreams = ", ".join(settings.upstreams) or "none; add it to QGUIDE_UPSTREAMS"
+        raise ConfigError(
+            f"QGUIDE_{setting} is {named!r}, which is no upstream ({upstreams}), no folder and no "
+            f"name on the Hugging Face hub; name one of them, {EMBEDDED!r} or {SCRIPTED!r}"
+        )
+
+
+def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
+    """Build the policy of one upstream; nothing is sent before the first request."""
+    limits = UpstreamLimits(
+        timeout_s=upstream.timeout_s
+        or min(settings.idle_timeout_s, settings.timeout_s * _SHARE_OF_DECISION),
+        connect_timeout_s=upstream.connect_timeout_s,
+        max_connections=upstream.max_connections,
+        max_answer_bytes=upstream.max_answer_bytes,
+        retries=upstream.retries,
+        breaker_failures=upstream.breaker_failures,
+        breaker_open_s=upstream.breaker_open_s,
+    )
+    return OpenAICompatiblePolicy(
+        name,
+        url=str(upstream.url),
+        model=upstream.model,
+        api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
+        takes_n=upstream.n == "one_request",
+        caches=upstream.caches,
+        dialect=build_dialect(upstream.dialect, upstream.max_tokens_name),
+        takes_cache_salt=upstream.cache_salt,
+        streams=upstream.stream,
+        limits=limits,
+    )

@@ -1,21 +1,26 @@
 """Request and response bodies of GET /v1/models and of the admin routes."""
 
+from dataclasses import asdict
 from typing import Literal, Self
 
 from pydantic import AwareDatetime, Field
 
 from qguide.qnet.decision.selection import PriorBy
-from qguide.qnet.judging.settings import JudgeMode
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.own_bodies.schemas import Body, is_none
-from qguide.server.q_models.served import Source
+from qguide.server.q_models.served import Prompted, Source
 
 
 class JudgeCard(Body):
     """The chat model behind a judge, and how it is asked."""
 
     model: str = Field(description="the model's name at its upstream")
-    mode: JudgeMode
+    mode: Literal["score", "rank"]
+
+    @classmethod
+    def of(cls, prompted: Prompted | None) -> Self | None:
+        """Convert from a served Q model's; None for any that prompts none."""
+        return cls(**asdict(prompted)) if prompted else None
 
 
 class TauOutcome(Body):

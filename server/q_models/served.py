@@ -22,7 +22,6 @@ from qguide.qnet.device.device_thread import DeviceThread
 from qguide.qnet.device.fair_thread import DEFAULT_MAX_WAITING
 from qguide.qnet.device.scoring_worker import DEFAULT_MAX_BATCH_TOKENS, ReadAhead
 from qguide.qnet.features.domain import Domain
-from qguide.qnet.judging.settings import Prompted
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.scoring.rules import RuleName, compares_draws, rules_before
 from qguide.qnet.types import History, ScoreRequest, ScoreResult
@@ -51,6 +50,18 @@ Stage = Literal["paraphrase", "sample", "score"]
 def source_of(setting: str) -> Source:
     """Source of a model that a setting names as "embedded" or by its folder or hub name."""
     return EMBEDDED if setting == EMBEDDED else "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The chat model behind a Q model, and how it is asked.
+
+    Attributes:
+        model: the model's name at its upstream.
+    """
+
+    model: str
+    mode: Literal["score", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ class ServedQModel(ABC):
         comparable: remedy for a caller who needs values that can be compared between steps.
         countable: remedy for a caller who needs its tokens counted, where it counts none.
         only_votes: its values are how often each candidate was drawn.
-        upstream: name of the judge's upstream; "" for other Q models.
+        upstream: name of the upstream that is prompted; "" for other Q models.
         refusal: why `none` scores nothing; "" for a Q model.
     """
 

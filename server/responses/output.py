@@ -22,7 +22,7 @@ from qguide.server.chat.translation import choice_of
 from qguide.server.guidance.step_types import GuidedStepResult
 from qguide.server.http.event_stream import EventWriter, named_event
 from qguide.server.responses.schemas import ResponsesRequest, TextOptions, Tool
-from qguide.server.responses.tools import called_names
+from qguide.server.responses.translation import called_names
 
 _NEEDED: Final[Mapping[str, Json]] = {
     "function": {"description": None, "parameters": None, "strict": None},

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from qguide.server.episodes.state import Outcome
-from qguide.server.guidance.attempts import AttemptsRequest, AttemptsResponse, judge_attempts
+from qguide.server.guidance.attempts import AttemptsRequest, AttemptsResponse, narrow_attempts
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import OutcomeResponse
 from qguide.server.own_bodies.schemas import OutcomeRequest
@@ -36,4 +36,4 @@ async def end_episode(
 @router.post("/attempts")
 async def compare_attempts(body: AttemptsRequest, scoring: ScoringDep) -> AttemptsResponse:
     """Compare running attempts of one task by value; nothing is drawn."""
-    return await judge_attempts(body, scoring)
+    return await narrow_attempts(body, scoring)

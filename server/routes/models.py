@@ -4,7 +4,6 @@ Google's SDK asks the same paths, and is answered as Gemini answers.
 """
 
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -117,7 +116,7 @@ def _q_model_card(model: ServedQModel, *, default: bool, created: int) -> ModelC
         default=default,
         **_context(model.context),
         prior=PriorCard.of(model.manifest),
-        judge=JudgeCard(**asdict(model.prompted)) if model.prompted else None,
+        judge=JudgeCard.of(model.prompted),
         **_said_by(model.manifest),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import UpstreamRefusedError
-from qguide.qnet.policies.n_support import FAILURES, FORGET_AFTER_S, NSupport
+from qguide.qnet.policies.circuits import FAILURES, FORGET_AFTER_S, NSupport
 from qguide.qnet.types import Sampling
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.clock import Clock

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.types import Message, ToolCall
-from qguide.server.episodes.ruled_outcome import ruled_outcome
-from qguide.server.settings.outcome_rules import OutcomeRule
+from qguide.server.settings.outcome_rules import OutcomeRule, ruled_outcome
 
 ASKED = Message("user", "Thanks in advance: bring the milk to Ana.")
 CALL = Message("assistant", "", (ToolCall("bring", '{"room": "kitchen"}'),))

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from qguide.server.gemini.contents import signature_of
+from qguide.server.gemini.translation import signature_of
 from qguide.server.http.keys import create_key
 from tests.unit.server.conftest import Serve, settings_of
 

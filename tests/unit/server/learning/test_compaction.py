@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from qguide.server.episodes.learning_part import Arm, ShadowTally
-from qguide.server.learning import curve as curves
 from qguide.server.learning import group as groups
 from qguide.server.learning import progress as states
+from qguide.server.learning import tally as curves
 from qguide.server.learning.group import Group
 from qguide.server.learning.ledger import LEDGER
 from qguide.server.learning.lines import EpisodeLine, FitLine, SilentLine, SpentLine

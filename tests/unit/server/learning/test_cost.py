@@ -16,11 +16,11 @@ from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.episodes.learning_part import Arm
 from qguide.server.guidance.step_cost import StepPrices, cost_of, extra_of
 from qguide.server.learning import phase_changes
-from qguide.server.learning.cost import Spending, Spent
 from qguide.server.learning.lines import EpisodeLine, SpentLine
 from qguide.server.learning.parameters import Budget, Rules
 from qguide.server.learning.progress import Progress
 from qguide.server.learning.status_body import state_of
+from qguide.server.learning.tally import Spending, Spent
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import Serve
 from tests.unit.server.learning.scripted_agent import play, state

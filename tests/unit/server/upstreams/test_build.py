@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import ConfigError
+from qguide.server.q_models.policies import check_policies
 from qguide.server.settings.settings import Settings
-from qguide.server.upstreams.build import check_policies
 
 GPT = {"gpt": {"url": "http://127.0.0.1:1/v1", "model": "gpt"}}
 
