@@ -7,7 +7,7 @@ much as a task of five. A feature's sign is hashed too, so that collisions cance
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Final
 
@@ -25,7 +25,7 @@ _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Families:
     """Families of features, one after the other.
 
@@ -40,7 +40,12 @@ class Families:
     def beside(self, left: Hashes) -> "Families":
         """The families of every pair of one of these features and one of `left`."""
         values = np.tile(self.values * np.float32(max(len(left), 1) ** -0.5), len(left))
-        return Families(crossed(left, self.hashes), values)
+        return Families(_paired(left, self._mixed), values)
+
+    @cached_property
+    def _mixed(self) -> Hashes:
+        """Once for all candidates of a state."""
+        return _mixed(self.hashes)
 
 
 class Hasher:
@@ -69,7 +74,7 @@ class Hasher:
 
     def hashes(self, texts: Iterable[str]) -> Hashes:
         """Hash of each text."""
-        return np.fromiter((self._hash(text[:_MOST_CHARACTERS]) for text in texts), np.uint64)
+        return np.array([self._hash(text[:_MOST_CHARACTERS]) for text in texts], np.uint64)
 
     def known(self, words: Iterable[str]) -> list[str]:
         """The words of a state that are in the vocabulary."""
@@ -107,13 +112,18 @@ def mean_of(vectors: Sequence[Sparse], weights: Sequence[float]) -> Sparse:
 
 def crossed(left: Hashes, right: Hashes) -> Hashes:
     """Hash of every pair of a left and a right one; the order matters."""
-    with np.errstate(over="ignore"):
-        return _mixed(left[:, None] * _ODD + _mixed(right)[None, :]).ravel()
+    return _paired(left, _mixed(right))
+
+
+def _paired(left: Hashes, right: Hashes) -> Hashes:
+    return _mixed(left[:, None] * _ODD + right[None, :]).ravel()
 
 
 def _mixed(hashes: Hashes) -> Hashes:
     """A bijection in which every bit depends on every bit (splitmix64)."""
-    mixed = hashes
+    mixed = hashes.copy()
     for shift, multiplier in zip(_SHIFTS, _MULTIPLIERS, strict=False):
-        mixed = (mixed ^ (mixed >> shift)) * multiplier
-    return mixed ^ (mixed >> _SHIFTS[-1])
+        mixed ^= mixed >> shift
+        mixed *= multiplier
+    mixed ^= mixed >> _SHIFTS[-1]
+    return mixed

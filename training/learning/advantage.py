@@ -29,7 +29,13 @@ from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.types import Message, message_key
 from qguide.training.learning.episodes import Episode, folds_of
-from qguide.training.learning.ridge import Design, Floats, design, reweighted_ridge, ridge
+from qguide.training.learning.ridge import (
+    Design,
+    Floats,
+    designs,
+    reweighted_ridge,
+    ridge,
+)
 from qguide.training.trajectory import Drawn
 
 PENALTIES: Final = (10.0, 30.0, 100.0)
@@ -127,24 +133,22 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
             state, compared = state_of(history, hasher), drawn
             if not _tells_choice(action, drawn):
                 compared = tuple(map(Drawn, chance.choices(anything, k=_OTHERS)))
+            features = {message_key(action): candidate_features(state, action)}
+            for one in compared:
+                if (effect := message_key(one.message)) not in features:
+                    features[effect] = candidate_features(state, one.message)
             states.append(state_features(state))
-            actions.append(candidate_features(state, action))
-            others.append(
-                mean_of(
-                    [candidate_features(state, one.message) for one in compared],
-                    _weights(compared),
-                )
-            )
+            actions.append(features[message_key(action)])
+            drawn_features = [features[message_key(one.message)] for one in compared]
+            others.append(mean_of(drawn_features, _weights(compared)))
     lengths = [len(episode.actions) for episode in episodes]
     last = np.zeros(sum(lengths), np.bool_)
     last[np.cumsum(lengths) - 1] = True
-    # One design for both, so that their columns are the same.
-    both = design([*actions, *others], bits=hasher.bits)
-    first = np.arange(2 * len(actions)) < len(actions)
+    taken, beside = designs(actions, others, bits=hasher.bits)
     return Steps(
-        states=design(states, bits=hasher.bits),
-        actions=both.where(first),
-        others=both.where(~first),
+        states=designs(states, bits=hasher.bits)[0],
+        actions=taken,
+        others=beside,
         outcome=np.repeat([episode.reward for episode in episodes], lengths),
         earned=np.concatenate([episode.earned for episode in episodes]),
         last=last,
@@ -166,10 +170,11 @@ def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:
 def fit(steps: Steps, options: Options) -> Fit:
     """Weights from these decisions."""
     folds = np.array(folds_of(steps.tasks))
-    values, earned = _first_values(steps, folds)
+    states = _Folded(steps.states, folds)
+    values, earned = _first_values(steps, states)
     returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
     for _ in range(1, options.rounds):
-        values = earned + _cross_fitted(steps.states, returns - earned, folds)
+        values = earned + states.foretold(returns - earned)
         returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
     advantages = _advantages(steps, returns - values, steps.outcome - values, folds, options.alpha)
     weights, mean = reweighted_ridge(steps.states, returns, alpha=VALUE_PENALTY)
@@ -179,7 +184,24 @@ def fit(steps: Steps, options: Options) -> Fit:
     return Fit(weights, advantages, mean, unearned)
 
 
-def _first_values(steps: Steps, folds: NDArray[np.int_]) -> tuple[Floats, Floats]:
+class _Folded:
+    """States by folds of tasks, for predictions of each fold by a fit to the others."""
+
+    def __init__(self, x: Design, folds: NDArray[np.int_]) -> None:
+        self._held = [folds == fold for fold in range(folds.max() + 1)] if folds.max() else []
+        self._others = [x.where(~held) for held in self._held]
+        self._own = [x.where(held).rows for held in self._held]
+
+    def foretold(self, y: Floats) -> Floats:
+        """(n,) predictions of y; of a single fold its mean."""
+        predicted = np.full(len(y), y.mean())
+        for held, others, own in zip(self._held, self._others, self._own, strict=True):
+            weights, mean = reweighted_ridge(others, y[~held], alpha=VALUE_PENALTY)
+            predicted[held] = own @ weights + mean
+        return predicted
+
+
+def _first_values(steps: Steps, states: _Folded) -> tuple[Floats, Floats]:
     """(n,) values from outcomes alone, and the part of them that is earned already.
 
     Rewards on the way may be of no account for the outcome: that part is 0 if held-back outcomes
@@ -187,7 +209,7 @@ def _first_values(steps: Steps, folds: NDArray[np.int_]) -> tuple[Floats, Floats
     """
     nothing = np.zeros(len(steps.outcome))
     parts = (nothing, steps.earned) if steps.earned.any() else (nothing,)
-    found = [(e + _cross_fitted(steps.states, steps.outcome - e, folds), e) for e in parts]
+    found = [(e + states.foretold(steps.outcome - e), e) for e in parts]
     return min(found, key=lambda each: float(np.sum((steps.outcome - each[0]) ** 2)))
 
 
@@ -203,23 +225,31 @@ def _advantages(
     See `qguide.training.licence.credit`. The least squared error would choose by the size of the
     advantages, of which a choice does not depend.
     """
-    beside_others = steps.actions.rows - steps.others.rows
-
-    def credit(regress: _Regression) -> float:
-        preferred = np.zeros(len(changed))
-        for fold in range(folds.max() + 1):
-            held = folds == fold
-            weights, _ = regress(steps.actions.where(~held), changed[~held])
-            preferred[held] = beside_others[held] @ weights
-        return float(preferred @ surprises) / max(float(np.linalg.norm(preferred)), 1e-12)
-
     plain = [partial(ridge, alpha=each) for each in PENALTIES]
     tried = [*plain, partial(reweighted_ridge, alpha=_REWEIGHTED_PENALTY)]
     if alpha is not None:
         best = partial(ridge, alpha=alpha)
+    elif not folds.max():
+        best = plain[0]
     else:
-        best = max(tried, key=credit) if folds.max() else plain[0]
+        preferred = _preferred(steps, changed, folds, tried)
+        sizes = np.maximum(np.linalg.norm(preferred, axis=1), 1e-12)
+        best = tried[int(np.argmax(preferred @ surprises / sizes))]
     return best(steps.actions, changed)[0]
+
+
+def _preferred(
+    steps: Steps, changed: Floats, folds: NDArray[np.int_], tried: Sequence[_Regression]
+) -> Floats:
+    """(regressions, n) advantage over what else could be done, each fold by a fit to the others."""
+    beside_others = steps.actions.rows - steps.others.rows
+    preferred = np.zeros((len(tried), len(changed)))
+    for fold in range(folds.max() + 1):
+        held = folds == fold
+        x, own = steps.actions.where(~held), beside_others[held]
+        for number, regress in enumerate(tried):
+            preferred[number, held] = own @ regress(x, changed[~held])[0]
+    return preferred
 
 
 def trace_returns(
@@ -236,13 +266,3 @@ def trace_returns(
         if not last[i]:
             returns[i] = (1 - trace) * values[i + 1] + trace * returns[i + 1]
     return returns
-
-
-def _cross_fitted(x: Design, y: Floats, folds: NDArray[np.int_]) -> Floats:
-    """(n,) predictions of each fold by a fit to the others; of a single fold its mean."""
-    predicted = np.full(len(y), y.mean())
-    for fold in range(folds.max() + 1) if folds.max() else ():
-        held = folds == fold
-        weights, mean = reweighted_ridge(x.where(~held), y[~held], alpha=VALUE_PENALTY)
-        predicted[held] = x.where(held).rows @ weights + mean
-    return predicted

@@ -134,8 +134,8 @@ class _Assessor:
 
 def _model(found: Fit, steps: Steps, hasher: Hasher) -> FeatureQ:
     return feature_q_of(
-        steps.states.spread(found.values),
-        steps.actions.spread(found.advantages),
+        steps.states.columns.spread(found.values),
+        steps.actions.columns.spread(found.advantages),
         mean=found.mean,
         hasher=hasher,
     )

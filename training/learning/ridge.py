@@ -2,11 +2,14 @@
 
 Of thousands of pairs of words few say something. Plain ridge spreads a weight over all that occur
 together; reweighted ridge penalises those less that came out large (Grandvalet, 1998; Zou, 2006).
+
+Most of those pairs occur in the same few examples as others do. Such columns are equal but for the
+sign of their hash and get equal weights, so they are fitted as one.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,42 +25,76 @@ _REWEIGHTED = 2
 """Times that columns are weighed anew."""
 _FLOOR = 0.05
 """Of a column's size, in mean weights: what came out as 0 may come back."""
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns that occur among the 2^bits, those that are equal but for the sign as one.
+
+    Attributes:
+        used: (k,) places of all that occur.
+        numbers: (m,) columns that each stands for.
+        shares: (k, m) sparse, the sign of each in the one that stands for it, by 1 / sqrt(number).
+            So the squared weights of all have the same sum.
+        bits: of the hashes.
+    """
+
+    used: NDArray[np.int32]
+    numbers: Floats
+    shares: Any
+    bits: int
+
+    def spread(self, weights: Floats) -> NDArray[np.float32]:
+        """(2^bits,) the weights (m,) at the places of all columns, 0 elsewhere."""
+        whole = np.zeros(1 << self.bits, np.float32)
+        whole[self.used] = self.shares @ weights
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Features of examples, one a row, in the columns that occur.
+    """Features of examples, one a row.
 
     Attributes:
-        rows: (n, k) sparse.
-        used: (k,) places of the columns among the 2^bits.
-        bits: of the hashes.
+        rows: (n, m) sparse.
     """
 
     rows: Any
-    used: NDArray[np.int32]
-    bits: int
+    columns: Columns
 
     def where(self, chosen: NDArray[np.bool_]) -> "Design":
         """Some of the examples, in the same columns."""
-        return Design(self.rows[chosen], self.used, self.bits)
-
-    def spread(self, weights: Floats) -> NDArray[np.float32]:
-        """(2^bits,) the weights of the columns at their places, 0 elsewhere."""
-        whole = np.zeros(1 << self.bits, np.float32)
-        whole[self.used] = weights
-        return whole
+        return Design(self.rows[chosen], self.columns)
 
 
-def design(vectors: Sequence[Sparse], *, bits: int) -> Design:
-    """The design of these vectors."""
+def designs(
+    fitted: Sequence[Sparse], judged: Sequence[Sparse] = (), *, bits: int
+) -> tuple[Design, Design]:
+    """The design of the vectors to fit, and that of others in the same columns."""
+    vectors = [*fitted, *judged]
     starts = np.concatenate([[0], np.cumsum([len(indices) for indices, _ in vectors])])
     indices = np.concatenate([indices for indices, _ in vectors])
     values = np.concatenate([values for _, values in vectors])
-    used, columns = np.unique(indices, return_inverse=True)
-    rows = sparse.csr_matrix((values, columns, starts), shape=(len(vectors), len(used)))
+    used, places = np.unique(indices, return_inverse=True)
+    rows = sparse.csr_matrix((values, places, starts), shape=(len(vectors), len(used)))
     rows.sum_duplicates()
-    return Design(rows, used, bits)
+    columns = columns_of(rows[: len(fitted)], used, bits=bits)
+    merged = rows @ columns.shares
+    return Design(merged[: len(fitted)], columns), Design(merged[len(fitted) :], columns)
+
+
+def columns_of(rows: Any, used: NDArray[np.int32], *, bits: int) -> Columns:
+    """The columns of examples (n, k).
+
+    They are told apart by a random projection, of which chance makes two equal once in 2^50.
+    """
+    projected = rows.T @ np.random.default_rng(_SEED).standard_normal(rows.shape[0])
+    _, of, numbers = np.unique(np.abs(projected), return_inverse=True, return_counts=True)
+    signs = np.where(np.signbit(projected), -1, 1) / np.sqrt(numbers[of])
+    starts = np.arange(len(of) + 1)
+    shares = sparse.csr_matrix((signs.astype(np.float32), of, starts), (len(of), len(numbers)))
+    return Columns(used, numbers.astype(np.float64), shares, bits)
 
 
 def ridge(
@@ -69,10 +106,10 @@ def ridge(
     is the number of examples and not that of features (Saunders et al., 1998).
 
     Args:
-        x: (n, k) the examples.
+        x: (n, m) the examples.
         y: (n,) their targets.
         alpha: penalty.
-        sizes: (k,) s, by which columns are expected to be large; None: all are 1.
+        sizes: (m,) s, by which columns are expected to be large; None: all are 1.
     """
     mean = float(y.mean())
     rows, transposed = x.rows, x.rows.T
@@ -93,10 +130,12 @@ def reweighted_ridge(x: Design, y: Floats, *, alpha: float) -> tuple[Floats, flo
 
     The sizes of the columns are those of their weights, with a root mean square of 1.
     """
+    numbers = x.columns.numbers
     weights, mean = ridge(x, y, alpha=alpha)
     for _ in range(_REWEIGHTED):
-        sizes = np.abs(weights)
-        sizes = sizes / max(float(sizes.mean()), np.finfo(float).tiny) + _FLOOR
-        sizes /= np.sqrt(np.mean(sizes**2))
+        sizes = np.abs(weights) / np.sqrt(numbers)
+        usual = float(np.average(sizes, weights=numbers))
+        sizes = sizes / max(usual, np.finfo(float).tiny) + _FLOOR
+        sizes /= np.sqrt(np.average(sizes**2, weights=numbers))
         weights, mean = ridge(x, y, alpha=alpha, sizes=sizes)
     return weights, mean
