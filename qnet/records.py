@@ -19,13 +19,12 @@ from qguide.qnet.types import ActionOutcome, Message, Role, ThresholdAction, Too
 
 ROOT_ID: Final = 0
 """The task before any action. It is not among a tree's nodes."""
-
 MAX_REWARD: Final = 1e6
-"""Largest magnitude of a reward in any row: sums and squares of such rewards stay finite and exact
-enough. What a server or a job takes is configured within it."""
-
+"""Largest magnitude of a reward in any row: sums of squares stay finite and exact enough."""
 JUDGED: Final = "judge:"
 """Beginning of the column of a judge's scores, before its `name@version`."""
+EARNED: Final = "earned"
+"""Column of the outcome if the episode had ended after each action."""
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]

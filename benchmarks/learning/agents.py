@@ -1,6 +1,7 @@
 """Agents of OpenAI's and Anthropic's SDKs: loops of replies and results that know of no guidance.
 
-What an agent knows of QGuide is the address, and the header that names its episode.
+What an agent knows of QGuide is the address, and the header that names its episode; if asked to, it
+tells in another one what it has earned so far.
 """
 
 import json
@@ -23,11 +24,13 @@ class Game:
 
     Attributes:
         max_steps: replies after which the agent gives up.
+        tells_earned: the agent tells with each request what the episode would be worth by then.
     """
 
     environment: Environment
     chat: ChatFormat
     max_steps: int
+    tells_earned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,9 @@ class OpenAIAgent:
         played = Played()
         for _ in range(game.max_steps):
             asked = perf_counter()
-            answer = client.chat.completions.create(model="default", messages=messages, **tools)
+            answer = client.chat.completions.create(
+                model="default", messages=messages, extra_headers=_earned(game, played), **tools
+            )
             played.reply_s.append(perf_counter() - asked)
             reply = answer.choices[0].message
             messages.append(reply.model_dump(include={"role", "content", "tool_calls"}))
@@ -132,7 +137,9 @@ class AnthropicAgent:
         played = Played()
         for _ in range(game.max_steps):
             asked = perf_counter()
-            reply = client.messages.create(messages=messages, **fixed)
+            reply = client.messages.create(
+                messages=messages, extra_headers=_earned(game, played), **fixed
+            )
             played.reply_s.append(perf_counter() - asked)
             content = [block.model_dump(exclude_none=True) for block in reply.content]
             messages.append({"role": "assistant", "content": content})
@@ -155,6 +162,13 @@ def _tool(function: dict[str, Any]) -> dict[str, Any]:
     """A tool in Anthropic's shape."""
     told = {"name": function["name"], "description": function["description"]}
     return told | {"input_schema": function["parameters"]}
+
+
+def _earned(game: Game, played: Played) -> dict[str, str]:
+    """The header that tells what was earned before a request; none before the first."""
+    if not game.tells_earned or played.result is NOT_BEGUN:
+        return {}
+    return {"X-QGuide-Earned": f"{played.result.reward:g}"}
 
 
 def _results(game: Game, calls: Sequence[ToolCall], said: str) -> list[StepResult]:

@@ -40,6 +40,8 @@ class CurveBench(BenchOptions):
         servers: `learning` has `--learn`, `plain` has not.
         changes_at: episodes after which other things are true, of which the mock knows others; 0:
             that never happens.
+        tell_earned: the agent tells in the header X-QGuide-Earned of each request what the episode
+            would be worth if it ended then, which environments with a graded outcome say.
         command: the command line.
     """
 
@@ -52,6 +54,7 @@ class CurveBench(BenchOptions):
     delay_s: float = Field(default=0.3, ge=0)
     servers: Annotated[tuple[ServerName, ...], Words] = ("learning", "plain")
     changes_at: int = Field(default=0, ge=0)
+    tell_earned: bool = False
     command: str = ""
 
 
@@ -111,8 +114,10 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
     mock = ChangingMock(stranger.policy())
     before = config.changes_at or config.episodes
     games = chain(
-        games_of(stranger, plan.seed, before),
-        games_of(stranger, plan.seed, config.episodes - before, world=1),
+        games_of(stranger, plan.seed, before, tells_earned=config.tell_earned),
+        games_of(
+            stranger, plan.seed, config.episodes - before, world=1, tells_earned=config.tell_earned
+        ),
     )
     options = _LEARN if plan.learns else ()
     began = time.monotonic()
@@ -140,6 +145,7 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
         seed=plan.seed,
         learns=plan.learns,
         changed_at=config.changes_at,
+        told_earned=config.tell_earned,
         outcomes=tuple(outcomes),
         phases=tuple(watch.changes) if watch else (),
         state=watch.state if watch else {},
@@ -147,14 +153,17 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
     )
 
 
-def games_of(stranger: Stranger, seed: int, episodes: int, *, world: int = 0) -> Iterator[Game]:
+def games_of(
+    stranger: Stranger, seed: int, episodes: int, *, world: int = 0, tells_earned: bool = False
+) -> Iterator[Game]:
     """Episodes of tasks that are drawn at random, so that every task comes again and again."""
     suites = [stranger.suite(new=new, world=world) for new in (False, True)]
     tasks = [(suite, task) for suite in suites for task in suite.tasks]
     chance = Random(f"curve {seed}")
     for _ in range(episodes):
         suite, task = chance.choice(tasks)
-        yield Game(suite.make(task), suite.environment.chat, stranger.max_steps)
+        chat = suite.environment.chat
+        yield Game(suite.make(task), chat, stranger.max_steps, tells_earned)
 
 
 def report_outcome(http: httpx.Client, episode_id: str, result: StepResult) -> None:

@@ -31,6 +31,7 @@ class CurveRow(_Row):
     Attributes:
         learns: the server runs with --learn.
         changed_at: episodes after which other things were true; 0: that never happened.
+        told_earned: the agent told what it had earned before each step.
         outcomes: rewards of the episodes, in order.
         state: the last answer of GET /v1/learning; empty without learning.
     """
@@ -40,6 +41,7 @@ class CurveRow(_Row):
     seed: int
     learns: bool
     changed_at: int = 0
+    told_earned: bool = False
     outcomes: tuple[float, ...]
     phases: tuple[PhaseChange, ...] = ()
     state: dict[str, object] = {}

@@ -18,6 +18,7 @@ from typing import Any, Final
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import (
+    EARNED,
     JUDGED,
     DrawnRow,
     MessageRow,
@@ -135,7 +136,7 @@ def tree_row(
 def _with_judged(
     taken: Sequence[NodeRow], episode: Transcript, redact: Redact
 ) -> tuple[tuple[NodeRow, ...], dict[str, tuple[float | None, ...]]]:
-    """The actions and the other candidates of judged steps, and a column of each judge's scores.
+    """The actions and the other candidates of judged steps, and columns of scores and earnings.
 
     Places in a ranking are no scores.
     """
@@ -166,6 +167,12 @@ def _with_judged(
                 )
             )
     ids = range(1, len(nodes) + 1)
+    scores[EARNED] = {
+        # A step tells what the actions before it have earned.
+        _depth(episode, offer.at) - 1: offer.earned
+        for offer in episode.offers
+        if offer.earned is not None and _depth(episode, offer.at) > 1
+    }
     columns = {name: tuple(map(own.get, ids)) for name, own in scores.items() if own}
     return tuple(nodes), columns
 

@@ -37,6 +37,8 @@ from qguide.server.settings.settings import Settings
 
 OUTCOME_HEADER: Final = "X-QGuide-Outcome"
 """Header of a step that ends its episode: 0 to 1, true or false."""
+EARNED_HEADER: Final = "X-QGuide-Earned"
+"""Header of a step: the outcome of its episode if it had ended before it."""
 SETTLE_S: Final = 1.0
 """Time at shutdown for episodes still to be recorded, after the requests in flight have ended."""
 _log = structlog.get_logger(__name__)
@@ -119,17 +121,25 @@ class Episodes:
         return episode_id, episode
 
     async def begin_step(
-        self, episode_id: str | None, *, outcome: float | None = None, strict: bool = True
+        self,
+        episode_id: str | None,
+        *,
+        outcome: float | None = None,
+        earned: float | None = None,
+        strict: bool = True,
     ) -> Episode | None:
         """The episode before this step; None if it is new or the request names none.
 
         Args:
             outcome: ends the episode after this step; None leaves it open.
+            earned: the outcome that it would have had if it had ended before this step.
             strict: refuse a step of an episode that has ended or is full; otherwise it is served,
                 and the episode is not recorded.
         """
         if outcome is not None:
             self._require_endable(episode_id, outcome)
+        if earned is not None:
+            self._require_earning(episode_id, earned)
         episode = await self.find(episode_id)
         if episode is not None and strict:
             self._require_open(episode, outcome)
@@ -212,11 +222,19 @@ class Episodes:
             )
         self._require_reward(outcome)
 
-    def _require_reward(self, reward: float) -> None:
+    def _require_earning(self, episode_id: str | None, earned: float) -> None:
+        if episode_id is None:
+            raise InvalidRequestError(
+                f"earned is {earned:g}, what an episode has earned before a step, and this request "
+                "names no episode; name it by X-Session-ID, the path /episodes/ID/ or episode_id"
+            )
+        self._require_reward(earned, name="earned")
+
+    def _require_reward(self, reward: float, *, name: str = "reward") -> None:
         lowest, highest = self._rewards
         if not lowest <= reward <= highest:
             raise InvalidRequestError(
-                f"reward is {reward:g}; this server takes {lowest:g} to {highest:g}; scale "
+                f"{name} is {reward:g}; this server takes {lowest:g} to {highest:g}; scale "
                 "your rewards, or ask the operator to set QGUIDE_MIN_REWARD and QGUIDE_MAX_REWARD"
             )
 

@@ -59,6 +59,8 @@ class Offer(_State):
         propensity: probability of this choice among these candidates, given whether the step
             explored; None without learning.
         shadowed: choice of a learned version in the shadow; None without one.
+        earned: the episode's outcome if it had ended before this step; None if the agent does not
+            say it.
     """
 
     at: int
@@ -89,6 +91,7 @@ class Offer(_State):
     arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
     propensity: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
     shadowed: Shadowed | None = Field(default=None, exclude_if=lambda one: one is None)
+    earned: FiniteFloat | None = Field(default=None, exclude_if=lambda earned: earned is None)
 
     @property
     def stopped(self) -> bool:

@@ -48,11 +48,13 @@ def merged(offers: Sequence[Offer]) -> Offer:
                 q_values[text] = q
         calling |= offer.calling
         counts.update(offer.counts)
+    told = [offer.earned for offer in offers if offer.earned is not None]
     return offers[-1].model_copy(
         update={
             "q_values": q_values,
             "completion_tokens": sum(offer.completion_tokens for offer in offers),
             "calling": calling,
+            "earned": told[-1] if told else None,
             "counts": dict(counts),
             "duration_ms": sum(offer.duration_ms for offer in offers),
             "actions": tuple(action for offer in offers for action in offer.actions),

@@ -82,7 +82,10 @@ class GuidedStepService(RequestService):
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id
         episode = await self.episodes.begin_step(
-            episode_id, outcome=self.outcome, strict=not asked.agent_session
+            episode_id,
+            outcome=self.outcome,
+            earned=asked.options.earned,
+            strict=not asked.agent_session,
         )
         play = await play_of(asked, episode, self.learning) if self.learning else Play()
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
@@ -137,7 +140,8 @@ class GuidedStepService(RequestService):
             session = ""
         elif session:
             episode_id = await self.episodes.current(session)
-        options = options.model_copy(update={"episode_id": episode_id})
+        earned = self.earned if options.earned is None else options.earned
+        options = options.model_copy(update={"episode_id": episode_id, "earned": earned})
         return replace(asked, options=options, agent_session=session)
 
     def _held(self, asked: GuidedStepRequest, play: Play) -> AbstractContextManager[QModelLease]:
@@ -327,6 +331,7 @@ class GuidedStepService(RequestService):
             shadowed=await shadowed(asked, decision, play, self.settings, greedy=greedy),
             arm=play.arm,
             propensity=None if play.arm is None else propensity_of(decision),
+            earned=asked.options.earned,
         )
         await self.episodes.end_step(
             taken.episode_id,

@@ -12,7 +12,7 @@ from qguide.qnet.decision.selection import Distinct, Prior, Reason, Selection, d
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.types import History, HistoryWindow, Message, ScoreRequest, Verdict
 from qguide.qnet.usage import UpstreamCalls
-from qguide.server.episodes.service import OUTCOME_HEADER
+from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.episodes.state import Episode, Offer
 from qguide.server.guidance.step_scorer import SCORE, Choices, score_in_window
 from qguide.server.guidance.step_types import (
@@ -112,11 +112,12 @@ class ScoringService(RequestService):
 
         Without a name it is what guides the caller's key, or the episode.
         """
-        if self.outcome is not None:
-            raise InvalidRequestError(
-                f"the header {OUTCOME_HEADER} ends an episode after its step, and this request "
-                "only scores; post the outcome to /v1/episodes/ID/outcome"
-            )
+        for header, said in ((OUTCOME_HEADER, self.outcome), (EARNED_HEADER, self.earned)):
+            if said is not None:
+                raise InvalidRequestError(
+                    f"the header {header} is of a step of an episode, and this request only "
+                    "scores; an outcome can be posted to /v1/episodes/ID/outcome"
+                )
         episode = await self.episodes.find(self._episode(episode_id))
         return self._lease(name, episode_id, await self._learned(name, episode))
 
@@ -144,12 +145,14 @@ class ScoringService(RequestService):
         *,
         q_model: str | None,
         episode_id: str | None,
+        earned: float | None = None,
         long_history: LongHistory | None = None,
         selection: SelectionOptions | None = None,
     ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode; returns the Q model as well."""
         episode_id = self._episode(episode_id)
-        episode = await self.episodes.begin_step(episode_id, outcome=self.outcome)
+        earned = self.earned if earned is None else earned
+        episode = await self.episodes.begin_step(episode_id, outcome=self.outcome, earned=earned)
         learned = await self._learned(q_model, episode)
         with self._lease(q_model, episode_id, learned) as held:
             scored = await self.score(
@@ -163,7 +166,7 @@ class ScoringService(RequestService):
             episode_id=episode_id,
         )
         if episode_id is not None:
-            offer = _offer(history, candidates, scored, held, asked=q_model or "")
+            offer = _offer(history, candidates, scored, held, asked=q_model or "", earned=earned)
             await self.episodes.end_step(
                 episode_id,
                 history,
@@ -289,6 +292,7 @@ def _offer(
     q_model: QModelLease,
     *,
     asked: str,
+    earned: float | None,
 ) -> Offer:
     """The scored candidates as a step of the episode."""
     texts = [candidate.text for candidate in candidates.messages]
@@ -309,4 +313,5 @@ def _offer(
         window=scored.window,
         out_of_domain=scored.out_of_domain,
         shadow=q_model.shadow.id if q_model.shadow else "",
+        earned=earned,
     )

@@ -4,8 +4,8 @@ Base URLs of other services are Azure's paths, and those of clients that leave o
 `/episodes/{id}/v1/…` is served as `/v1/…`, and `X-Session-ID` names the episode on any path. An id
 that a request gives itself (`episode_id`, `X-QGuide-Episode-Id`) comes first, then the URL's, then
 the header's: routers and frameworks may send `X-Session-ID` for reasons of their own.
-`X-QGuide-Outcome` ends the episode after the step that has it; `/episodes/{id}/outcome` is served
-as `/v1/episodes/{id}/outcome`.
+`X-QGuide-Outcome` ends the episode after the step that has it, `X-QGuide-Earned` tells what it was
+worth before; `/episodes/{id}/outcome` is served as `/v1/episodes/{id}/outcome`.
 
 Coding agents name their session in headers of their own, which comes last: see
 `qguide.server.episodes.service.Episodes.current`.
@@ -14,6 +14,7 @@ Coding agents name their session in headers of their own, which comes last: see
 import re
 from contextlib import suppress
 from ipaddress import ip_address
+from math import isfinite
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.work_context import HEADER
-from qguide.server.episodes.service import OUTCOME_HEADER
+from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
 from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import UntrustedHostError
 from qguide.server.http.middleware import HttpMiddleware
@@ -40,6 +41,7 @@ base URL ends in `/v1`, and `/chat/completions` of OpenAI's whose base URL does 
 PREFIX: Final = "/episodes/"
 _HEADER: Final = HEADER.lower().encode()
 _OUTCOME: Final = OUTCOME_HEADER.lower().encode()
+_EARNED: Final = EARNED_HEADER.lower().encode()
 _AGENTS: Final = (
     b"x-claude-code-session-id",
     b"x-qwen-code-session-id",
@@ -125,7 +127,7 @@ class BaseUrls(HttpMiddleware):
 
 
 class SessionIds(HttpMiddleware):
-    """Reads a request's episode id and outcome into its state."""
+    """Reads a request's episode id, outcome and earnings into its state."""
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, its path without the episode."""
@@ -134,6 +136,7 @@ class SessionIds(HttpMiddleware):
                 "session_id": _session_of(scope),
                 "agent_session": _agent_session(scope),
                 "outcome": _outcome_of(scope),
+                "earned": _earned_of(scope),
             }
         except InvalidRequestError as error:
             await known_error_response(Request(scope), error)(scope, receive, send)
@@ -187,6 +190,21 @@ def _outcome_of(scope: Scope) -> float | None:
     raise InvalidRequestError(
         f"the header {OUTCOME_HEADER} is {said[:_SHOWN]!r}; send a number from 0 to 1, true or "
         "false, or post another reward to /v1/episodes/ID/outcome"
+    )
+
+
+def _earned_of(scope: Scope) -> float | None:
+    """The outcome of this request's episode if it had ended before it; None without one."""
+    header = _header_of(scope, _EARNED)
+    if header is None:
+        return None
+    said = header.decode(errors="replace")
+    with suppress(ValueError):
+        if _NUMBER.fullmatch(said) and isfinite(earned := float(said)):
+            return earned
+    raise InvalidRequestError(
+        f"the header {EARNED_HEADER} is {said[:_SHOWN]!r}; send the episode's outcome if it had "
+        "ended before this step, as a number"
     )
 
 

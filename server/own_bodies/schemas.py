@@ -70,6 +70,14 @@ EpisodeId = Annotated[
     ),
 ]
 
+Earned = Annotated[
+    float | None,
+    Field(
+        allow_inf_nan=False,
+        description="the outcome of the episode if it had ended before this step, on the scale of "
+        "its outcome and no difference; null where that is unknown",
+    ),
+]
 EpisodeArm = Annotated[
     str | None,
     Field(
@@ -265,6 +273,7 @@ class StepOptions(Body):
         "takes the server's setting, else what the Q model was fitted with",
     )
     episode_id: EpisodeId = None
+    earned: Earned = None
     adaptive: bool | None = Field(
         default=None,
         description="draw in small batches until a candidate's Q exceeds the previous step's, at "
@@ -363,6 +372,7 @@ class ScoreRequestBody(ScoreItem):
     out_of_domain: OutOfDomain = None
     long_history: LongHistoryToScore = None
     episode_id: EpisodeId = None
+    earned: Earned = None
 
 
 class ScoreBatchBody(Body):

@@ -94,6 +94,7 @@ def _of_request(request: Request, wanted_s: float | None) -> dict[str, Any]:
         "deadline": Deadline.after(limit_s, remedy=remedy),
         "session_id": getattr(state, "session_id", None),
         "outcome": getattr(state, "outcome", None),
+        "earned": getattr(state, "earned", None),
         "learning": app.learning,
     }
 

@@ -166,7 +166,7 @@ async def compact_input(body: CompactRequest, request: Request, stepper: Stepper
             return JSONResponse(told)
     read = partial(_read, asking(whole), options, policy, settings)
     asked, response = await translate_body(request, read)
-    alone = replace(stepper, session_id=None, agent_session="", outcome=None)
+    alone = replace(stepper, session_id=None, agent_session="", outcome=None, earned=None)
     taken = await alone.take(replace(asked, agent_session=""))
     completion = completion_of(taken, n=1, options=options)
     return JSONResponse(compacted(whole, finished(response, completion)))

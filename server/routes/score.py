@@ -75,6 +75,7 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
         scoring.drawn_candidates(body),
         q_model=body.q_model,
         episode_id=body.episode_id,
+        earned=body.earned,
         long_history=scoring.long_history(body.long_history),
         selection=body,
     )

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.learning.agents import AgentName
 from benchmarks.learning.curve import CurveBench, Plan, play_row
+from qguide.training.learning.sources import read_learnable
+from qguide.training.recordings.fields import Fields
 
 
 @pytest.mark.parametrize("agent", get_args(AgentName))
@@ -21,3 +23,21 @@ def test_an_agent_plays_at_a_server_and_posts_its_outcomes(
     assert (row.phases, row.state) == ((), {})
     lines = [f.read_text().splitlines() for f in (tmp_path / "episodes").glob("trees-*")]
     assert sum(map(len, lines)) == 4, "each episode was recorded with its outcome"
+
+
+@pytest.mark.parametrize("agent", get_args(AgentName))
+def test_what_an_agent_tells_of_its_earnings_is_learned_from_and_is_no_part_of_the_outcome(
+    tmp_path: Path, agent: AgentName
+) -> None:
+    pytest.importorskip(agent)
+    config = CurveBench(output=tmp_path / "c.json", episodes=4, delay_s=0, tell_earned=True)
+    row = play_row(Plan("crafting", agent, 0, learns=True), config, tmp_path)
+    fields = Fields(default_reward=0.0)
+    folder = tmp_path / "episodes"
+    recorded = read_learnable([*folder.glob("trees-*")], fields, environment="x", skip_bad=False)
+
+    assert [episode.reward for episode in recorded] == pytest.approx(row.outcomes)
+    assert any(earned > 0 for episode in recorded for earned in episode.rewards[:-1])
+    for episode in recorded:
+        assert not episode.rewards or episode.rewards[-1] == episode.reward
+        assert len(episode.rewards) in (0, len(episode.actions))

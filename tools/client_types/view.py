@@ -74,9 +74,9 @@ OPTIONS: Final = {
     "ModelOptions": Options(
         "Options of a request that only scores.",
         "ScoreRequestBody",
-        _ITEM | {"long_history", "out_of_domain", "selection", "tau"},
+        _ITEM | {"earned", "long_history", "out_of_domain", "selection", "tau"},
     ),
-    "BatchOptions": Options("Options of scoring a batch.", "ScoreRequestBody", _ITEM),
+    "BatchOptions": Options("Options of scoring a batch.", "ScoreRequestBody", _ITEM | {"earned"}),
     "ScoreOptions": Options(
         "Options of scoring candidates.", "ScoreRequestBody", frozenset(("messages", "candidates"))
     ),

@@ -11,19 +11,15 @@ row.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import JUDGED, DrawnRow, NodeRow, TaskRow, TreeRow
+from qguide.qnet.records import EARNED, JUDGED, DrawnRow, NodeRow, TaskRow, TreeRow
 from qguide.qnet.records import MessageRow as MessageRow
 from qguide.qnet.records import messages_of as messages_of
 from qguide.qnet.records import rows_of as rows_of
 from qguide.training.algorithms.tree import EXPERT as EXPERT
 from qguide.training.algorithms.tree import Node, Tree, tree_of
 from qguide.training.trajectory import Drawn, Step, text_reply
-
-EARNED: Final = "earned"
-"""The column of what an episode would have earned if it had ended after each action."""
 
 
 def drawn_rows(drawn: Sequence[Drawn]) -> tuple[DrawnRow, ...]:

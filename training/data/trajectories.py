@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import ROOT_ID, TaskRow, TreeRow
+from qguide.qnet.records import EARNED, ROOT_ID, TaskRow, TreeRow
 from qguide.qnet.types import History
 from qguide.training.algorithms.tree import Node, Tree, tree_of, without_untried
-from qguide.training.data.records import EARNED, tree_from_row, tree_row
+from qguide.training.data.records import tree_from_row, tree_row
 from qguide.training.data.runs import read_rows
 from qguide.training.trajectory import Drawn, Step, observation_message, observation_text
 
@@ -136,7 +136,7 @@ def trajectories_of(row: TreeRow) -> Iterator[Trajectory]:
 
 
 def _trajectory(row: TreeRow, tree: Tree, path: Sequence[Node]) -> Trajectory:
-    steps, earned = [node.step for node in path], tree.values.get(EARNED, {})
+    steps = [node.step for node in path]
     history = tree.history(path[-1].id if path else ROOT_ID)
     return Trajectory(
         messages=history[:-1] if steps and steps[-1].unobserved else history,
@@ -148,8 +148,22 @@ def _trajectory(row: TreeRow, tree: Tree, path: Sequence[Node]) -> Trajectory:
         environment=row.environment,
         kind=row.kind,
         drawn=tuple(step.drawn for step in steps) if any(s.drawn for s in steps) else (),
-        earned=tuple(earned.get(node.id, 0.0) for node in path) if earned else (),
+        earned=_earned(path, tree.values.get(EARNED, {})),
     )
+
+
+def _earned(path: Sequence[Node], told: Mapping[int, float]) -> tuple[float, ...]:
+    """Outcome if the episode had ended after each action; empty where nothing tells any.
+
+    After an action of which nothing is told, as much is earned as before it, and at the end the
+    outcome.
+    """
+    if not any(node.id in told for node in path):
+        return ()
+    earned = [0.0]
+    for node in path[:-1]:
+        earned.append(told.get(node.id, earned[-1]))
+    return (*earned[1:], told.get(path[-1].id, path[-1].step.reward))
 
 
 def _require_observations(tree: Tree) -> None:

@@ -120,6 +120,11 @@ class ScoreOptions(ModelOptions, total=False):
     answer if the history is longer than the Q model takes: `error`, or `window` to score after
     the task and the newest turns that fit; null takes the server's setting
     """
+    earned: float | None
+    """
+    the outcome of the episode if it had ended before this step, on the scale of its outcome and
+    no difference; null where that is unknown
+    """
 
 
 class ActOptions(ModelOptions, total=False):
@@ -162,6 +167,11 @@ class ActOptions(ModelOptions, total=False):
     the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or
     `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's
     setting, else what the Q model was fitted with
+    """
+    earned: float | None
+    """
+    the outcome of the episode if it had ended before this step, on the scale of its outcome and
+    no difference; null where that is unknown
     """
     adaptive: bool | None
     """
@@ -266,6 +276,11 @@ class GuidanceOptions(TypedDict, total=False):
     """
     identifies the episode that this step belongs to; with a split alias all its steps use the
     same Q model
+    """
+    earned: float | None
+    """
+    the outcome of the episode if it had ended before this step, on the scale of its outcome and
+    no difference; null where that is unknown
     """
     adaptive: bool | None
     """

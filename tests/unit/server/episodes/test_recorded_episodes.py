@@ -3,14 +3,18 @@
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.training.data.runs import read_rows
 from qguide.training.guidance_report.build import build_report
+from qguide.training.learning.sources import read_learnable
+from qguide.training.recordings.fields import Fields
 from tests.support import redaction_hooks
 from tests.support.redaction_hooks import HANGS, SECRET
 from tests.unit.server.conftest import FAKES, Serve
 from tests.unit.server.episodes.conftest import TASK, act, end, play, recording, rows, then
+from tests.unit.server.http.test_sessions import DIALECTS
 
 HOOKS = redaction_hooks.__name__
 
@@ -47,6 +51,69 @@ def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) 
     assert [c["count"] for c in offers[0]["candidates"]] == [1, 1, 1]
     (file,) = tmp_path.glob("offers-*.jsonl")
     assert len(list(read_rows(file, OfferRow))) == 3
+
+
+def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(
+    serve: Serve, tmp_path: Path
+) -> None:
+    client = serve(recording(tmp_path))
+    messages = [TASK]
+    for step, earned in enumerate((None, 0.25, None, 0.5)):
+        more = {} if earned is None else {"earned": earned}
+        action = act(client, messages, **more)["action"]
+        messages = then(messages, action, f"observation {step}")
+    end(client, 0.75)
+    (path,) = tmp_path.glob("trees-*.jsonl")
+    (tree,) = read_rows(path, TreeRow)
+    (episode,) = read_learnable([path], Fields(), environment="x", skip_bad=False)
+
+    assert [node.reward for node in tree.nodes] == [0, 0, 0, 0.75]
+    assert tree.values == {"earned": (0.25, None, 0.5, None)}
+    assert (episode.reward, episode.rewards) == (0.75, (0.25, 0.25, 0.5, 0.75))
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+def test_every_dialect_tells_what_was_earned_by_a_header(
+    serve: Serve, tmp_path: Path, path: str
+) -> None:
+    client = serve(recording(tmp_path))
+    named = {"X-QGuide-Earned": "0.25", "X-Session-ID": "e"}
+    assert client.post(path, json=DIALECTS[path], headers=named).status_code == 200
+    followed = then([TASK], "Action: look", "It is open.")
+    answer = client.post("/v1/act", json={"messages": followed}, headers=named)
+    assert answer.status_code == 200, answer.text
+    end(client)
+    found = [row.get("values") for row in rows(tmp_path, "trees")]
+    assert found == [{"earned": [0.25, None]}]
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("headers", [{}, {"X-Session-ID": "e"}])
+def test_earnings_of_no_episode_and_others_than_numbers_are_refused(
+    client: TestClient, path: str, headers: dict[str, str]
+) -> None:
+    said = "much" if headers else "0.5"
+    refused = client.post(path, json=DIALECTS[path], headers={"X-QGuide-Earned": said} | headers)
+    assert refused.status_code == 400, refused.text
+    assert said in refused.text
+
+
+def test_a_retry_of_a_step_tells_again_what_was_earned(serve: Serve, tmp_path: Path) -> None:
+    client = serve(recording(tmp_path))
+    messages = then([TASK], act(client, [TASK])["action"], "It is open.")
+    for body in ({"earned": 0.25}, {"earned": 0.5}, {}):
+        act(client, messages, **body)
+    end(client)
+    assert [row["values"] for row in rows(tmp_path, "trees")] == [{"earned": [0.5, None]}]
+
+
+@pytest.mark.parametrize("earned", [101, -101])
+def test_earnings_have_the_bounds_of_outcomes(serve: Serve, tmp_path: Path, earned: int) -> None:
+    client = serve(recording(tmp_path))
+    body = {"messages": [TASK], "episode_id": "e", "earned": earned}
+    refused = client.post("/v1/act", json=body)
+    assert refused.status_code == 400
+    assert f"earned is {earned}" in refused.json()["error"]["message"]
 
 
 def test_two_episodes_of_one_task_stay_apart_in_the_records(serve: Serve, tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.records import EARNED, NodeRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.algorithms.tree import without_untried
 from qguide.training.data.records import (
-    EARNED,
     labelled_tree,
     messages_of,
     node_row,
