@@ -240,13 +240,16 @@ def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(pla
 
 
 def test_an_episode_ends_with_its_outcome_and_is_recorded(url: str, play: Play) -> None:
-    _, closed, by_url, by_header, both, attempts, last = play("docs/connect/episodes.md").answers
+    _, closed, by_url, by_header, both, attempts, last, told = play(
+        "docs/connect/episodes.md"
+    ).answers
     assert by_url["qguide"]["episode_id"] == by_header["qguide"]["episode_id"] == "apple-8"
     assert (both["episode_id"], both["reward"]) == ("apple-8", 1.0)
     assert (closed["episode_id"], closed["reward"], closed["steps"]) == ("apple-7", 1.0, 1)
     assert closed["recorded"], closed
     assert len(attempts["go_on"]) == 1
     assert last["qguide"]["episode_id"] == "apple-9"
+    assert told["action"]
     ended = httpx.post(f"{url}/v1/episodes/apple-9/outcome", json={"reward": 0.5})
     assert (ended.status_code, ended.json()["error"]["code"]) == (409, "episode_closed")
     path = f"{url}/v1/episodes/apple-7/outcome"

@@ -36,6 +36,16 @@ async def test_the_async_episode_does_the_same(async_client: AsyncQGuide) -> Non
         await episode.act("You are back.")
 
 
+def test_a_step_tells_the_server_what_was_earned_before_it(client: QGuide) -> None:
+    with client.episode(num_candidates=2) as episode:
+        episode.act("You see a desk. Your task is to: look.")
+        for step in (episode.act, lambda o, **told: episode.choose(o, ["Action: look"], **told)):
+            with pytest.raises(errors.RefusedError, match="earned is 1e\\+09; this server takes"):
+                step("Nothing happens.", earned=1e9)
+            step("Nothing happens.", earned=0.5)
+        assert episode.finish(0.75).reward == 0.75
+
+
 def test_every_step_bears_the_episodes_id_and_options() -> None:
     bodies: list[dict[str, object]] = []
 

@@ -120,7 +120,9 @@ test("an episode takes steps, and its outcome closes it", live, async () => {
   const action = await episode.act("You see a desk 1. Your task is to: find the mug.");
   assert.ok(action.startsWith("Thought: "));
   const own = ["Action: look", "Action: go to desk 1"];
-  assert.equal(await episode.choose("Nothing happens.", own), own[1]);
+  const tooMuch = episode.choose("Nothing happens.", own, { earned: 1e9 });
+  await assert.rejects(tooMuch, /earned is 1e\+09; this server takes/);
+  assert.equal(await episode.choose("Nothing happens.", own, { earned: 0.25 }), own[1]);
   const closed = await episode.finish(0.5, { terminated: false, observation: "It is late." });
   assert.deepEqual([closed.episode_id, closed.reward, closed.steps], [episode.episodeId, 0.5, 2]);
   await assert.rejects(client.outcome(episode.episodeId, 0), qguide.EpisodeClosedError);
