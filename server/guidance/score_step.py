@@ -116,7 +116,7 @@ class ScoringService(RequestService):
             if said is not None:
                 raise InvalidRequestError(
                     f"the header {header} is of a step of an episode, and this request only "
-                    "scores; an outcome can be posted to /v1/episodes/ID/outcome"
+                    "scores; post the outcome to /v1/episodes/ID/outcome"
                 )
         episode = await self.episodes.find(self._episode(episode_id))
         return self._lease(name, episode_id, await self._learned(name, episode))

@@ -34,7 +34,7 @@ def test_what_an_agent_tells_of_its_earnings_is_learned_from_and_is_no_part_of_t
     row = play_row(Plan("crafting", agent, 0, learns=True), config, tmp_path)
     fields = Fields(default_reward=0.0)
     folder = tmp_path / "episodes"
-    recorded = read_learnable([*folder.glob("trees-*")], fields, environment="x", skip_bad=False)
+    recorded = read_learnable([*folder.glob("trees-*")], fields, skip_bad=False)
 
     assert [episode.reward for episode in recorded] == pytest.approx(row.outcomes)
     assert any(earned > 0 for episode in recorded for earned in episode.rewards[:-1])

@@ -65,7 +65,7 @@ def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(
     end(client, 0.75)
     (path,) = tmp_path.glob("trees-*.jsonl")
     (tree,) = read_rows(path, TreeRow)
-    (episode,) = read_learnable([path], Fields(), environment="x", skip_bad=False)
+    (episode,) = read_learnable([path], Fields(), skip_bad=False)
 
     assert [node.reward for node in tree.nodes] == [0, 0, 0, 0.75]
     assert tree.values == {"earned": (0.25, None, 0.5, None)}

@@ -35,7 +35,7 @@ def test_a_reweighted_fit_finds_the_one_column_that_decides() -> None:
     (plain, mean), (found, same_mean) = (
         each(x, outcome, alpha=10.0) for each in (ridge, reweighted_ridge)
     )
-    plain, found = (np.float64(x.columns.spread(weights)) for weights in (plain, found))
+    plain, found = (x.columns.spread(weights).astype(float) for weights in (plain, found))
     others = np.arange(512) != _CAUSE
 
     assert mean == same_mean == pytest.approx(outcome.mean())
