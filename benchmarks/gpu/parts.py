@@ -1,6 +1,7 @@
 """Parts of a GPU check: a command each, and how its figures are read."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from benchmarks.measurement.records import Run
 
 ROOT: Final = Path(__file__).parents[2]
 CONTRACTS: Final = (
+    "tests/contract/trees",  # first, because its compilations take longest
     "tests/contract/scorers/test_architectures.py",
-    "tests/contract/trees",
     "tests/unit/training/optimization/test_trainer.py",
+    "tests/unit/test_stand_in_device.py",
 )
 """Tests that need CUDA; each is marked with it."""
 _NEEDED_BY_TESTS: Final = (
@@ -27,7 +29,7 @@ _NEEDED_BY_TESTS: Final = (
     "structlog",
     "stamina",
 )
-_WORKERS: Final = 6
+_MOST_WORKERS: Final = 12
 
 Figures = dict[str, Any]
 
@@ -62,14 +64,16 @@ def parts_of(config: GpuCheck, folder: Path) -> list[Part]:
             _training(config, folder, "tiny", adapter_rank=None, tokens=512, budget_s=60),
             _training(config, folder, "tiny", adapter_rank=4, tokens=512, budget_s=60),
             _scoring(config, folder, "tiny", budget_s=60),
+            _limits(config, folder, "tiny", budget_s=60),
             _contracts(config, folder, budget_s=60),
         ]
     return [
-        _training(config, folder, "1b", adapter_rank=None, tokens=8192, budget_s=60),
-        _training(config, folder, "7b", adapter_rank=16, tokens=32_768, budget_s=100),
-        _scoring(config, folder, "1b", budget_s=50),
-        _scoring(config, folder, "7b", budget_s=80),
-        _contracts(config, folder, budget_s=160),
+        _training(config, folder, "1b", adapter_rank=None, tokens=8192, budget_s=40),
+        _training(config, folder, "7b", adapter_rank=16, tokens=32_768, budget_s=80),
+        _scoring(config, folder, "1b", budget_s=40),
+        _scoring(config, folder, "7b", budget_s=60),
+        _limits(config, folder, "7b", budget_s=60),
+        _contracts(config, folder, budget_s=170),
     ]
 
 
@@ -97,6 +101,19 @@ def _training(
         result=folder / f"training_{size}_{adapter_rank}.out",
         read=_last_line,
         missing="" if adapter_rank is None else _missing("peft"),
+    )
+
+
+def _limits(config: GpuCheck, folder: Path, size: str, *, budget_s: float) -> Part:
+    options: Figures = {"size": size, "device": config.device}
+    if config.small:
+        options |= {"points": [[64, 2, 8]], "repetitions": 1, "drawn_tokens": 3}
+    return Part(
+        name=f"limits, {size}",
+        command=[sys.executable, "-m", "benchmarks.gpu.limits", json.dumps(options)],
+        budget_s=budget_s * config.patience,
+        result=folder / f"limits_{size}.out",
+        read=_last_line,
     )
 
 
@@ -128,7 +145,8 @@ def _contracts(config: GpuCheck, folder: Path, *, budget_s: float) -> Part:
     result = folder / "contracts.xml"
     # Tiny models leave a GPU idle; on a CPU every test is skipped.
     several = config.device != "cpu" and find_spec("xdist") is not None
-    in_parallel = ["-n", str(_WORKERS)] if several else []
+    workers = max(1, min(_MOST_WORKERS, (os.cpu_count() or 1) - 2))
+    in_parallel = ["-n", str(workers)] if several else []
     # Warnings of other versions than the pinned ones are no failures here, nor options they lack.
     lenient = ["-W", "default", "-o", "addopts=--import-mode=importlib"]
     flags = ["-m", "cuda", "-q", *lenient, "-p", "no:cacheprovider", *in_parallel]
@@ -148,7 +166,7 @@ def _missing(*packages: str) -> str:
 
 
 def _without_tests() -> str:
-    return "" if (ROOT / CONTRACTS[0]).is_file() else f"no tests in {ROOT}; use a source checkout"
+    return "" if (ROOT / CONTRACTS[0]).exists() else f"no tests in {ROOT}; use a source checkout"
 
 
 def _last_line(path: Path) -> Figures:

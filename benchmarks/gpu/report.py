@@ -1,5 +1,7 @@
 """Table of a GPU check."""
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
@@ -31,7 +33,11 @@ def _shown(part: PartRow) -> str:
         of_memory = f", {peak / _GIB:.1f} GiB" if peak else ""
         estimated = figures["estimated_memory_bytes"] / _GIB
         speed = f"{figures['tokens_per_s']:,.0f} tokens/s"
-        return f"{figures['tokens']:,} tokens, {speed}{of_memory} (estimated {estimated:.1f})"
+        share = f"{figures['share_of_arithmetic']:.0%} of the arithmetic"
+        memory = f"{of_memory} (estimated {estimated:.1f})"
+        return f"{figures['tokens']:,} tokens, {speed}, {share}{memory}"
+    if "warm_steps" in figures:
+        return _limits(figures)
     if "points" in figures:
         return "; ".join(
             f"{label}: "
@@ -42,3 +48,19 @@ def _shown(part: PartRow) -> str:
         failed = len(figures["failed"])
         return f"{figures['tests']} tests, {figures['skipped']} skipped, {failed} failed"
     return ""
+
+
+def _limits(figures: dict[str, Any]) -> str:
+    """Steps and draws beside what limits them."""
+    steps = [
+        f"{point}: {row['wall_ms']:,.1f} ms, {_kernels(row)}"
+        f"reading weights {row['reading_weights_ms']:,.1f}, arithmetic {row['arithmetic_ms']:,.1f}"
+        for point, row in figures["warm_steps"].items()
+    ]
+    draws = figures["drawing"]
+    drawn = f"a drawn token of {draws['candidates']}: {draws['further_token_ms']:,.1f} ms"
+    return "; ".join([*steps, drawn])
+
+
+def _kernels(row: dict[str, float]) -> str:
+    return f"{row['kernels']} kernels {row['kernels_ms']:,.1f}, " if "kernels" in row else ""

@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu.training_step '{"size": "7b", "adapter_rank": 16, "tokens": 32768}'
 
-prints a JSON object: the time of each step, tokens per second, and the peak of the device's memory
-beside the one that `training_memory` estimates.
+prints a JSON object: the time of each step, tokens per second, the share of the device's arithmetic
+that the weights' products take, and the peak of the device's memory beside the one that
+`training_memory` estimates.
 """
 
 import json
@@ -16,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
+from benchmarks.gpu.limits import flops_rate
 from benchmarks.measurement.shapes import SHAPES, build_qnet, llama_config
 from qguide.qnet.engine.tree_attention import use_block_masks
 from qguide.qnet.models.qnet import QNet
@@ -32,6 +34,9 @@ _CANDIDATES = 5
 _CANDIDATE_TOKENS = 48
 _OBSERVATION_TOKENS = 64
 _LONGEST_PATH = 8192
+# Multiplications and additions for each weight and token: forward, the gradients of what came
+# before, and, where it is trained, its own. What checkpointing computes again is not counted.
+_FLOPS = {"frozen": 4, "trained": 6}
 _OPTIONS = QNetLossOptions(ranking_weight=0.2)
 
 
@@ -63,6 +68,7 @@ def measure(options: TrainingStep) -> dict[str, object]:
     shape = SHAPES[options.size]
     net = build_trained_net(options)
     flex = use_block_masks(net.trunk, net.device)
+    flops_per_s = flops_rate(options.device)
     tree = episode_tree(options.tokens, vocabulary=shape.vocabulary, rng=Random(0))
     optimizers = build_optimizers(net, Optimization(lr=1e-5))
     _reset_peak(options.device)
@@ -74,6 +80,9 @@ def measure(options: TrainingStep) -> dict[str, object]:
     if not all(map(math.isfinite, losses)):
         raise FloatingPointError(f"the losses are {losses}")
     trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    tokens_per_s = len(tree) / min(seconds[1:])
+    kind = "trained" if options.adapter_rank is None else "frozen"
+    products = sum(p.numel() for p in net.parameters()) - shape.vocabulary * shape.hidden
     estimated = estimate_memory(
         llama_config(shape),
         tokens=len(tree),
@@ -91,7 +100,8 @@ def measure(options: TrainingStep) -> dict[str, object]:
         "losses": losses,
         "first_step_s": seconds[0],
         "step_s": seconds[1:],
-        "tokens_per_s": len(tree) / min(seconds[1:]),
+        "tokens_per_s": tokens_per_s,
+        "share_of_arithmetic": _FLOPS[kind] * products * tokens_per_s / flops_per_s,
         "peak_memory_bytes": _peak(options.device),
         "estimated_memory_bytes": estimated.total,
     }

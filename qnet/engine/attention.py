@@ -23,6 +23,7 @@ from qguide.qnet.engine.attention_kernels import (
     plain_attention,
     tiled_attention,
 )
+from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
 from qguide.qnet.engine.kv_buffer import KVBuffer
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
@@ -31,6 +32,8 @@ PACKED_ATTENTION = "qguide_packed"
 # Rows of scores in memory at once: few on a CPU, whose cache they should fit.
 _ROWS_AT_ONCE = {"cpu": 64}
 _ROWS_ELSEWHERE = 256
+CHUNKED_ON = {"cpu"}
+"""Devices whose attention is computed chunk by chunk throughout; see `fused_attention`."""
 FEWEST_TILED_ROWS = 32
 FEWEST_TILED_COLUMNS = 256
 
@@ -179,6 +182,7 @@ class AttentionMetadata:
             segment.buffer.reserve(segment.columns().stop)
             if window:
                 segment.buffer.place(segment.column, segment.positions)
+        self._sessions: list[Session] = []
         self._chunks: dict[tuple[int, bool, int | None], list[Chunk]] = {}
         self._views: dict[tuple[int, int | None], WindowView] = {}
 
@@ -205,6 +209,16 @@ class AttentionMetadata:
         if key not in self._views:
             self._views[key] = view(buffer, seen, group.positions, window)
         return self._views[key], window
+
+    def sessions(self, device: torch.device, window: int | None) -> list[Session]:
+        """What one kernel each attends to; none where chunks are faster, or a window hides any."""
+        if device.type in CHUNKED_ON or (
+            window is not None and any(self.view(group, window)[1] for group in self.groups)
+        ):
+            return []
+        if not self._sessions:
+            self._sessions = sessions(self.segments)
+        return self._sessions
 
     def chunks(
         self,
@@ -271,6 +285,11 @@ def packed_attention(
         window = min(int(window), metadata.window)
     scoring = Scoring(window, softcap, sinks_H)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
+    plain = softcap is None and sinks_H is None
+    if plain and (alone := metadata.sessions(query.device, scoring.window)):
+        only_read = layer == metadata.last_layer
+        states = (query[0], key[0], value[0])
+        return attend_sessions(alone, layer, states, scaling, only_read=only_read), None
     # Queries are scaled in place of scores: N x D products, not N x columns.
     query_HND = query[0] * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     out_NHD = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
@@ -370,5 +389,8 @@ def _refuse_unknown(kwargs: dict[str, Any]) -> None:
 
 def register() -> None:
     """Make the packed attention known to transformers; safe to call again."""
+    # cuDNN's attention is planned anew for every length, which takes 70 ms on an H200, and no two
+    # steps are of one length.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     ALL_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, packed_attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, sdpa_mask)

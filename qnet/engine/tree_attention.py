@@ -195,6 +195,9 @@ def _in_order(chosen_NN: Tensor) -> tuple[Tensor, Tensor]:
 _MOST_KERNELS = 64
 """Kernels of one process: by precision, pass, kind of head, and lengths that blocks divide."""
 
+_LEAST_HEAD_SIZE = 16
+"""Of FlexAttention's kernels on CUDA."""
+
 _DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
@@ -222,13 +225,14 @@ def tree_attention(
 def use_block_masks(model: PreTrainedModel, device: torch.device) -> bool:
     """Let a trunk that runs on a CUDA device attend to trees by block masks.
 
-    On other devices, and where the architecture does not support FlexAttention or drops attention
-    weights at random, masks stay dense.
+    On other devices, and where the architecture does not support FlexAttention, drops attention
+    weights at random or has heads of fewer than 16 numbers, masks stay dense.
 
     Returns:
         True if it attends by block masks now.
     """
-    if device.type != "cuda" or not takes_block_masks(model):
+    narrow = head_size_of(model.config) < _LEAST_HEAD_SIZE
+    if device.type != "cuda" or narrow or not takes_block_masks(model):
         return False
     attend_by_blocks(model)
     return True
@@ -238,6 +242,12 @@ def takes_block_masks(model: PreTrainedModel) -> bool:
     """True if FlexAttention computes the attention of this architecture."""
     dropout = any(getattr(model.config, name, 0) for name in _DROPOUTS)
     return bool(model._supports_flex_attn) and not dropout
+
+
+def head_size_of(config: PretrainedConfig) -> int:
+    """Numbers of a head's query."""
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(size)
 
 
 def attend_by_blocks(model: PreTrainedModel) -> None:

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import AF_UNIX
 from socket import socket as Socket
-
-import pymysql
-from pymysql.constants import CLIENT
+from typing import TYPE_CHECKING
 
 from qguide.training.environments.intercode_sql.database import QueryResult
+
+if TYPE_CHECKING:
+    import pymysql
 
 DUMP = """
 CREATE USER 'admin'@'%' IDENTIFIED BY 'admin'; GRANT ALL PRIVILEGES ON *.* TO 'admin'@'%';
@@ -67,6 +68,10 @@ def serving(folder: Path, dump: str = DUMP) -> Iterator[str]:
 
 def connect_root(socket: Path) -> "pymysql.Connection[pymysql.cursors.Cursor]":
     """A connection of root's, once the server answers."""
+    # Every test's fixtures are imported together, on a machine without this client, too.
+    import pymysql
+    from pymysql.constants import CLIENT
+
     deadline = time.monotonic() + 120
     while True:
         with Socket(AF_UNIX) as probe:

@@ -283,10 +283,9 @@ class Loop(Generic[Model]):
             self._accelerator.backward(total if counts else total * 0.0)
             sums[0] += total.detach() * counts
             sums[1] += weight * counts
-        sums[2] = float(
-            self._accelerator.is_main_process
-            and time.monotonic() - self._saved_at > self.optimization.save_every_s
-        )
+        due = time.monotonic() - self._saved_at > self.optimization.save_every_s
+        # Not by an assignment, which would copy the number and wait for the device.
+        sums[2].fill_(self._accelerator.is_main_process and due)
         return sums
 
     def _set_learning_rates(self, steps: int) -> None:

@@ -65,6 +65,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     shared_tokens=st.sampled_from((16, 24, 64)),
     tiles_from=st.sampled_from((1, 8, 10**9)),
     block_tokens=st.sampled_from((1, 5, 64)),
+    chunked=st.booleans(),
 )
 def test_q_is_that_of_the_full_sequence(
     subject: Subject,
@@ -74,6 +75,7 @@ def test_q_is_that_of_the_full_sequence(
     shared_tokens: int,
     tiles_from: int,
     block_tokens: int,
+    chunked: bool,
 ) -> None:
     fast = subject.build_fast(cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
     with pytest.MonkeyPatch.context() as patch:
@@ -81,6 +83,7 @@ def test_q_is_that_of_the_full_sequence(
         patch.setattr(attention, "FEWEST_TILED_ROWS", tiles_from)
         patch.setattr(attention, "FEWEST_TILED_COLUMNS", tiles_from)
         patch.setattr(prefix, "BLOCK_TOKENS", block_tokens)
+        patch.setattr(attention, "CHUNKED_ON", {"cpu", "cuda"} if chunked else set())
         for batch in batches:
             for request, result in zip(batch, fast.score(batch), strict=True):
                 assert result.q_values == close_to(subject.q_values(request))

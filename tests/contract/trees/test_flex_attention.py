@@ -90,6 +90,15 @@ def test_on_cuda_a_long_tree_takes_no_memory_that_grows_with_its_square(device: 
     assert peaks[1] < 2.2 * peaks[0]
 
 
+@pytest.mark.parametrize("device", [pytest.param("cuda", marks=needs_cuda)])
+def test_heads_that_cuda_has_no_kernel_for_keep_dense_masks(device: str) -> None:
+    one, _ = tiny_pair(tiny_config("llama"))
+    torch.nn.Module.to(one.model, device)
+    assert takes_block_masks(one.model.trunk)
+    assert not use_block_masks(one.model.trunk, one.model.device)
+    trained(one.model, random_tree(40, seed=0))
+
+
 def test_queries_and_keys_of_a_wider_type_attend_as_values_do() -> None:
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn((3, 1, 4, 30, 8), generator=generator)
@@ -115,8 +124,12 @@ def test_other_devices_and_dropout_keep_dense_masks() -> None:
 
 
 def nets(model_type: str, device: str) -> tuple[QNet, QNet]:
-    """Two equal tiny nets."""
-    one, other = tiny_pair(tiny_config(model_type))
+    """Two equal tiny nets, on CUDA with heads as wide as its kernels want them."""
+    config = tiny_config(model_type)
+    if device == "cuda":
+        wide = {"hidden_size": 64} | ({"head_dim": 16} if hasattr(config, "head_dim") else {})
+        config = type(config)(**config.to_dict() | wide)
+    one, other = tiny_pair(config)
     for loaded in (one, other):
         torch.nn.Module.to(loaded.model, device)
     return one.model, other.model

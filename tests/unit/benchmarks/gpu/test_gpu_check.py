@@ -18,7 +18,16 @@ from benchmarks.gpu.run import run_part
 from benchmarks.gpu.training_step import episode_tree
 from benchmarks.measurement.measure import describe_machine
 
-OF_THE_SERVER = ("fastapi", "starlette", "uvicorn", "pydantic_settings", "redis", "limits", "trl")
+OF_THE_SERVER = (
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "pydantic_settings",
+    "redis",
+    "limits",
+    "trl",
+    "pymysql",
+)
 """Packages that a machine for training may lack."""
 
 BLOCKER = f"""
@@ -50,9 +59,10 @@ def test_the_check_runs_on_a_cpu_without_the_packages_of_the_server(tmp_path: Pa
     assert process.returncode == 0, process.stdout + process.stderr
     run = GpuRun.model_validate_json(output.read_text())
     assert run.passed
-    whole, adapters, scores, contracts = run.parts
+    whole, adapters, scores, limits, contracts = run.parts
     for part in (whole, adapters):
         assert part.figures["tokens"] <= 512
+        assert 0 < part.figures["share_of_arithmetic"] < 1
         assert part.figures["losses"][-1] != part.figures["losses"][0]
         assert not part.figures["flex_attention"]
         assert part.figures["peak_memory_bytes"] is None
@@ -60,6 +70,8 @@ def test_the_check_runs_on_a_cpu_without_the_packages_of_the_server(tmp_path: Pa
     assert adapters.figures["trained_parameters"] < adapters.figures["parameters"]
     assert scores.figures["points"]["64x2x8"]["ours"]["agrees"]
     assert set(scores.figures["scores_per_s"]) == {"1", "2"}
+    assert limits.figures["warm_steps"]["64x2x8"]["wall_ms"] > 0
+    assert limits.figures["drawing"]["further_token_ms"] > 0
     # Without CUDA none of its tests runs; they are found all the same.
     assert contracts.figures["tests"] == contracts.figures["skipped"] > 30
 
