@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.commands.app import app
 from benchmarks.read_ahead.read_ahead import ReadAheadRun
 
 
+@pytest.mark.slow
 def test_both_servers_agree_and_every_step_is_kept(tmp_path: Path) -> None:
     output = tmp_path / "read_ahead.json"
     options = ("--shape", "tiny", "--history-tokens", "300", "--delay-s", "0.2", "--repeats", "2")

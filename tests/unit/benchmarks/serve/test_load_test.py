@@ -122,7 +122,7 @@ def test_a_server_that_is_gone_is_told_as_what_broke() -> None:
 def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> None:
     output = tmp_path / "serve.json"
     done = bench_serve(
-        *("--models", "scripted", "--clients", "1,2", "--seconds", "2", "--warm-up-s", "0.1"),
+        *("--models", "scripted", "--clients", "1,2", "--seconds", "1", "--warm-up-s", "0.1"),
         *("--candidates", "3", "--output", str(output)),
     )
     assert done.exit_code == 0, done.output

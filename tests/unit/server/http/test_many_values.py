@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from qguide.qnet.support.json_limits import has_more_values, marks_in
 from qguide.server import routes as modules_of_routes
+from qguide.server.app import create_app
 from qguide.server.http.bodies import BodyRoute, body_schema, most_values
-from tests.unit.server.conftest import FAKES, Serve
+from tests.unit.server.conftest import FAKES
 
 JSON = {"content-type": "application/json"}
 MEGABYTE = 1_000_000
@@ -100,23 +101,26 @@ def marks_outside_texts(text: str) -> int:
     return marks
 
 
-@pytest.fixture
-def everything(serve: Serve) -> TestClient:
+@pytest.fixture(scope="module")
+def everything() -> Iterator[TestClient]:
     """A server with the admin's routes as well."""
-    return serve(FAKES.model_copy(update={"admin": True}))
+    app = create_app(FAKES.model_copy(update={"admin": True}))
+    with TestClient(app, "http://127.0.0.1", raise_server_exceptions=False) as client:
+        yield client
 
 
-def cpu_s_of_refusal(client: TestClient, path: str, body: bytes) -> float:
-    """CPU seconds of a request that is refused, the least of three times."""
-    spent_s = []
+def refused_in_little_time(client: TestClient, path: str, body: bytes) -> bool:
+    """True if the best of three requests is refused within the goal."""
     for _ in range(3):
         began_s = time.process_time()
         answer = client.post(path, content=body, headers=JSON)
-        spent_s.append(time.process_time() - began_s)
+        spent_s = time.process_time() - began_s
         assert answer.status_code in (400, 422), answer.text
         assert "malformed_body" in answer.text
         assert len(answer.content) < 1_000
-    return min(spent_s)
+        if spent_s < CPU_S:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("fault", ["1", "[]", '{"role":1,"type":1}', '"a{}":"x"'])
@@ -132,7 +136,7 @@ def test_very_many_faults_are_refused_in_little_time(
         )
         value = f"{{{faults}}}" if named else f"[{faults}]"
         sent = json.dumps(body).replace('"HERE"', value).encode()
-        assert cpu_s_of_refusal(everything, path, sent) < CPU_S
+        assert refused_in_little_time(everything, path, sent)
 
 
 @pytest.mark.parametrize("path", ["/v1/act", "/v1/chat/completions", "/v1/responses"])
@@ -141,7 +145,7 @@ def test_a_megabyte_of_tiny_values_in_a_field_that_takes_anything_is_refused(
 ) -> None:
     for value in ("[1" + ",1" * 500_000 + "]", "[" + "[]," * 300_000 + "1]", "[" * 500_000):
         body = f'{{"messages": [{json.dumps(USER)}], "input": "look", "metadata": {value}}}'
-        assert cpu_s_of_refusal(everything, path, body.encode()) < CPU_S
+        assert refused_in_little_time(everything, path, body.encode())
 
 
 def test_the_number_of_values_is_said_with_its_limit(client: TestClient) -> None:

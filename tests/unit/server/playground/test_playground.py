@@ -5,7 +5,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,18 @@ class Elements(HTMLParser):
 PAGE = Elements((FOLDER / "index.html").read_text())
 
 
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[TestClient]:
+    """A server of fakes for all files of the page."""
+    with TestClient(create_app(FAKES), "http://127.0.0.1") as client:
+        yield client
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_every_file_is_served_as_what_it_is_and_may_do_little(
-    client: TestClient, path: str
+    one_server: TestClient, path: str
 ) -> None:
-    answer = client.get(path)
+    answer = one_server.get(path)
     assert answer.status_code == 200
     name = "index.html" if path == "/playground" else path.rpartition("/")[2]
     assert answer.content == (FOLDER / name).read_bytes()
@@ -84,10 +91,10 @@ def test_the_root_leads_to_the_page_wherever_a_proxy_puts_it(client: TestClient)
     assert client.get("/playground/").url.path == "/playground"
 
 
-@pytest.mark.parametrize("path", ["/", "/playground/", *PATHS, "/playground/abilities"])
-def test_the_setting_takes_it_away(serve: Serve, path: str) -> None:
+def test_the_setting_takes_it_away(serve: Serve) -> None:
     without = serve(FAKES.model_copy(update={"playground": False}))
-    assert without.get(path).status_code == 404
+    for path in ("/", "/playground/", *PATHS, "/playground/abilities"):
+        assert without.get(path).status_code == 404, path
 
 
 def test_it_needs_no_key_and_opens_nothing_else(serve: Serve, tmp_path: Path) -> None:
