@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from qguide.qnet.errors import UnknownEpisodeError
 from qguide.qnet.records import OfferRow, TreeRow
 from qguide.server.episodes.recorder import OFFERS, TREES
+from qguide.server.own_bodies.schemas import Body, JudgeFlag
 
 MOST_EPISODES: Final = 5_000
 """Episodes that are listed: the newest; also paths of a task that wait for their offers."""
@@ -42,38 +43,44 @@ class Span:
             return file.read(self.length)
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedStep:
-    """Q of one step: of the action taken, and of all its candidates; None if not scored."""
+class RecordedStep(Body):
+    """Q of one step."""
 
-    depth: int
-    taken: float | None
-    lowest: float | None
+    depth: int = Field(description="number of the action in the episode, from 1")
+    taken: float | None = Field(description="of the action taken; null if it was not scored")
+    lowest: float | None = Field(description="of all candidates; null if none was scored")
     highest: float | None
 
 
+class RecordedEpisode(Body):
+    """A recorded episode."""
+
+    model_config = ConfigDict(frozen=False)
+
+    episode: str = Field(description="the id in its rows, which is not the caller's")
+    task_id: str
+    task: str = Field(description="end of the first observation; empty if it is not known")
+    reward: float
+    steps: list[RecordedStep]
+    policy: str
+    q_model: str
+    judge: JudgeFlag = False
+
+
 @dataclass(slots=True)
-class Recorded:
-    """A recorded episode.
+class _Recorded:
+    """A recorded episode in the index.
 
     Attributes:
-        id: the id that was made up when it was recorded.
-        task: end of the first observation, where the task usually is.
+        told: what is shown of it.
         actions: those that were taken, with their depths.
         searched: beginning of its texts in lower case: title, actions, first observation.
     """
 
-    id: str
-    task_id: str
-    reward: float
-    policy: str
-    q_model: str
-    judge: bool
-    steps: list[OfferedStep] = field(default_factory=list)
+    told: RecordedEpisode
     actions: list[tuple[int, str]] = field(default_factory=list)
     offers: list[Span] = field(default_factory=list)
     tree: Span | None = None
-    task: str = ""
     searched: str = ""
 
 
@@ -125,12 +132,12 @@ class EpisodeArchive:
         self._lock = threading.Lock()
         self._offers = _Lines(folder, OFFERS, OfferRow)
         self._trees = _Lines(folder, TREES, TreeRow)
-        self._episodes: dict[str, Recorded] = {}
+        self._episodes: dict[str, _Recorded] = {}
         self._paths: dict[str, deque[_Path]] = {}
 
     def newest(
         self, *, search: str = "", rewarded: bool | None = None, limit: int
-    ) -> tuple[list[Recorded], int]:
+    ) -> tuple[list[RecordedEpisode], int]:
         """The newest matching episodes, newest first, and how many match.
 
         Args:
@@ -141,9 +148,9 @@ class EpisodeArchive:
         with self._lock:
             self._update()
             found = [
-                episode
+                episode.told
                 for episode in reversed(self._episodes.values())
-                if rewarded in (None, episode.reward > 0)
+                if rewarded in (None, episode.told.reward > 0)
                 and all(word in episode.searched for word in words)
             ]
         return found[:limit], len(found)
@@ -171,7 +178,7 @@ class EpisodeArchive:
             reward = tree.tried[-1].reward if tree.nodes else 0.0
             path = _Path(span, actions, reward, tree.first_observation)
             self._paths.setdefault(tree.task_id, deque(maxlen=MOST_EPISODES)).append(path)
-        changed: dict[str, Recorded] = {}
+        changed: dict[str, _Recorded] = {}
         for span, offer in self._offers.new():
             if not offer.episode:
                 continue  # a row of before, which names no episode
@@ -190,50 +197,56 @@ class EpisodeArchive:
             del self._paths[next(iter(self._paths))]
 
 
-def _begun(offer: OfferRow) -> Recorded:
-    return Recorded(
-        id=offer.episode,
+def _begun(offer: OfferRow) -> _Recorded:
+    told = RecordedEpisode(
+        episode=offer.episode,
         task_id=offer.task_id,
+        task="",
+        steps=[],
         reward=offer.outcome_reward,
         policy=offer.policy,
         q_model=offer.q_model,
         judge=offer.judge,
     )
+    return _Recorded(told)
 
 
-def _add(episode: Recorded, span: Span, offer: OfferRow) -> None:
+def _add(episode: _Recorded, span: Span, offer: OfferRow) -> None:
     q_values = {one.content: one.q_value for one in offer.candidates}
     read = [q for q in q_values.values() if q is not None]
-    step = OfferedStep(
-        offer.depth, q_values.get(offer.taken), min(read, default=None), max(read, default=None)
+    step = RecordedStep(
+        depth=offer.depth,
+        taken=q_values.get(offer.taken),
+        lowest=min(read, default=None),
+        highest=max(read, default=None),
     )
-    episode.steps.append(step)
+    episode.told.steps.append(step)
     if offer.taken:  # not a step that was stopped
         episode.actions.append((offer.depth, offer.taken))
     episode.offers.append(span)
 
 
-def _take_path(episode: Recorded, paths: dict[str, deque[_Path]]) -> _Path | None:
+def _take_path(episode: _Recorded, paths: dict[str, deque[_Path]]) -> _Path | None:
     """The path with the episode's actions, which belongs to no other episode then."""
-    of_task = paths.get(episode.task_id, deque())
+    of_task = paths.get(episode.told.task_id, deque())
     for path in of_task:
         fits = all(
             depth <= len(path.actions) and path.actions[depth - 1] == action
             for depth, action in episode.actions
         )
-        if fits and path.reward == episode.reward:
+        if fits and path.reward == episode.told.reward:
             of_task.remove(path)
             if not of_task:
-                del paths[episode.task_id]
+                del paths[episode.told.task_id]
             return path
     return None
 
 
-def _describe(episode: Recorded, path: _Path | None) -> None:
+def _describe(episode: _Recorded, path: _Path | None) -> None:
     actions = [action for _, action in episode.actions]
     task = path.first_observation if path else ""
     if path:
         episode.tree = path.span
-        episode.task = task[-_TITLE_CHARACTERS:]
-    text = "\n".join([episode.task, episode.task_id, *actions, task]).lower()
+        episode.told.task = task[-_TITLE_CHARACTERS:]
+    text = "\n".join([episode.told.task, episode.told.task_id, *actions, task]).lower()
     episode.searched = text[:SEARCHED_CHARACTERS]

@@ -12,35 +12,13 @@ from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.records import OfferRow, TreeRow
-from qguide.server.episodes.archive import MOST_EPISODES, EpisodeArchive, Recorded
+from qguide.server.episodes.archive import MOST_EPISODES, EpisodeArchive, RecordedEpisode
 from qguide.server.http.admission import require_admin
-from qguide.server.own_bodies.schemas import Body, JudgeFlag
+from qguide.server.own_bodies.schemas import Body
 
 router = APIRouter(prefix="/v1/episodes", tags=["admin"], dependencies=[Depends(require_admin)])
 
 _MOST_LISTED = 200
-
-
-class RecordedStep(Body):
-    """Q of one step."""
-
-    depth: int = Field(description="number of the action in the episode, from 1")
-    taken: float | None = Field(description="of the action taken; null if it was not scored")
-    lowest: float | None = Field(description="of all candidates; null if none was scored")
-    highest: float | None
-
-
-class RecordedEpisode(Body):
-    """A recorded episode."""
-
-    episode: str = Field(description="the id in its rows, which is not the caller's")
-    task_id: str
-    task: str = Field(description="end of the first observation; empty if it is not known")
-    reward: float
-    steps: list[RecordedStep]
-    policy: str
-    q_model: str
-    judge: JudgeFlag = False
 
 
 class RecordedList(Body):
@@ -85,7 +63,7 @@ async def list_episodes(
     found, matching = await asyncio.to_thread(
         archive.newest, search=search, rewarded=rewarded, limit=limit
     )
-    return RecordedList(episodes=[_shown(one) for one in found], matching=matching)
+    return RecordedList(episodes=found, matching=matching)
 
 
 @router.get("/{episode}")
@@ -93,21 +71,3 @@ async def read_episode(episode: str, archive: ArchiveDep) -> RecordedRows:
     """Read the rows of a recorded episode."""
     offers, tree = await asyncio.to_thread(archive.rows, episode)
     return RecordedRows(offers=offers, tree=tree)
-
-
-def _shown(recorded: Recorded) -> RecordedEpisode:
-    return RecordedEpisode(
-        episode=recorded.id,
-        task_id=recorded.task_id,
-        task=recorded.task,
-        reward=recorded.reward,
-        steps=[
-            RecordedStep(
-                depth=step.depth, taken=step.taken, lowest=step.lowest, highest=step.highest
-            )
-            for step in recorded.steps
-        ],
-        policy=recorded.policy,
-        q_model=recorded.q_model,
-        judge=recorded.judge,
-    )
