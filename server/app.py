@@ -11,6 +11,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.routing import WebSocketRoute
 
 from qguide.qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
 from qguide.server.anthropic.answers import MessageEvent
@@ -37,6 +38,7 @@ from qguide.server.q_models.build import Models, build_models
 from qguide.server.q_models.policies import MeteredPolicy
 from qguide.server.redis.client import RedisParaphraseCache
 from qguide.server.responses.answers import ResponseEvent
+from qguide.server.responses.socket import ResponsesSockets
 from qguide.server.responses.stored import build_stored
 from qguide.server.routes import (
     act,
@@ -121,6 +123,9 @@ def create_app(
     routers += [learning_route.orders] if settings.learn and settings.admin else []
     for router in routers:
         app.include_router(router)
+    if settings.websockets_per_key:
+        # All paths: the application finds out which of them a connection's requests mean.
+        app.router.routes.append(WebSocketRoute("/{path:text}", ResponsesSockets(settings)))
     app.state.routes = [route for router in routers for route in router.routes]
     prepend_routes(app, _direct_routes())
     return app

@@ -204,7 +204,7 @@ def most_values(max_body_bytes: int) -> int:
 
 
 def _validated(raw: bytes, schema: TypeAdapter[Any], most: int) -> Any:
-    body = _parsed(raw, most)
+    body = parsed_json(raw, most)
     try:
         return schema.validate_python(body)
     except ValidationError as error:
@@ -219,7 +219,8 @@ def _validated(raw: bytes, schema: TypeAdapter[Any], most: int) -> Any:
     )
 
 
-def _parsed(raw: bytes, most: int) -> Any:
+def parsed_json(raw: bytes, most: int) -> Any:
+    """The content of a body, of at most so many values."""
     try:
         if (encoding := detect_encoding(raw)) not in _UTF8:
             raw = raw.decode(encoding, "surrogatepass").encode(errors="surrogatepass")

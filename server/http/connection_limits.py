@@ -6,11 +6,14 @@ small pieces take turns.
 """
 
 import asyncio
+import json
 import socket
+import uuid
 from asyncio import Transport
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from time import perf_counter
 from typing import Final, Protocol
@@ -215,3 +218,18 @@ def limit_unacknowledged(transport: Transport, limit_s: float) -> None:
     connection = transport.get_extra_info("socket")
     if connection is not None and hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limit_s * 1e3))
+
+
+def raw_error(status: int, code: str, message: str) -> bytes:
+    """A complete HTTP error response, for requests that never reach the application."""
+    detail = {"code": code, "message": message, "request_id": uuid.uuid4().hex}
+    body = json.dumps({"error": detail}).encode()
+    head = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "connection: close",
+    ]
+    if status == 503:
+        head.append("retry-after: 1")
+    return "\r\n".join([*head, "", ""]).encode() + body

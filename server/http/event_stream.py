@@ -17,6 +17,7 @@ from qguide.server.http.error_table import known_error_response, unknown_error_r
 _FIRST_SIGN_S: Final = 1.0
 """Time for an error to have its own status; clients that wait longer for a first byte give up."""
 _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+DATA: Final = b"data: "
 DONE: Final = b"data: [DONE]\n\n"
 HEARTBEAT: Final = b": still working\n\n"
 """A comment that clients skip; it shows proxies that the connection is alive."""
@@ -30,7 +31,7 @@ def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """
     head = f"event: {name}\n".encode() if name else b""
     written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
-    return head + b"data: " + written + b"\n\n"
+    return head + DATA + written + b"\n\n"
 
 
 def named_event(data: Mapping[str, Any]) -> bytes:

@@ -7,10 +7,7 @@ The classes extended here are uvicorn's own business: `pyproject.toml` names the
 this module was tested with.
 """
 
-import json
-import uuid
 from asyncio import TimerHandle, Transport
-from http import HTTPStatus
 from typing import ClassVar, Final, Literal
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -22,6 +19,7 @@ from qguide.server.http.connection_limits import (
     ParsingTurns,
     limit_unacknowledged,
     network_of,
+    raw_error,
 )
 
 _PIECE_BYTES: Final = 4_096
@@ -117,7 +115,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._await_head()
         else:
             self.table.count_closed("too_many_connections")
-            transport.write(_raw_error(*self._too_many_connections()))
+            transport.write(raw_error(*self._too_many_connections()))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -147,6 +145,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def _unsupported_upgrade_warning(self) -> None:
         """Say nothing: uvicorn would advise to install a package, which changes nothing here."""
 
+    def _should_upgrade(self) -> bool:
+        """True for a WebSocket, unless a body or the answer to an earlier request is on its way."""
+        return super()._should_upgrade() and not self._is_chunked and not self._is_answering
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection, and its place, to the protocol of WebSockets."""
+        self._stop_clock()
+        self.table.remove(self)
+        super().handle_websocket_upgrade()
+
     # Callbacks for data from the client.
 
     def data_received(self, data: bytes) -> None:
@@ -169,6 +177,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             piece = data[start : start + _PIECE_BYTES]
             self._unused_bytes += len(piece)
             super().data_received(piece)
+            if self.transport.get_protocol() is not self:  # upgraded; nothing follows before 101
+                return
             # No callback has consumed it: an endless header, trailer, URL or chunk extension.
             if self._unused_bytes > self.limits.max_header_bytes:
                 self._refuse(*self._head_too_large())
@@ -219,6 +229,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._unused_bytes = 0
         self._stop_clock()
         super().on_headers_complete()
+        if self.parser.should_upgrade() and self._should_upgrade():
+            return
         if self._is_chunked:  # until all of it has arrived, no second request may follow
             self.cycle.default_headers = [*self.cycle.default_headers, _CLOSE]
             self.cycle.transport = LastAnswer(self.transport, self.cycle)
@@ -352,7 +364,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._hang_up()
             return
         self._drop_answers()
-        self.transport.write(_raw_error(status, code, message))
+        self.transport.write(raw_error(status, code, message))
         self._linger()
 
     def _linger(self) -> None:
@@ -377,18 +389,3 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
-
-
-def _raw_error(status: int, code: str, message: str) -> bytes:
-    """A complete HTTP error response, for requests that never reach the application."""
-    detail = {"code": code, "message": message, "request_id": uuid.uuid4().hex}
-    body = json.dumps({"error": detail}).encode()
-    head = [
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
-        "content-type: application/json",
-        f"content-length: {len(body)}",
-        "connection: close",
-    ]
-    if status == 503:
-        head.append("retry-after: 1")
-    return "\r\n".join([*head, "", ""]).encode() + body

@@ -18,6 +18,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.server.http.connection_limits import ConnectionTable, ParsingTurns, limits_of
 from qguide.server.http.middleware import Drain
 from qguide.server.http.protocol import LimitedHttpProtocol
+from qguide.server.http.websocket import LimitedWebSocket
 from qguide.server.settings.settings import Settings
 
 _RESERVED_DESCRIPTORS = 256
@@ -93,13 +94,15 @@ def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) 
     table = ConnectionTable(limits_of(settings), count_closed)
     shared = {"table": table, "turns": ParsingTurns()}
     protocol = type("ServedHttpProtocol", (LimitedHttpProtocol,), shared)
+    socket_protocol = type("ServedWebSocket", (LimitedWebSocket,), shared)
     return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port if port is None else port,
         http=protocol,
-        # No route uses websockets, and an upgraded connection would escape the connection table.
-        ws="none",
+        ws=socket_protocol if settings.websockets_per_key else "none",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,  # it would take the event loop's time
         lifespan="on",
         access_log=False,
         log_config=None,

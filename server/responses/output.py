@@ -104,6 +104,13 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
     }
 
 
+def prepared(response: Json) -> Json:
+    """The response for which nothing was drawn."""
+    unspent = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    usage = usage_of(unspent | {"prompt_tokens_details": {"cached_tokens": 0}})
+    return response | {"status": "completed", "completed_at": int(time.time()), "usage": usage}
+
+
 def outputs_of(taken: GuidedStepResult, response: Json) -> dict[str, list[Json]]:
     """Items of every candidate by its number; the chosen one's are those of the answer."""
     names = called_names(response["tools"])

@@ -1,10 +1,13 @@
-"""Request body of POST /v1/responses, with the `qguide` extension."""
+"""Request body of POST /v1/responses, with the `qguide` extension, and its items as JSON."""
 
+import uuid
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from qguide.qnet.dialects import responses_requests
+from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
@@ -27,7 +30,7 @@ _OF_RESPONSES_ONLY: Final = frozenset(
 )
 """Parameters of the Responses API that chat completions do not have, and that an answer is valid
 without."""
-
+_PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
 
 Penalty = Annotated[float | None, Field(allow_inf_nan=False)]
 
@@ -146,6 +149,10 @@ class ResponsesRequest(WholeRequest):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     stream: bool | None = None
+    generate: bool | None = Field(
+        default=None,
+        description="false: nothing is drawn; the input is kept for requests that continue it",
+    )
     store: bool | None = Field(
         default=None, description="false: the response is not stored, so that nothing continues it"
     )
@@ -176,3 +183,37 @@ class ResponsesRequest(WholeRequest):
         """Unknown parameters that chat completions may have."""
         given = super().parameters
         return {name: value for name, value in given.items() if name not in _OF_RESPONSES_ONLY}
+
+
+def said(text: str) -> Json:
+    """A user's message."""
+    return {"type": "message", "role": "user", "content": text}
+
+
+def kind_of(item: InputItem | Json) -> str | None:
+    """The type of an item."""
+    return item.get("type") if isinstance(item, dict) else item.type
+
+
+def id_of(item: InputItem | Json) -> str:
+    """The id of an item, "" for none."""
+    given = item if isinstance(item, dict) else item.model_extra or {}
+    return str(given.get("id", ""))
+
+
+def dumped(item: InputItem | Json) -> Json:
+    """The item as it came."""
+    return item if isinstance(item, dict) else item.model_dump(exclude_unset=True)
+
+
+def as_listed(item: Mapping[str, Any]) -> Json:
+    """The item with its type, an id and its text as a part, as OpenAI lists it."""
+    kind = item.get("type") or "message"
+    content = item.get("content")
+    if isinstance(content, str) and kind == "message":
+        text = "output_text" if item.get("role") == "assistant" else "input_text"
+        content = [{"type": text, "text": content}]
+    given = {name: value for name, value in item.items() if value is not None} | {"type": kind}
+    if content is not None:
+        given["content"] = content
+    return {"id": f"{_PREFIXES.get(kind, 'msg')}_{uuid.uuid4().hex}"} | given

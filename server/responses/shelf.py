@@ -46,7 +46,6 @@ class Shelf:
         self._max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._max_body_bytes = max_body_bytes
-        self._ttl_ms = max(1, round(ttl_s * 1e3))
 
     @property
     def is_shared(self) -> bool:
@@ -98,7 +97,7 @@ class Shelf:
             assert self._link is not None
             async with self._link.client.pipeline() as pipe:
                 for place, row in rows.items():
-                    pipe.set(place, row, px=self._ttl_ms)
+                    pipe.set(place, row, px=max(1, round(self._ttl_s * 1e3)))
                 await pipe.execute()
 
         await (self._link.use(shared, alone) if self._link else alone())
@@ -107,14 +106,18 @@ class Shelf:
         """Forget an object."""
 
         async def alone() -> None:
-            if (mine := self._own.get(calling_key() or "")) is not None:
-                mine.pop(_place(name), None)
+            self.pop(name)
 
         async def shared() -> None:
             assert self._link is not None
             await self._link.client.delete(_place(name))
 
         await (self._link.use(shared, alone) if self._link else alone())
+
+    def pop(self, name: str) -> None:
+        """Forget an object that is in memory."""
+        if (mine := self._own.get(calling_key() or "")) is not None:
+            mine.pop(_place(name), None)
 
     def _keep(self, rows: Mapping[str, bytes]) -> None:
         """Keep rows in memory; the oldest of the key that holds most make room for them."""
@@ -136,3 +139,18 @@ def _size(row: bytes) -> int:
 def _place(name: str) -> str:
     scoped = sha256(scoped_episode_id(name).encode(errors="surrogatepass")).hexdigest()
     return f"{NAMESPACE}:responses:{scoped}"
+
+
+def row_of(previous: str) -> str:
+    """Name of the response that `ID` or `ID.N` continues."""
+    return f"response {previous.partition('.')[0]}"
+
+
+def rows_of(
+    response: Json, own: list[Json], chain: list[str], others: Mapping[str, list[Json]]
+) -> dict[str, Json]:
+    """The rows that are kept of a response, by their names."""
+    record = {"response": response, "input": own, "chain": chain, "others": others}
+    items = (item for item in (*own, *response["output"]) if item.get("id"))
+    of_items = {f"item {item['id']}": {"response": response["id"]} for item in items}
+    return {f"response {response['id']}": record} | of_items

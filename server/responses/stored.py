@@ -14,7 +14,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from pydantic import TypeAdapter
 
@@ -24,13 +25,20 @@ from qguide.server.http.errors import PreviousResponseError, UnknownResponseErro
 from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
 from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.redis.client import RedisLink
-from qguide.server.responses.schemas import InputItem, ResponsesRequest
-from qguide.server.responses.shelf import Shelf
+from qguide.server.responses.schemas import (
+    InputItem,
+    ResponsesRequest,
+    as_listed,
+    dumped,
+    id_of,
+    kind_of,
+    said,
+)
+from qguide.server.responses.shelf import Shelf, row_of, rows_of
 from qguide.server.settings.settings import Settings
 
 _UNANSWERED: Final = ("queued", "in_progress")
 _ANSWERED: Final = ("completed", "incomplete")
-_PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
 _ITEMS: Final = TypeAdapter(list[InputItem])
 _LOST_S: Final = 60.0
 """Beyond a step's time limit, until a response in the background is taken for lost."""
@@ -42,16 +50,18 @@ def build_stored(
     settings: Settings, link: RedisLink | None, bodies: LongBodies
 ) -> "StoredResponses":
     """The store that the settings describe."""
-    if not settings.responses_ttl_s:
-        return StoredResponses(None)
-    shelf = Shelf(
-        link,
-        bodies,
+    shelf = partial(
+        Shelf,
+        bodies=bodies,
         max_bytes=settings.responses_memory_bytes,
         max_body_bytes=settings.max_body_bytes,
-        ttl_s=settings.responses_ttl_s,
     )
-    return StoredResponses(shelf, longest_s=settings.timeout_s + _LOST_S)
+    ttl_s = settings.responses_ttl_s
+    return StoredResponses(
+        shelf(link, ttl_s=ttl_s) if ttl_s else None,
+        unstored=shelf(None, ttl_s=math.inf),
+        longest_s=settings.timeout_s + _LOST_S,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +92,13 @@ class StoredResponses:
     """Responses and conversations by their ids.
 
     Args:
+        unstored: has what may not be stored, as long as its WebSocket is open.
         longest_s: time after which a response in the background is lost with its server.
     """
 
-    def __init__(self, shelf: Shelf | None, *, longest_s: float = math.inf) -> None:
+    def __init__(self, shelf: Shelf | None, *, unstored: Shelf, longest_s: float) -> None:
         self._shelf = shelf
+        self._unstored = unstored
         self._longest_s = longest_s
         self._running: dict[str, asyncio.Future[Json]] = {}
 
@@ -102,66 +114,84 @@ class StoredResponses:
         """
         named = body.conversation
         conversation = (named if isinstance(named, str) else (named or {}).get("id")) or ""
-        own = [_said(body.input)] if isinstance(body.input, str) else body.input
-        if self._shelf is None:
+        own = [said(body.input)] if isinstance(body.input, str) else body.input
+        previous = body.previous_response_id
+        if self._shelf is None and not (previous and (await self._get([row_of(previous)]))[0]):
             return Continued(body, own)
         given: list[Json] = []
         chain: list[str] = []
-        if body.previous_response_id:
-            given, chain = await self._before(body.previous_response_id)
+        if previous:
+            given, chain = await self._before(previous)
         if conversation:
             talk = await self._kept(f"conversation {conversation}", "conversation")
             given = [*given, *talk["items"]]
-        named_items = [_id(item) for item in own if _kind(item) == "item_reference"]
+        named_items = [id_of(item) for item in own if kind_of(item) == "item_reference"]
         if not given and not named_items:
-            body = body.model_copy(update={"conversation": None})
-            return Continued(body, own, size, conversation=conversation)
+            body = body.model_copy(update={"previous_response_id": None, "conversation": None})
+            return Continued(body, own, size, chain, conversation)
         found = await self._referred(named_items)
 
         def whole() -> Continued:
             ours = [
-                found[_id(item)] if _kind(item) == "item_reference" else _dumped(item)
+                found[id_of(item)] if kind_of(item) == "item_reference" else dumped(item)
                 for item in own
             ]
             update: Json = {"input": _ITEMS.validate_python([*given, *ours])}
             update |= {"previous_response_id": None, "conversation": None}
             return Continued(body.model_copy(update=update), ours, size, chain, conversation)
 
-        return await self._shelf.apart(whole, size=size + _BYTES_PER_ITEM * len(given))
+        return await self._unstored.apart(whole, size=size + _BYTES_PER_ITEM * len(given))
 
     async def keep(
-        self, request: Continued, response: Json, others: Mapping[str, list[Json]]
+        self,
+        request: Continued,
+        response: Json,
+        others: Mapping[str, list[Json]],
+        *,
+        open_rows: list[str] | None = None,
     ) -> None:
         """Store a finished response, and continue its conversation.
 
         Args:
             others: items of each candidate by its number.
+            open_rows: gets the names of what is not stored, but kept while a WebSocket is open.
         """
-        if self._shelf is None or not response["store"]:
+        shelf = self._shelf if response["store"] else self._unstored
+        if shelf is None or (shelf is self._unstored and open_rows is None):
             return
         talk: Json = {}
         begun: Json | None = None
         if response["background"]:  # it may have been cancelled or deleted meanwhile
-            [begun] = await self._shelf.get([f"response {response['id']}"])
+            [begun] = await shelf.get([f"response {response['id']}"])
             if begun is None or begun["response"]["status"] not in _UNANSWERED:
                 return
-        if request.conversation:
+        if request.conversation and response["store"]:
             talk = await self._kept(f"conversation {request.conversation}", "conversation")
 
         def rows() -> dict[str, Json]:
             own = begun["input"] if begun else _own_of(request)
-            record = {"response": response, "input": own, "chain": request.chain, "others": others}
-            kept: dict[str, Json] = {f"response {response['id']}": record}
-            for item in (*own, *response["output"]):
-                if item.get("id"):
-                    kept[f"item {item['id']}"] = {"response": response["id"]}
+            kept = rows_of(response, own, request.chain, others)
+            if shelf is self._unstored and open_rows is not None:
+                open_rows.extend(kept)
             if talk:
                 items = [*talk["items"], *own, *response["output"]]
                 kept[f"conversation {request.conversation}"] = talk | {"items": items}
             return kept
 
         size = request.size + _BYTES_PER_ITEM * len(talk.get("items", ()))
-        await self._shelf.put(rows, size=size)
+        await shelf.put(rows, size=size)
+
+    def forget_open(self, names: Sequence[str]) -> None:
+        """Forget what was kept for a WebSocket."""
+        for name in names:
+            self._unstored.pop(name)
+
+    async def _get(self, names: Sequence[str]) -> list[Json | None]:
+        """The objects of these names; None for one that is neither stored nor kept."""
+        found = await self._unstored.get(names)
+        if self._shelf is None or None not in found:
+            return found
+        return [a or b for a, b in zip(found, await self._shelf.get(names), strict=True)]
 
     async def begin(self, request: Continued, response: Json) -> None:
         """Store a response whose output comes in the background."""
@@ -266,7 +296,7 @@ class StoredResponses:
             "created_at": int(time.time()),
             "metadata": metadata,
         }
-        await self._rewrite(talk, [_as_stored(item) for item in items])
+        await self._rewrite(talk, [as_listed(item) for item in items])
         return talk
 
     async def conversation(self, conversation_id: str) -> Json:
@@ -276,7 +306,7 @@ class StoredResponses:
     async def say(self, conversation_id: str, items: Sequence[Json]) -> list[Json]:
         """Add items to a conversation; returns them with their ids."""
         talk = await self.conversation(conversation_id)
-        new = [_as_stored(item) for item in items]
+        new = [as_listed(item) for item in items]
         return await self._rewrite(talk, [*talk["items"], *new]) and new
 
     async def unsay(self, conversation_id: str, item_id: str) -> Json:
@@ -293,14 +323,13 @@ class StoredResponses:
 
     async def _before(self, previous: str) -> tuple[list[Json], list[str]]:
         """Items up to the end of a response or of one of its candidates, and its chain."""
-        record = await self._kept(f"response {previous.partition('.')[0]}", "previous_response_id")
+        record = await self._kept(row_of(previous), "previous_response_id")
         chain = [*record["chain"], previous]
         return await self._along(chain), chain
 
     async def _along(self, chain: Sequence[str]) -> list[Json]:
-        assert self._shelf is not None
         parts = [name.partition(".") for name in chain]
-        records = await self._shelf.get([f"response {response}" for response, _, _ in parts])
+        records = await self._get([f"response {response}" for response, _, _ in parts])
         items: list[Json] = []
         for (response, _, number), record in zip(parts, records, strict=True):
             if record is None:
@@ -322,14 +351,14 @@ class StoredResponses:
 
     async def _referred(self, names: Sequence[str]) -> dict[str, Json]:
         """Stored items by their ids; each response that has some is read once."""
-        if not names or self._shelf is None:
+        if not names:
             return {}
         ids = list(dict.fromkeys(names))
-        held = await self._shelf.get([f"item {name}" for name in ids])
+        held = await self._get([f"item {name}" for name in ids])
         if None in held:
             raise _lost(ids[held.index(None)], "input")
         holders = list(dict.fromkeys(row["response"] for row in held if row))
-        records = await self._shelf.get([f"response {holder}" for holder in holders])
+        records = await self._get([f"response {holder}" for holder in holders])
         items = {
             item.get("id"): item
             for record in records
@@ -342,8 +371,7 @@ class StoredResponses:
         return items
 
     async def _kept(self, name: str, parameter: str) -> Json:
-        assert self._shelf is not None
-        [known] = await self._shelf.get([name])
+        [known] = await self._get([name])
         if known is None:
             raise _lost(name.partition(" ")[2], parameter)
         return known
@@ -359,7 +387,7 @@ class StoredResponses:
 
 
 def _own_of(request: Continued) -> list[Json]:
-    return [_as_stored(_dumped(item)) for item in request.own]
+    return [as_listed(dumped(item)) for item in request.own]
 
 
 def _lost(name: str, parameter: str) -> PreviousResponseError:
@@ -368,33 +396,3 @@ def _lost(name: str, parameter: str) -> PreviousResponseError:
         "(QGUIDE_RESPONSES_TTL_S); send the items themselves in `input`",
         parameter=parameter,
     )
-
-
-def _said(text: str) -> Json:
-    return {"type": "message", "role": "user", "content": text}
-
-
-def _kind(item: InputItem | Json) -> str | None:
-    return item.get("type") if isinstance(item, dict) else item.type
-
-
-def _id(item: InputItem | Json) -> str:
-    given = item if isinstance(item, dict) else item.model_extra or {}
-    return str(given.get("id", ""))
-
-
-def _dumped(item: InputItem | Json) -> Json:
-    return item if isinstance(item, dict) else item.model_dump(exclude_unset=True)
-
-
-def _as_stored(item: Mapping[str, Any]) -> Json:
-    """The item with its type, an id and its text as a part, as OpenAI lists it."""
-    kind = item.get("type") or "message"
-    content = item.get("content")
-    if isinstance(content, str) and kind == "message":
-        text = "output_text" if item.get("role") == "assistant" else "input_text"
-        content = [{"type": text, "text": content}]
-    given = {name: value for name, value in item.items() if value is not None} | {"type": kind}
-    if content is not None:
-        given["content"] = content
-    return {"id": f"{_PREFIXES.get(kind, 'msg')}_{uuid.uuid4().hex}"} | given

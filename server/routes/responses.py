@@ -40,8 +40,16 @@ from qguide.server.responses.compaction import (
     asking,
     compacted,
 )
-from qguide.server.responses.output import ResponseWriter, failed, finished, opened, outputs_of
+from qguide.server.responses.output import (
+    ResponseWriter,
+    failed,
+    finished,
+    opened,
+    outputs_of,
+    prepared,
+)
 from qguide.server.responses.schemas import InputItem, ResponsesRequest
+from qguide.server.responses.socket import OPENED, ResponsesSocket
 from qguide.server.responses.stored import Continued, StoredResponses
 from qguide.server.responses.translation import read_request, temperature_of, to_chat_request
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
@@ -49,7 +57,7 @@ from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
-_STORED: Final = frozenset(("previous_response_id", "conversation", "background"))
+_STORED: Final = frozenset(("previous_response_id", "conversation", "background", "generate"))
 """Fields that this server has answered, with the items in their place."""
 _ERRORS: Final = described_errors(OpenAIErrorBody, STATUSES)
 _RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -63,6 +71,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+_Keep = Callable[[Json, dict[str, list[Json]]], Awaitable[None]]
+"""Keeps a finished response, with the items of each candidate."""
 Order = Literal["asc", "desc"]
 Limit = Annotated[int, Query(ge=1, le=100)]
 
@@ -77,10 +87,18 @@ async def create_response(
     continued = await _continued(body, request)
     options = options_of(body.qguide, request.headers)
     policy = stepper.models.find_policy(body.model)
-    read = partial(_read, continued.body, options, policy, settings)
-    asked, response = await translate_body(request, read)
-    response |= {"previous_response_id": body.previous_response_id, "store": stored.stores(body)}
-    complete = partial(_complete, response, asked, options, stepper, stored, continued)
+    socket: ResponsesSocket | None = getattr(request.state, "socket", None)
+    keep = partial(stored.keep, continued, open_rows=socket.kept if socket else None)
+    told = {"previous_response_id": body.previous_response_id, "store": stored.stores(body)}
+    complete: Callable[[], Awaitable[Json]]
+    if body.generate is False:
+        response = opened(body, model=policy.name, temperature=body.temperature or 1.0) | told
+        complete = partial(_prepare, response, keep)
+    else:
+        read = partial(_read, continued.body, options, policy, settings)
+        asked, response = await translate_body(request, read)
+        response |= told
+        complete = partial(_complete, response, asked, options, stepper, keep)
     if body.background:
         return await _in_background(body, request, response, complete, stored, continued)
     writer = ResponseWriter(response) if body.stream else None
@@ -190,13 +208,19 @@ async def _complete(
     asked: GuidedStepRequest,
     options: GuidanceOptions,
     stepper: GuidedStepService,
-    stored: StoredResponses,
-    continued: Continued,
+    keep: _Keep,
 ) -> Json:
     taken = await stepper.take(asked)
     completion = completion_of(taken, n=1, options=options)
     response = finished(response, completion, native=native_answer(taken, "responses"))
-    await stored.keep(continued, response, outputs_of(taken, response))
+    await keep(response, outputs_of(taken, response))
+    return response
+
+
+async def _prepare(response: Json, keep: _Keep) -> Json:
+    """The response without output, whose input others continue."""
+    response = prepared(response)
+    await keep(response, {})
     return response
 
 
@@ -219,13 +243,18 @@ def _stored(request: Request) -> StoredResponses:
 
 
 @router.get("/responses", include_in_schema=False)
-async def refuse_websocket() -> None:
-    """Refuse a WebSocket by the one status after which Codex goes on over HTTP at once."""
-    raise HTTPException(
-        426,
-        "no route of this server speaks WebSocket; send POST /v1/responses, with `stream`",
-        headers={"Upgrade": "HTTP/1.1"},
-    )
+async def admit_websocket(request: Request) -> Response:
+    """Admit a WebSocket; without them by the one status after which Codex goes on over HTTP."""
+    socket: ResponsesSocket | None = getattr(request.state, "socket", None)
+    if socket is None:
+        raise HTTPException(
+            426,
+            "open a WebSocket here, where the operator allows any (QGUIDE_WEBSOCKETS_PER_KEY), or "
+            "send POST /v1/responses, with `stream`",
+            headers={"Upgrade": "websocket"},
+        )
+    socket.admit(request)
+    return Response(status_code=OPENED)
 
 
 @router.get("/responses/{response_id}", responses=_ERRORS)

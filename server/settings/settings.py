@@ -71,9 +71,8 @@ class Settings(LearningSettings):
             `q_models`, which needs no weights.
         judges: `name@version`, or `name` for all of its versions -> how this judge of `q_models`
             is asked, and its budget.
-        caller_fields: what callers may send to upstreams besides what
-            every caller may: names of parameters, and of fields and types of content parts, such
-            as `["priority", "file_id"]`.
+        caller_fields: what callers may send to upstreams besides what every caller may: names of
+            parameters, and of fields and types of content parts, such as `["priority", "file_id"]`.
         caller_media_domains: hosts of images, videos and audio whose addresses callers may send to
             upstreams, which fetch them; "*" is any. Without any, only `data:` URLs pass.
         pass_through: `embeddings`, `files` or `batches` -> the upstream to which these requests go
@@ -82,8 +81,7 @@ class Settings(LearningSettings):
             Q of a step is below a threshold.
         default_q_model: the Q model of requests that name none; "" is the first one listed.
         aliases: alias -> a Q model, or several with the share of episodes for each.
-        shadows: Q model -> a second Q model that also scores its requests, without effect on the
-            answers.
+        shadows: Q model -> a second one that scores its requests, too, without effect on answers.
         models_dir: folder whose subfolders may be loaded as Q models while the server runs.
         paraphraser: the policy that rewords tasks, named like `policy`; without it requests with
             `perturb` are refused.
@@ -95,12 +93,10 @@ class Settings(LearningSettings):
         adaptive: draw with adaptive M in all steps of an episode whose requests do not say
             otherwise, for agents that can only set a URL or a header.
         adaptive_batch: candidates drawn at a time for requests with adaptive M, or until decided.
-        replica: this replica's name in the `X-QGuide-Replica` header, for a proxy that keeps an
-            episode on the replica that has it cached.
+        replica: its name in the header `X-QGuide-Replica`, for a proxy that keeps episodes on it.
         episodes_dir: folder for the records of finished episodes; without it none are recorded.
         episodes_redact: `module:function` that maps each text to the text that may be recorded.
-        episodes_redact_timeout_s: time limit for redacting one episode; beyond it the episode is
-            not recorded.
+        episodes_redact_timeout_s: time limit for redacting an episode, which else is not recorded.
         episodes_file_bytes: size at which a new file of episodes is started.
         episodes_max_files: maximum number of files of each kind; the oldest is deleted.
         episodes_memory_bytes: memory for all open episodes, in this process and in Redis alike;
@@ -117,10 +113,8 @@ class Settings(LearningSettings):
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.
         admin: serve the routes that load, unload and rename Q models, and those that list recorded
-            episodes. With API keys they need an admin key; without keys the server must be bound
-            to loopback.
-        keys_file: file with hashes and limits of the API keys (`qguide keys create`); without it
-            no key is needed.
+            episodes: to admin keys or, without keys, on loopback alone.
+        keys_file: hashes and limits of API keys (`qguide keys create`); without it none is needed.
         insecure: allow addresses other than loopback without API keys.
         unlicensed: serve Q models whose manifest grants no licence, because they were not shown to
             be above the agent's own choice.
@@ -178,6 +172,9 @@ class Settings(LearningSettings):
         max_connections_per_address: maximum open connections per client address; behind a proxy
             all clients share the proxy's address.
         max_connections: maximum open connections in all.
+        websockets_per_key: maximum open WebSockets of each key at /v1/responses in this process; 0
+            opens none, so that Codex goes on over HTTP.
+        websocket_idle_s: a WebSocket without an event for this long is closed.
         read_ahead: let Q models in this process read a history while an upstream draws, whenever no
             request waits for the device, so that only the candidates are left when they arrive.
         max_waiting: maximum queue length for the device; further requests are answered with 503.
@@ -281,6 +278,8 @@ class Settings(LearningSettings):
     max_headers: int = Field(default=100, ge=1)
     max_connections_per_address: int = Field(default=512, ge=1)
     max_connections: int = Field(default=2048, ge=1)
+    websockets_per_key: int = Field(default=32, ge=0)
+    websocket_idle_s: float = Field(default=900.0, gt=0)
     read_ahead: bool = True
     max_waiting: int = Field(default=256, ge=1)
     max_batch: int = Field(default=16, ge=1)

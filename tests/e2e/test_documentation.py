@@ -36,6 +36,7 @@ THERE = "http://127.0.0.1:8000"
 OPENAI_SDK = "docs/connect/openai-sdk.md"
 FIRST_OBSERVATION = "You see a desk 1. Your task is to: find the mug."
 RUN = [page for page in pages() if any(block.is_run for block in blocks_of(page))]
+OF_OPENAIS_SDK = pytest.mark.filterwarnings("ignore:connect.. must be used:DeprecationWarning")
 
 # openai's own types of a compaction know no message of a user, which the API and QGuide keep in it.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -159,6 +160,7 @@ def _json_in(text: str) -> Iterator[Any]:
         text = text[end:]
 
 
+@OF_OPENAIS_SDK
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_a_page_run(page: str, play: Play) -> None:
     for answer in play(page).answers:
@@ -195,10 +197,12 @@ def test_openais_sdk_needs_another_base_url_alone(play: Play) -> None:
     assert len(names["guidance"]["q_values"]) == 5
 
 
+@OF_OPENAIS_SDK
 def test_the_responses_api_answers_with_items(play: Play) -> None:
     played = play("docs/connect/responses.md")
     assert played.names["response"].output_text in DEFAULT_REPLIES
     assert played.names["streamed"].output_text in DEFAULT_REPLIES
+    assert played.names["event"].response.output_text in DEFAULT_REPLIES
     assert len(played.names["guidance"]["q_values"]) == 5
     (answer,) = played.answers
     (call,) = answer["output"]

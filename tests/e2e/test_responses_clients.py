@@ -112,6 +112,7 @@ def test_the_agent_framework_runs_a_loop_with_a_tool(url: str) -> None:
 
 OPENAI_NODE = """
 import OpenAI from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 
 const client = new OpenAI({ baseURL: process.argv[1], apiKey: "any", maxRetries: 0 });
 const parameters = {
@@ -133,13 +134,25 @@ for await (const event of stream) {
 }
 const final = await stream.finalResponse();
 console.log(JSON.stringify([call.name, call.arguments, text, final.output_text, final.status]));
+const socket = new ResponsesWS(client);
+const said = [];
+socket.on("error", (error) => said.push(error.message) && socket.close());
+socket.on("response.completed", ({ response }) => {
+  said.push(response.output[0].content[0].text);
+  const previous_response_id = said.length < 2 ? response.id : "unknown";
+  socket.send({ type: "response.create", model: "demo", input: "go on", previous_response_id });
+});
+socket.socket.on("open", () => socket.send({ type: "response.create", model: "demo", input }));
+socket.socket.on("close", () => console.log(JSON.stringify(said)));
 """
 
 
 @needs_node
-@client("OpenAI SDK (Node)", "openai", "Responses", "calls a tool, sends its result, streams")
+@client("OpenAI SDK (Node)", "openai", "Responses", "calls a tool, streams, speaks WebSocket")
 def test_openais_node_sdk_calls_a_tool_and_streams(url: str) -> None:
-    [said] = lines_of("node", "--input-type=module", "-e", OPENAI_NODE, url, cwd=NODE)
+    said, by_socket = lines_of("node", "--input-type=module", "-e", OPENAI_NODE, url, cwd=NODE)
+    assert by_socket[:2] == [BEST, BEST]
+    assert "'unknown' was not stored" in by_socket[2]
     assert said == ["look", '{"place": "desk"}', BEST, BEST, "completed"]
 
 
@@ -187,18 +200,20 @@ def test_the_ai_sdk_runs_a_loop_with_a_tool(url: str) -> None:
 
 
 RESPONSES_PAGE = "docs/connect/responses.md"
+WEBSOCKETS = "supports_websockets = true"
 UNSUPERVISED = """
 approval_policy = "never"
 sandbox_mode = "danger-full-access"
 """
 
 
-def configured(home: Path, url: str, more: str = "") -> dict[str, str]:
-    """Codex with the configuration that the page shows, and more; its environment."""
+def configured(home: Path, url: str) -> dict[str, str]:
+    """Codex with the configuration that the page shows; its environment."""
     [config] = [b.text for b in blocks_of(RESPONSES_PAGE) if "wire_api" in b.text]
     given = config.replace("http://127.0.0.1:8000", url).replace('"gpt"', '"demo"')
+    assert WEBSOCKETS in given
     home.mkdir()
-    (home / "config.toml").write_text(UNSUPERVISED + given + more)
+    (home / "config.toml").write_text(UNSUPERVISED + given)
     return {"CODEX_HOME": str(home)}
 
 
@@ -218,13 +233,18 @@ def end(url: str) -> dict[str, Any]:
 
 
 @needs_node
-@client("Codex", "@openai/codex", "Responses", "a turn that runs a command, as an episode")
+@client(
+    "Codex", "@openai/codex", "Responses", "a turn that runs a command, by WebSocket, as an episode"
+)
 def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
     fake = FakeUpstream(calls=[("exec_command", {"cmd": f"echo mug {k}"}) for k in range(3)])
     with serving(fake) as url:
         env = configured(tmp_path / "codex", url)
         events = run_codex("find the mug", tmp_path / "workplace", env)
         outcome = end(url)
+        counted = httpx.get(f"{url}/metrics").text
+    assert 'route="/v1/responses",status="101"' in counted
+    assert 'route="/v1/responses",status="400"' not in counted
     done = [event["item"] for event in events if event["type"] == "item.completed"]
     [command] = [item for item in done if item["type"] == "command_execution"]
     assert command["exit_code"] == 0
@@ -236,10 +256,12 @@ def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: 
 
 
 @needs_node
-def test_codex_goes_on_over_http_at_once_where_it_asks_for_a_websocket(tmp_path: Path) -> None:
+def test_codex_goes_on_over_http_at_once_where_the_operator_allows_no_websocket(
+    tmp_path: Path,
+) -> None:
     fake = FakeUpstream(calls=[("exec_command", {"cmd": "echo mug"})])
-    with serving(fake) as url:
-        env = configured(tmp_path / "codex", url, "supports_websockets = true\n")
+    with serving(fake, websockets_per_key=0) as url:
+        env = configured(tmp_path / "codex", url)
         events = run_codex("find the mug", tmp_path / "workplace", env)
     said = [event["item"] for event in events if event["type"] == "item.completed"]
     assert not any("WebSocket" in item.get("message", "") for item in said)

@@ -29,7 +29,7 @@ _OTHERS: Final = (
 _OF_HTTP: Final = {
     "not_found": "There is no such path.",
     "method_not_allowed": "The path does not support this method.",
-    "websocket_unsupported": "No path speaks WebSocket; POST to the Responses API, with `stream`.",
+    "websocket_unsupported": "Open a WebSocket there, if the operator allows any, or POST to it.",
 }
 
 

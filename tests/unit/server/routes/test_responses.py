@@ -128,10 +128,3 @@ def test_errors_call_parameters_as_the_request_does(client: TestClient) -> None:
     error = refusal(client, 400, text={"format": {"type": "json_object"}})
     assert error["param"] == "text.format"
     assert "'text.format'" in error["message"]
-
-
-def test_a_websocket_is_refused_so_that_codex_goes_on_over_http(client: TestClient) -> None:
-    refused = client.get("/v1/responses", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
-    assert (refused.status_code, refused.headers["upgrade"]) == (426, "HTTP/1.1")
-    assert refused.json()["error"]["code"] == "websocket_unsupported"
-    assert client.put("/v1/responses").status_code == 405
