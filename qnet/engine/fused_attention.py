@@ -165,17 +165,29 @@ def attend_sessions(
 def _bias(spans: list[tuple["PackedSegment", slice]], columns: int, like: Tensor) -> Tensor:
     """0 or -inf, (rows, columns and a few more for alignment): what each row does not see."""
     rows = spans[-1][1].stop
-    hidden_TC = torch.ones((rows, columns), dtype=torch.bool)
+    # What all rows see is left out of what the host makes and sends: a history may be long.
+    every = min(_seen_from_the_start(segment) for segment, _ in spans)
+    hidden_TC = torch.ones((rows, columns - every), dtype=torch.bool)
     for segment, span in spans:
         for seen in segment.seen:
-            hidden_TC[span, seen.start : seen.stop] = False
-        own = segment.columns()
-        causal = torch.ones((len(segment.token_ids), len(own)), dtype=torch.bool).triu_(1)
-        hidden_TC[span, own.start : own.stop] = causal if segment.bias is None else False
+            hidden_TC[span, max(seen.start - every, 0) : max(seen.stop - every, 0)] = False
+        own = _own_columns(segment, every)
+        causal = torch.ones((len(segment.token_ids), own.stop - own.start), dtype=torch.bool)
+        hidden_TC[span, own] = causal.triu_(1) if segment.bias is None else False
     bias_TC = like.new_zeros((rows, -(-columns // _ALIGNED) * _ALIGNED))
-    bias_TC[:, :columns].masked_fill_(upload(hidden_TC, like.device), -inf)
+    bias_TC[:, every:columns].masked_fill_(upload(hidden_TC, like.device), -inf)
     for segment, span in spans:
         if segment.bias is not None:
-            own = segment.columns()
-            bias_TC[span, own.start : own.stop] = segment.bias
+            bias_TC[span, _own_columns(segment, 0)] = segment.bias
     return bias_TC
+
+
+def _seen_from_the_start(segment: "PackedSegment") -> int:
+    """Number of columns, beginning with the first one, that all of its tokens see."""
+    return segment.seen[0].stop if segment.seen and segment.seen[0].start == 0 else 0
+
+
+def _own_columns(segment: "PackedSegment", start: int) -> slice:
+    """The columns that its tokens do not all see, counted from `start`."""
+    own = segment.columns()
+    return slice(own.start - start, own.stop - start)
