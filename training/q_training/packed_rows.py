@@ -19,7 +19,10 @@ from qguide.training.data.row_files import Place, RowStore
 from qguide.training.optimization.packed_trees import PackedTree
 
 HELD_TOKENS: Final = 4_000_000
-"""Tokens of the packed trees that are held, at about 50 bytes each."""
+"""Tokens of the packed trees that are held, at about 50 bytes each; a tree counts for some more."""
+
+_TREE_ITSELF: Final = 50
+"""Tokens with the memory of a tree without any: its lists and sets have 2,500 bytes."""
 
 _DRAWS: Final = 256
 """Trees between two states of the random generator that are kept; a state has 2,500 bytes."""
@@ -69,7 +72,7 @@ class PackedRows(Sequence[PackedTree]):
         self._parts = array("q")
         self._firsts = [0]
         self._packers: list[Callable[[int], list[PackedTree]]] = []
-        self._held: LRUCache[int, PackedTree] = LRUCache(HELD_TOKENS, getsizeof=len)
+        self._held: LRUCache[int, PackedTree] = LRUCache(HELD_TOKENS, getsizeof=_size)
 
     def extend(self, count: int, pack: Callable[[int], list[PackedTree]]) -> Sequence[int]:
         """Add the trees of items 0 to `count` - 1; returns the length of each tree."""
@@ -91,7 +94,7 @@ class PackedRows(Sequence[PackedTree]):
         self.label_range = min([low, *labels]), max([high, *labels])
 
     def _hold(self, number: int, tree: PackedTree) -> None:
-        if len(tree) <= self._held.maxsize:
+        if _size(tree) <= self._held.maxsize:
             self._held[number] = tree
 
     def __len__(self) -> int:
@@ -113,6 +116,10 @@ class PackedRows(Sequence[PackedTree]):
             tree = packed[self._parts[number]]
             self._hold(number, tree)
         return tree
+
+
+def _size(tree: PackedTree) -> int:
+    return _TREE_ITSELF + len(tree)
 
 
 class Renaming:

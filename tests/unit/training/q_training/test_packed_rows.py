@@ -8,6 +8,7 @@ import pytest
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from qguide.training.optimization.options import QNetOptimization
+from qguide.training.optimization.packed_trees import PackedTree
 from qguide.training.q_training import packed_rows
 from qguide.training.q_training.examples import Examples, Packing, read_examples, rename_tree
 from qguide.training.q_training.packed_rows import PackedRows
@@ -47,6 +48,23 @@ def test_trees_that_are_packed_again_have_the_same_new_names(
         assert packed[first : first + len(found)] == expected
     assert packed[0] != packed[len(lengths[0])]
     assert rng.getstate() == whole.getstate()
+
+
+def test_short_trees_count_for_more_than_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    held(monkeypatch, 200)
+    asked, tree = list[int](), PackedTree()
+    tree.add([1, 2, 3])
+
+    def pack(number: int) -> list[PackedTree]:
+        asked.append(number)
+        return [tree]
+
+    rows = PackedRows()
+    rows.extend(5, pack)
+    assert rows[2:5] == [tree] * 3
+    assert asked == [0, 1, 2, 3, 4]
+    assert rows[0] == tree
+    assert asked[5:] == [0]
 
 
 @pytest.mark.parametrize("augmentation", [Augmentation(), RENAMED], ids=["as they are", "renamed"])
