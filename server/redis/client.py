@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from qguide.qnet.decision.perturbation import MemoryParaphraseCache
 from qguide.qnet.errors import ConfigError
@@ -31,6 +33,8 @@ _DATABASE: Final = re.compile(r"/?\d*")
 _log = structlog.get_logger(__name__)
 _TEXTS: Final = TypeAdapter(tuple[str, ...])
 _TTL_S: Final = 7 * 24 * 3600
+_LATE_S: Final = 0.05
+"""A time-out that comes so much later than it should is told by a process that was busy itself."""
 
 
 class RedisLink:
@@ -48,6 +52,7 @@ class RedisLink:
         self.up = True
         self._gauge = metrics.redis_up()
         self._gauge.set(1)
+        self._timeout_s = timeout_s
         self._ping_every_s = ping_every_s
         self._watching = False
         self._unreadable_logged = False
@@ -69,10 +74,20 @@ class RedisLink:
         """The result of `ask`, or that of `otherwise` while Redis is down."""
         if self.up:
             try:
-                return await ask()
+                return await self._asked(ask)
             except (RedisError, OSError) as error:
                 self._set(up=False, reason=type(error).__name__)
         return await otherwise()
+
+    async def _asked(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The result of `ask`, which is asked again if this process was late to hear it."""
+        began_s = monotonic()
+        try:
+            return await ask()
+        except RedisTimeoutError:
+            if monotonic() - began_s < self._timeout_s + _LATE_S:
+                raise
+        return await ask()
 
     def read(self, row: bytes | None, parse: Callable[[bytes], Answer]) -> Answer | None:
         """Parse a stored value; None if it is missing or was written in another format."""
@@ -109,7 +124,7 @@ class RedisLink:
 
     async def _ping(self) -> None:
         try:
-            await self.client.ping()
+            await self._asked(self.client.ping)
         except (RedisError, OSError) as error:
             self._set(up=False, reason=type(error).__name__)
         else:

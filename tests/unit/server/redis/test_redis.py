@@ -1,6 +1,7 @@
 """A real Redis that dies, hangs, comes back, was never there or holds foreign rows."""
 
 import asyncio
+import time
 from typing import cast
 
 import pytest
@@ -95,6 +96,26 @@ async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
     finally:
         redis.thaw()
     await until(link, up=True)
+
+
+async def test_a_process_that_was_busy_does_not_take_redis_for_gone(redis: RedisServer) -> None:
+    link = RedisLink(redis.url, Metrics(), timeout_s=1.0, ping_every_s=60)
+    asks = []
+
+    async def ask() -> bool:
+        asks.append(1)
+        if len(asks) == 1:  # the answer comes meanwhile, and so does its time-out
+            asyncio.get_running_loop().call_later(0.1, time.sleep, 1.5)
+        answer = await link.client.wait(1, 300)  # for a replica that is not there, 0.3 s
+        return int(answer) == 0
+
+    async def otherwise() -> bool:
+        return False
+
+    async with link.watched():
+        assert await link.use(ask, otherwise)
+        assert link.up
+        assert len(asks) == 2
 
 
 async def test_a_redis_that_was_never_there_is_no_error() -> None:
