@@ -7,6 +7,8 @@ from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.errors import (
     InvalidCandidatesError,
@@ -19,7 +21,7 @@ from qguide.qnet.types import Candidate, History, Sampling, spent_on
 from qguide.server.chat.schemas import ChatCompletionRequest, ChatTurn, GuidanceOptions
 from qguide.server.guidance.readable_view import readable_view
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
-from qguide.server.own_bodies.answers import StepAnswer, verdict_fields
+from qguide.server.own_bodies.answers import verdict_fields
 from qguide.server.own_bodies.history import check_count, check_readable, check_size
 from qguide.server.own_bodies.schemas import text_in
 from qguide.server.q_models.policies import ServedPolicy
@@ -213,7 +215,7 @@ def guidance_of(
     """
     decision = taken.decision
     guidance: dict[str, Any] = {
-        **StepAnswer(**taken.told).model_dump(),
+        **{name: _plain(told) for name, told in taken.told.items()},
         "returned": best,
         "q_values": decision.q_values,
         "prior": decision.shares,
@@ -227,6 +229,13 @@ def guidance_of(
     if options.return_candidates:
         guidance["candidates"] = _candidates(decision)
     return guidance
+
+
+def _plain(told: Any) -> Any:
+    """A field of the answer as JSON."""
+    if isinstance(told, list):
+        return [_plain(one) for one in told]
+    return told.model_dump() if isinstance(told, BaseModel) else told
 
 
 def _usage(usage: StepUsage) -> dict[str, dict[str, Any]]:

@@ -124,6 +124,12 @@ class GuidedStepResult:
     def told(self) -> dict[str, Any]:
         """Fields of `StepAnswer`."""
         decision, timings = self.decision, self.decision.timings
+        of_some_steps = {
+            "window": Window.of(decision.window),
+            "threshold": ThresholdResult.of(decision.below_threshold, self.action_policies),
+            "policies": list(self.policies) or None,
+            "cost": self.cost,
+        }
         return {
             "chosen": decision.chosen,
             "reason": decision.reason,
@@ -134,11 +140,7 @@ class GuidedStepResult:
             "draws_saved": decision.draws_saved,
             "perturbed": decision.perturbed,
             "warnings": list(decision.warnings),
-            "window": Window.of(decision.window),
-            "threshold": ThresholdResult.of(decision.below_threshold, self.action_policies),
             "policy": self.policy,
-            "policies": list(self.policies) or None,
-            "cost": self.cost,
             "timings_ms": Timings(
                 sample=timings.sample_ms,
                 paraphrase=timings.paraphrase_ms,
@@ -146,6 +148,7 @@ class GuidedStepResult:
                 total=self.total_ms,
             ),
             **self.scored_by,
+            **{name: value for name, value in of_some_steps.items() if value is not None},
         }
 
 
