@@ -69,8 +69,7 @@ class AnthropicTool(Whole):
     description: str | None = None
     input_schema: dict[str, Any] | None = Field(
         default=None,
-        description="JSON schema; tools without one are Anthropic's, and go on to an upstream of "
-        "its dialect if the caller runs them",
+        description="JSON schema; Anthropic's tools that the caller runs need none",
     )
     type: str | None = None
     strict: bool | None = None

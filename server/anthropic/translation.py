@@ -47,6 +47,77 @@ _CALLERS: Final = ("bash_", "text_editor_", "computer_", "memory_")
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
+def _chosen(by: str, choices: str, fields: Json) -> Json:
+    """Schema of a tool whose field `by` says what it does."""
+    chooser = {by: {"type": "string", "enum": choices.split()}}
+    return {"type": "object", "properties": chooser | fields, "required": [by]}
+
+
+_TEXT: Final[Json] = {"type": "string"}
+_NUMBER: Final[Json] = {"type": "integer"}
+_PAIR: Final[Json] = {"type": "array", "items": _NUMBER, "minItems": 2, "maxItems": 2}
+_EDITS: Final[Json] = {
+    "path": _TEXT,
+    "view_range": _PAIR | {"description": "of view: first and last line, -1 for the end"},
+    "file_text": _TEXT | {"description": "of create"},
+    "old_str": _TEXT | {"description": "of str_replace: occurs exactly once"},
+    "new_str": _TEXT | {"description": "of str_replace"},
+    "insert_line": _NUMBER | {"description": "of insert: the line after which, 0 for the start"},
+    "insert_text": _TEXT | {"description": "of insert"},
+}
+_OLD_EDITS: Final[Json] = {
+    **{name: field for name, field in _EDITS.items() if name != "insert_text"},
+    "new_str": _TEXT | {"description": "of str_replace, and of insert"},
+}
+_AT: Final[Json] = {"coordinate": _PAIR | {"description": "x and y in pixels"}, "text": _TEXT}
+_MOVED: Final[Json] = {
+    **_AT,
+    "start_coordinate": _PAIR | {"description": "of left_click_drag"},
+    "scroll_direction": {"type": "string", "enum": ["up", "down", "left", "right"]},
+    "scroll_amount": _NUMBER,
+    "duration": {"type": "number", "description": "of hold_key and wait, in seconds"},
+}
+_CORNERS: Final[Json] = {
+    "type": "array",
+    "items": _NUMBER,
+    "description": "of zoom: x and y of the upper left and of the lower right corner",
+}
+_COMMANDS: Final = "view create str_replace insert"
+_CLICKS: Final = (
+    "key type mouse_move left_click left_click_drag right_click middle_click double_click "
+    "screenshot cursor_position"
+)
+_HOLDS: Final = f"{_CLICKS} triple_click left_mouse_down left_mouse_up scroll hold_key wait"
+_EDITOR: Final = "Views, creates and edits text files."
+_SCREEN: Final = "Uses mouse, keyboard and screen."
+_DOCUMENTED: Final[Mapping[str, tuple[str, Json]]] = {
+    "bash_20": (
+        "Runs a command in a shell that stays open, or restarts it.",
+        {"type": "object", "properties": {"command": _TEXT, "restart": {"type": "boolean"}}},
+    ),
+    "text_editor_20241022": (_EDITOR, _chosen("command", f"{_COMMANDS} undo_edit", _OLD_EDITS)),
+    "text_editor_20250124": (_EDITOR, _chosen("command", f"{_COMMANDS} undo_edit", _OLD_EDITS)),
+    "text_editor_20250429": (_EDITOR, _chosen("command", _COMMANDS, _OLD_EDITS)),
+    "text_editor_20250728": (_EDITOR, _chosen("command", _COMMANDS, _EDITS)),
+    "memory_20250818": (
+        "Keeps what is to be remembered in files below /memories.",
+        _chosen(
+            "command",
+            f"{_COMMANDS} delete rename",
+            _EDITS | {"old_path": _TEXT, "new_path": _TEXT},
+        ),
+    ),
+    "computer_20241022": (_SCREEN, _chosen("action", _CLICKS, _AT)),
+    "computer_20250124": (_SCREEN, _chosen("action", _HOLDS, _MOVED)),
+    "computer_20251124": (
+        _SCREEN,
+        _chosen("action", f"{_HOLDS} zoom", _MOVED | {"region": _CORNERS}),
+    ),
+}
+"""Description and input of these tools as Anthropic documents them, by the start of the type."""
+_SIZES: Final = ("display_width_px", "display_height_px")
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as a chat completion, and what its answer depends on.
@@ -106,26 +177,38 @@ def _tools(body: Prompt) -> list[Json]:
 
 
 def _tool(tool: AnthropicTool, place: str) -> Json:
-    """The function that is the tool; one that Anthropic defines and the caller runs has no schema.
+    """The function that is the tool; one that Anthropic defines is described as documented.
 
     What Anthropic itself runs is refused: its results would not be the candidate's.
     """
     if not _is_custom(tool) and not (tool.type or "").startswith(_CALLERS):
         raise _foreign_tool(tool, place)
-    function = {
+    described = _documented(tool) or {"parameters": {"type": "object"}}
+    function = described | {
         "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema or {"type": "object"},
+        "description": tool.description or described.get("description"),
+        "parameters": tool.input_schema or described["parameters"],
         "strict": tool.strict,
     }
     given = {name: value for name, value in function.items() if value is not None}
     return {"type": "function", "function": given}
 
 
-def require_custom_tools(body: Prompt) -> None:
+def _documented(tool: AnthropicTool) -> Json | None:
+    """Description and parameters of a tool that Anthropic defines; None if they are not known."""
+    kind = tool.type or ""
+    fitting = (known for name, known in _DOCUMENTED.items() if kind.startswith(name))
+    for description, parameters in fitting:
+        given = tool.model_extra or {}
+        sizes = [f"{name} is {given[name]}." for name in _SIZES if name in given]
+        return {"description": " ".join([description, *sizes]), "parameters": parameters}
+    return None
+
+
+def require_known_tools(body: Prompt) -> None:
     """Refuse tools that only an upstream of Anthropic's dialect knows."""
     for i, tool in enumerate(body.tools or ()):
-        if not _is_custom(tool):
+        if not _is_custom(tool) and _documented(tool) is None:
             raise _foreign_tool(tool, f"tools[{i}]")
 
 
@@ -136,8 +219,8 @@ def _is_custom(tool: AnthropicTool) -> bool:
 def _foreign_tool(tool: AnthropicTool, place: str) -> UnsupportedParameterError:
     return UnsupportedParameterError(
         f"{place} ({tool.name!r}, type {(tool.type or 'custom')[:40]!r}) is no custom tool with an "
-        "input_schema: of the tools that Anthropic defines, those that the caller runs need an "
-        "upstream of the dialect 'messages', and those that Anthropic runs no upstream has; "
+        "input_schema: of the tools that Anthropic defines, those that Anthropic runs no upstream "
+        "has, and newer ones that the caller runs need an upstream of the dialect 'messages'; "
         "describe it by an input_schema alone or remove it",
         parameter="tools",
     )

@@ -372,11 +372,15 @@ def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialec
         second = client.messages.create(model="messages", messages=turns, **asked)
         assert (first.stop_reason, call.name, second.role) == ("tool_use", "bash", "assistant")
         assert all(body["tools"] == tools for body in fake.asked)
-        for policy, kind in (("chat", "bash_20250124"), ("messages", "web_search_20250305")):
+        translated = client.messages.create(model="chat", messages=turns, **asked)
+        assert translated.type == "message"
+        [tool] = fake.asked[-1]["tools"]
+        assert tool["function"]["parameters"]["properties"].keys() == {"command", "restart"}
+        for policy, kind in (("chat", "memory_20990101"), ("messages", "web_search_20250305")):
             tools[0]["type"] = kind
             with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
                 client.messages.create(model=policy, messages=ASKED, **asked)
         tools[0]["type"] = "bash_20250124"
         asked["extra_body"] = {"qguide": {"policies": [{"name": "chat", "n": 2}]}}
-        with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
-            client.messages.create(model="messages", messages=ASKED, **asked)
+        pooled = client.messages.create(model="messages", messages=ASKED, **asked)
+        assert pooled.type == "message"

@@ -113,7 +113,7 @@ def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
         ({"max_tokens": None}, 400, "invalid_request_error", "malformed_body", "max_tokens"),
         ({"qguide": {"m": 3}}, 400, "invalid_request_error", "malformed_body", "qguide.m"),
         (
-            {"tools": [{"name": "bash", "type": "bash_20250124"}]},
+            {"tools": [{"name": "memory", "type": "memory_20990101"}]},
             400,
             "invalid_request_error",
             "unsupported_parameter",

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from qguide.qnet.decision.decision import Decision, StepUsage
 from qguide.qnet.dialects.messages_answers import events_of
@@ -49,6 +50,31 @@ def drawn(content: str = "", *calls: ToolCall, **more: Any) -> Candidate:
 def thinking(field: str) -> Candidate:
     wire = {"role": "assistant", "content": "look", field: "I wonder."}
     return Candidate(Message("assistant", "look", wire=wire), 3)
+
+
+def test_tools_that_anthropic_defines_are_described_as_documented() -> None:
+    screen = {"type": "computer_20250124", "name": "computer", "display_width_px": 800}
+    tools = [
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250124", "name": "str_replace_editor"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
+        {"type": "memory_20250818", "name": "memory"},
+        screen | {"display_height_px": 600},
+    ]
+    chat = read(tools=tools).chat.model_dump(exclude_unset=True)
+    bash, old, new, memory, computer = (tool["function"] for tool in chat["tools"])
+    assert bash["parameters"]["properties"].keys() == {"command", "restart"}
+    commands = [tool["parameters"]["properties"]["command"]["enum"] for tool in (old, new, memory)]
+    edits = ["view", "create", "str_replace", "insert"]
+    assert commands == [[*edits, "undo_edit"], edits, [*edits, "delete", "rename"]]
+    assert "insert_text" not in old["parameters"]["properties"]
+    assert {"insert_text", "view_range"} <= new["parameters"]["properties"].keys()
+    assert memory["parameters"]["required"] == ["command"]
+    assert "scroll" in computer["parameters"]["properties"]["action"]["enum"]
+    assert "zoom" not in computer["parameters"]["properties"]["action"]["enum"]
+    assert computer["description"].endswith("display_width_px is 800. display_height_px is 600.")
+    for function in (bash, old, new, memory, computer):
+        Draft202012Validator.check_schema(function["parameters"])
 
 
 def test_parameters_get_the_names_of_a_chat_completion() -> None:
