@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qguide.training.choosing.choosers import KNOWING
-from qguide.training.choosing.stopping import STOPPING
+from qguide.training.choosing.choosers import KNOWING, STOPPING
 from qguide.training.data.runs import RunFolder
 
 ROOT: Final = Path(__file__).parents[1]

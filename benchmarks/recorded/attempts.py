@@ -27,10 +27,9 @@ from benchmarks.score.http_baselines import free_port, wait_until_ready
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, read_attempts
-from qguide.training.choosing.candidates import candidates_of
-from qguide.training.choosing.choosers import rule_scores
+from qguide.training.choosing.choosers import rule_scores, stopped, stopping_figures
+from qguide.training.choosing.features import candidates_of
 from qguide.training.choosing.small_q import Training, train_small_q
-from qguide.training.choosing.stopping import stopped, stopping_figures
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, table_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory

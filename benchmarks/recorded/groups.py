@@ -35,7 +35,7 @@ from qguide.training.environments.intercode_sql.bundle import (
 )
 from qguide.training.environments.intercode_sql.episode import EpisodeOptions
 from qguide.training.environments.intercode_sql.tasks import task_id_of
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import SelectedSuite, build_selected_suite
 
 SOURCE = "recorded"
 

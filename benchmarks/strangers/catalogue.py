@@ -7,8 +7,11 @@ from typing import Any, Protocol
 
 from benchmarks.strangers.worlds import TASKS_PER_WORLD
 from qguide.qnet.types import BatchPolicy, Policy
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import (
+    SelectedSuite,
+    build_selected_suite,
+    environment_config,
+)
 
 
 class Mock(Policy, BatchPolicy, Protocol):

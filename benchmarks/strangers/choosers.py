@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
 from qguide.training.environment import Task
-from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.environments.registry import SelectedSuite
 from qguide.training.rollouts.episode import (
     Agent,
     AgentStep,

@@ -17,7 +17,7 @@ from benchmarks.strangers.choosers import Chooser, Seat, play
 from qguide.qnet.types import Scorer
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Task
-from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.environments.registry import SelectedSuite
 from qguide.training.jobs.collect import trajectory_of
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode

@@ -39,7 +39,7 @@ def domain(
             put_domain,
             salt_of,
         )
-        from qguide.training.licence.report import domain_line, outside_line
+        from qguide.training.licence.verdict import domain_line, outside_line
 
         if least is not None and not source:
             raise ConfigError("--least is of a domain that is fitted; name the recordings, too")
@@ -65,7 +65,7 @@ def inspect(
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
         from qguide.qnet.models.manifest import read_manifest
-        from qguide.training.licence.report import show_manifest
+        from qguide.training.licence.verdict import show_manifest
 
         folder = _folder(Path(model))
         manifest = read_manifest(folder)

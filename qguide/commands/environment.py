@@ -8,16 +8,20 @@ import typer
 from rich.console import Console
 
 from qguide.commands.errors import shown_errors
-from qguide.commands.findings import show_findings
 from qguide.commands.jobs import show_figures
+from qguide.commands.scorer import show_findings
 from qguide.jobs.options import ENVIRONMENT_HELP
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import read_environment
 from qguide.training.environment import Branching
 from qguide.training.environments.branches import BranchingChoice, choose_branching
 from qguide.training.environments.contract import Subject, check_environment
-from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, find_environment
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import (
+    DEFAULT_ENVIRONMENT,
+    SelectedSuite,
+    build_selected_suite,
+    find_environment,
+)
 from qguide.training.trajectory import Action, read_call
 
 app = typer.Typer(help="Environments: anyone's, by import path or URL.", no_args_is_help=True)

@@ -81,7 +81,7 @@ def _show_trained(title: str, trained: Manifest, checkpoint: Path, console: Cons
     """Print the figures of a trained model and where it is, then the licence of a Q model."""
     show_figures(title, {**trained.metrics, "checkpoint": checkpoint}, console)
     if trained.kind != "policy":
-        from qguide.training.licence.report import show_licence
+        from qguide.training.licence.verdict import show_licence
 
         show_licence(trained.licence, console)
 

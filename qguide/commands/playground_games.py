@@ -8,7 +8,7 @@ from qguide.server.routes.games import Games, Played
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
-    from qguide.training.environments.task_selection import SelectedSuite
+    from qguide.training.environments.registry import SelectedSuite
 
 HELD_OUT: Final[Mapping[str, Mapping[str, Any]]] = {"alfworld": {"first_seed": 900_000}}
 """Generated games that no training of the embedded models has played, by environment."""
@@ -29,8 +29,7 @@ def build_games(table: Mapping[str, Any]) -> Games | None:
     if not table:
         return None
     from qguide.qnet.errors import ConfigError
-    from qguide.training.environments.registry import environment_config
-    from qguide.training.environments.task_selection import build_selected_suite
+    from qguide.training.environments.registry import build_selected_suite, environment_config
 
     own = "games" in table or "first_seed" in table
     values = dict(table) if own else {**HELD_OUT.get(str(table.get("name")), {}), **table}

@@ -1,11 +1,35 @@
 """`qguide scorer …`: check anyone's scorer against the contract."""
 
-from typing import Annotated
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from qguide.commands.errors import shown_errors
-from qguide.commands.findings import show_findings
+from qguide.qnet.support.contract import Finding, Outcome
+
+_COLOURS: Final[dict[Outcome, str]] = {"passed": "green", "failed": "red", "not checked": "yellow"}
+
+
+def show_findings(findings: Sequence[Finding], *notes: str) -> int:
+    """Print each finding with its remedy, then notes and counts; 1 if a check failed, else 0."""
+    console = Console(soft_wrap=True, highlight=False)
+    for finding in findings:
+        line = Text(f"{finding.outcome:11}", style=_COLOURS[finding.outcome])
+        console.print(line.append(f"  {finding.check.rule}", style="default"))
+        if finding.detail:
+            console.print(Text(f"             {finding.detail}"))
+        if finding.outcome == "failed":
+            console.print(Text(f"             remedy: {finding.check.remedy}"))
+    for note in notes:
+        console.print(Text(note))
+    counts = Counter(finding.outcome for finding in findings)
+    console.print(", ".join(f"{counts[outcome]} {outcome}" for outcome in _COLOURS))
+    return 1 if counts["failed"] else 0
+
 
 app = typer.Typer(help="Scorers: anyone's, by import path or checkpoint.", no_args_is_help=True)
 

@@ -1,7 +1,7 @@
 """Running attempts of one task, of which only the best by value go on.
 
 An attempt is an episode. Its value is the Q of its latest action, read after what the action was
-answered where the Q model reads answers. The rule is that of `qguide.training.choosing.stopping`,
+answered where the Q model reads answers. The rule is that of `qguide.training.choosing.choosers`,
 with a budget beside it.
 """
 

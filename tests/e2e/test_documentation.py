@@ -27,8 +27,7 @@ from qguide.qnet.models.loading import embedded_path
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES
 from qguide.training.environments.branches import choose_branching
 from qguide.training.environments.contract import Subject, check_environment
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite, environment_config
 from tests.support.documents import blocks_of, pages, run_shell
 from tests.support.serving import ROOT, START_S, free_port, serving, serving_process
 

@@ -22,8 +22,7 @@ from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.types import Message, Sampling
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig, build_suite
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite, environment_config
 from qguide.training.rollouts.episode import Episode
 from qguide.training.trajectory import Step
 from tests.support.serving import ROOT, serving

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID
-from qguide.training.algorithms.bellman import require_nodes
+from qguide.training.algorithms.labelling import require_nodes
 from qguide.training.algorithms.tree import Tree
 
 

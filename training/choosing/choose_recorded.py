@@ -22,9 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty
 from qguide.training.choosing.attempts import Attempt, family_of, read_attempts
-from qguide.training.choosing.candidates import candidates_of
 from qguide.training.choosing.choosers import rule_scores
-from qguide.training.choosing.features import Candidate
+from qguide.training.choosing.features import Candidate, candidates_of
 from qguide.training.choosing.figures import figures, task_means
 from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training

@@ -2,13 +2,20 @@
 
 A chooser is a score of each candidate; it earns the mean reward of those with the highest, so that
 no figure depends on the order of the candidates.
+
+Two ways to save are measured beside them. Of attempts that have taken their turns, those with the
+highest scores go on and the others are `stopped`; success is that of the best that went on, because
+the environment tells it. Candidates are drawn one at a time until the server's rule
+(`qguide.qnet.decision.early_stop`) is decided; what is saved is told in characters.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qguide.qnet.decision.early_stop import UntilDecided, is_decided
+from qguide.qnet.decision.selection import SMOOTHING, Prior
 from qguide.training.choosing.table import Floats, Ints, Table, equal
 
 RULES: Final = ("majority", "majority by result", "valid", "valid then majority")
@@ -78,3 +85,91 @@ def fitted_tau(table: Table, groups: Ints, logits: Floats) -> float:
         earned(table, groups, posterior_scores(table, groups, logits, tau)).mean() for tau in _TAUS
     ]
     return _TAUS[int(np.argmax(gains))]
+
+
+STOPPING: Final = ("random", "valid then majority", "q in group")
+"""Choosers by which attempts are stopped."""
+
+
+def stopped(table: Table, groups: Ints, scores: Floats) -> Floats:
+    """(g, m, 2) success and characters written, if the first 1, 2, … m of a group go on."""
+    chance = np.random.default_rng(0).random(groups.shape)
+    order = np.lexsort((chance, -scores), axis=1)
+    ranked = np.take_along_axis(groups, order, axis=1)
+    success = np.maximum.accumulate(table.rewards[ranked], axis=1)
+    so_far = table.written[groups].sum(axis=1, keepdims=True)
+    characters = so_far + np.cumsum(table.to_come[ranked], axis=1)
+    return np.stack([success, characters], axis=2).astype(np.float32)
+
+
+def stopping_figures(
+    tasks: Ints, among: NDArray[np.bool_], kept: dict[str, list[list[Floats]]]
+) -> list[dict[str, Any]]:
+    """For each number of attempts that go on: characters beside those of all, and success.
+
+    Args:
+        tasks: (g,) of each group.
+        among: (g,) true for the groups that count.
+        kept: of each chooser, for each training, the parts that `stopped` returned.
+    """
+    counts = np.bincount(tasks[among])
+    weights = (1 / counts[tasks[among]])[:, None, None]
+    means = {
+        name: np.mean([(np.concatenate(parts)[among] * weights).sum(axis=0) for parts in own], 0)
+        / np.count_nonzero(counts)
+        for name, own in kept.items()
+    }
+    size = len(next(iter(means.values())))
+    return [
+        {"go_on": k + 1}
+        | {
+            name: {
+                "success": round(float(mean[k, 0]), 4),
+                "written": round(float(mean[k, 1] / mean[-1, 1]), 4),
+            }
+            for name, mean in means.items()
+        }
+        for k in range(size)
+    ]
+
+
+_SERVED_TAUS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def written_until_decided(
+    table: Table, groups: Ints, q: Floats | None = None, tau: float | None = None
+) -> Floats:
+    """(g,) share of a group's characters that are written until the choice is decided.
+
+    Args:
+        q: (g, m) in [0, 1]; None decides by votes.
+    """
+    size = groups.shape[1]
+    until = UntilDecided(None if q is None else 1.0)
+    needed = np.full(len(groups), size)
+    for row, effects in enumerate(table.actions[groups].tolist()):
+        for n in range(1, size):
+            prior = Prior((), tuple(effects[:n]))
+            values = None if q is None else q[row, :n].tolist()
+            if is_decided(prior, values, until, left=size - n, tau=tau):
+                needed[row] = n
+                break
+    written = np.cumsum(table.written[groups], axis=1)
+    drawn = np.take_along_axis(written, needed[:, None] - 1, axis=1)[:, 0]
+    share: Floats = (drawn / np.maximum(written[:, -1], 1)).astype(np.float32)
+    return share
+
+
+def served_posterior(table: Table, groups: Ints, q: Floats, tau: float) -> Floats:
+    """(g, m) scores of the server's posterior: the highest Q of an effect + tau log votes."""
+    same = equal(table.actions[groups])
+    scores: Floats = (same * q[:, None, :]).max(axis=2) + tau * np.log(same.sum(2) + SMOOTHING)
+    return scores
+
+
+def fitted_served_tau(table: Table, groups: Ints, q: Floats) -> float:
+    """The tau by which the server's posterior earns most in held-back groups of training."""
+    gains = [
+        earned(table, groups, served_posterior(table, groups, q, t)).mean() for t in _SERVED_TAUS
+    ]
+    return _SERVED_TAUS[int(np.argmax(gains))]

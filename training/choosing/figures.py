@@ -6,9 +6,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from qguide.training.choosing.choosers import KNOWING, RULES
+from qguide.training.choosing.choosers import KNOWING, RULES, stopping_figures
 from qguide.training.choosing.folds import Earned
-from qguide.training.choosing.stopping import stopping_figures
 from qguide.training.choosing.table import Table
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 

@@ -17,20 +17,19 @@ from numpy.typing import NDArray
 from qguide.qnet.errors import ConfigError
 from qguide.training.choosing.choosers import (
     KNOWING,
+    STOPPING,
     earned,
+    fitted_served_tau,
     fitted_tau,
     model_scores,
     posterior_scores,
     rule_scores,
-)
-from qguide.training.choosing.small_q import Training, train_small_q
-from qguide.training.choosing.stopping import STOPPING, stopped
-from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
-from qguide.training.choosing.until_decided import (
-    fitted_served_tau,
     served_posterior,
+    stopped,
     written_until_decided,
 )
+from qguide.training.choosing.small_q import Training, train_small_q
+from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 
 _PARTS: Final = 5
 _MEMBERS: Final = 2

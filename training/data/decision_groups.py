@@ -19,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow, messages_of
 from qguide.qnet.types import Candidate, History, Message
-from qguide.training.algorithms.choice_quality import ScoredChoice
-from qguide.training.algorithms.step_values import (
+from qguide.training.algorithms.choice_quality import (
     Ending,
+    ScoredChoice,
     ValueScale,
     discounted_value,
     linear_value,

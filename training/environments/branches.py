@@ -23,7 +23,7 @@ from qguide.training.environment import (
     StepResult,
     take,
 )
-from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.environments.registry import SelectedSuite
 from qguide.training.trajectory import Action
 
 _Path = tuple[Action, ...]

@@ -32,8 +32,7 @@ from qguide.training.environments.branches import (
     MEANINGLESS_CALL,
     difference_of_replays,
 )
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.environments.registry import SelectedSuite, environment_config
 from qguide.training.trajectory import Action, text_reply
 
 MOST_EXPERT_STEPS = 60

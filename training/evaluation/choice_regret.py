@@ -15,8 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
 
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
-from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
-from qguide.training.algorithms.step_values import Ending, steps_left
+from qguide.training.algorithms.choice_quality import (
+    Ending,
+    ScoredChoice,
+    choice_quality,
+    steps_left,
+)
 from qguide.training.data.decision_groups import Decision, decisions_of
 from qguide.training.evaluation.statistics import bootstrap_interval
 from qguide.training.rollouts.episode import derived_seed

@@ -64,8 +64,7 @@ from qguide.training.rollouts.models import (
     sha256_of_policy,
     sha256_of_q_model,
 )
-from qguide.training.rollouts.prompting import prompted
-from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
 

@@ -50,8 +50,7 @@ from qguide.training.evaluation.results import (
     write_results,
 )
 from qguide.training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
-from qguide.training.evaluation.search import TrajectoryValue, Verification
-from qguide.training.evaluation.value_models import ValueModels
+from qguide.training.evaluation.search import TrajectoryValue, ValueModels, Verification
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, is_hosted
 from qguide.training.rollouts.judges import usage_of

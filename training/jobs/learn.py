@@ -22,8 +22,7 @@ from qguide.training.learning.episodes import Episode
 from qguide.training.learning.learner import Learned, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.domain import fit_domain
-from qguide.training.licence.report import show_licence
-from qguide.training.licence.verdict import licence_of
+from qguide.training.licence.verdict import licence_of, show_licence
 from qguide.training.recordings.fields import Fields
 
 CHECKPOINT = "checkpoint"

@@ -18,7 +18,7 @@ from rich.text import Text
 from qguide.qnet.errors import ConfigError, ScorerUnavailableError
 from qguide.qnet.types import History, Message
 from qguide.training.environment import EnvironmentConfig
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite
 
 BAR_WIDTH = 20
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from qguide.training.optimization.launch import all_reduce_sum, partition
 from qguide.training.optimization.options import Optimization
-from qguide.training.optimization.partition import all_reduce_sum, partition
 
 # Of Muon (Jordan et al., 2024): few iterations bring all singular values near 1, to about 0.7 to
 # 1.2, which serves as well as 1.

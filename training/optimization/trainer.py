@@ -34,16 +34,16 @@ from qguide.training.optimization.accelerator import (
     refuse_recurrent_layers,
 )
 from qguide.training.optimization.adapters import hold_frozen, merged, with_adapters
-from qguide.training.optimization.launch import in_processes
-from qguide.training.optimization.objective import Loss, Model, Objective, TrainingConfig
-from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
-from qguide.training.optimization.options import Optimization
-from qguide.training.optimization.partition import (
+from qguide.training.optimization.launch import (
     all_reduce_sum,
     assign,
     copy_weights_of_main,
+    in_processes,
     sum_gradients,
 )
+from qguide.training.optimization.objective import Loss, Model, Objective, TrainingConfig
+from qguide.training.optimization.optimizers import build_optimizers, cosine_with_warmup
+from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.training_state import TrainingState
 from qguide.training.optimization.weight_average import BestWeights, WeightAverage
 

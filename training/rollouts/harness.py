@@ -30,8 +30,12 @@ from qguide.training.environments.branches import (
     SnapshotBranches,
     choose_branching,
 )
-from qguide.training.environments.registry import AnyEnvironment, default_environment
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import (
+    AnyEnvironment,
+    SelectedSuite,
+    build_selected_suite,
+    default_environment,
+)
 from qguide.training.processes.messages import DeadlyRequestError, WorkerLostError
 from qguide.training.progress import ProgressBar
 from qguide.training.rollouts.driver import HostedRun, run_rollouts
@@ -46,9 +50,8 @@ from qguide.training.rollouts.hosted import (
 )
 from qguide.training.rollouts.models import EXPERT, INFERENCE_MAY_CHANGE, Inference, build_policy
 from qguide.training.rollouts.policies import HostedPolicies, JobPolicy
-from qguide.training.rollouts.prompting import prompted
 from qguide.training.rollouts.remote_policy import RemotePolicy
-from qguide.training.rollouts.rollout import RolloutTask
+from qguide.training.rollouts.rollout import RolloutTask, prompted
 from qguide.training.rollouts.usage import Usage
 from qguide.training.trajectory import ChatFormat
 from qguide.training.workers.config import Workers

@@ -10,17 +10,21 @@ A rollout task is a generator that yields requests and receives the answers:
 
 The `driver` runs them, many at the same time. The error of a request is raised inside the task that
 made it, where it can be caught.
+
+Agents and Q models see the history alone, and so do rows. `prompted` adds the environment's tools
+and few-shot turns to every draw, so that no agent has to know of them; the rule `validity` reads
+the tools, too.
 """
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeVar
 
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.types import History, SampleRequest, ScoreRequest
-from qguide.training.trajectory import Step, step_messages
+from qguide.training.trajectory import ChatFormat, Step, step_messages
 
 T = TypeVar("T")
 
@@ -166,3 +170,42 @@ def value_request(history: History, steps: Sequence[Step], *, observes: bool) ->
     answers = tuple(step_messages(step)[1:] for step in steps)
     replies = tuple(step.message for step in steps)
     return ScoreRequest(history, replies, observations=answers if observes else ())
+
+
+def prompted(task: RolloutTask[T], chat: ChatFormat) -> RolloutTask[T]:
+    """The same task, whose draws have the tools and the few-shot turns of a chat format."""
+    if not (chat.tools or chat.examples):
+        return task
+
+    def with_chat(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:
+        return (yield _with_chat(request, chat))
+
+    return answered_by(task, with_chat)
+
+
+def _with_chat(request: RolloutRequest, chat: ChatFormat) -> RolloutRequest:
+    match request:
+        case SampleRequest():
+            return prompt_draw(request, chat)
+        case SampleRequests(requests):
+            return SampleRequests(tuple(prompt_draw(each, chat) for each in requests))
+        case ScoreRequest():
+            return replace(request, tools=chat.tools)
+        case _:
+            return request
+
+
+def prompt_draw(request: SampleRequest, chat: ChatFormat) -> SampleRequest:
+    """A draw with the tools, and the few-shot turns behind the system message.
+
+    A reflection gets neither: it is about the task, and no action.
+    """
+    if request.role == "reflect":
+        return request
+    history, sampling = request.history, request.sampling
+    first = next((i for i, message in enumerate(history) if message.role != "system"), 0)
+    history = (*history[:first], *chat.examples, *history[first:])
+    if chat.tools:
+        tools = {"tools": [dict(tool) for tool in chat.tools]}
+        sampling = replace(sampling, parameters={**tools, **sampling.parameters})
+    return replace(request, history=history, sampling=sampling)

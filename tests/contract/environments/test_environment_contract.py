@@ -11,8 +11,11 @@ import pytest
 from qguide.qnet.support.contract import Check, NotCheckedError
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.contract import CHECKS, Subject
-from qguide.training.environments.registry import ENVIRONMENTS, find_environment
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import (
+    ENVIRONMENTS,
+    build_selected_suite,
+    find_environment,
+)
 from tests.contract.environments.subjects import SUBJECTS
 
 

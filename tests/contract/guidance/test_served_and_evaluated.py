@@ -10,7 +10,7 @@ from qguide.qnet.types import Sampling
 from qguide.server.app import create_app
 from qguide.server.settings.settings import Settings
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite
 from qguide.training.evaluation.methods import Play, adaptive, q_guided
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Agent, Episode, derived_seed, play_episode

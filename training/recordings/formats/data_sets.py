@@ -1,4 +1,4 @@
-"""Rows of data sets for training: ShareGPT, TRL, OpenAI's preference pairs, verl's rollouts.
+"""Rows of data sets for training: ShareGPT, TRL, preference pairs, verl's rollouts, our own trees.
 
 ShareGPT conversations are as ETO and AgentGym publish their trajectories:
 
@@ -10,13 +10,24 @@ A reply with `"loss": false` is a part of the frame ("OK.") and is not imitated.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from qguide.qnet.errors import RecordError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message, Role, ToolCall
-from qguide.training.data.trajectories import Trajectory
+from qguide.training.data.trajectories import Trajectory, trajectories_of
 from qguide.training.recordings.episode import build_episode
-from qguide.training.recordings.fields import Fields, first_at, stated_reward, stated_task, value_at
+from qguide.training.recordings.fields import (
+    Fields,
+    first_at,
+    flaw_of,
+    stated_reward,
+    stated_task,
+    value_at,
+)
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.json_stream import parse_text
 
@@ -123,3 +134,28 @@ def _call(value: str, place: str) -> Message:
     arguments = called.get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return Message("assistant", "", (ToolCall(called["name"], text),))
+
+
+def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[Trajectory]:
+    """The episodes of a tree, one per leaf; none if it is of an episode that is not asked for."""
+    if fields.episodes and record.get("episode") not in fields.episodes:
+        return
+    if record.get("version") == 1:
+        raise RecordError(
+            "it is a tree of version 1; stop the server that writes to this file, and run `qguide "
+            "convert-records PATH`, which keeps every tree"
+        )
+    try:
+        row = TreeRow.model_validate(_of_the_row(record))
+    except ValidationError as error:
+        raise RecordError(flaw_of(error)) from error
+    if not row.nodes:
+        raise RecordError("it has no actions")
+    task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
+    for found in trajectories_of(row):
+        yield replace(found, task_id=task_id)
+
+
+def _of_the_row(record: Mapping[str, object]) -> dict[str, object]:
+    """A record without what it was told of its file."""
+    return {name: value for name, value in record.items() if not name.startswith("@")}

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.data.trajectories import Trajectory
+from qguide.training.recordings.episode import MESSAGES, PLAIN, Places, read_message_record
 from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape
 from qguide.training.recordings.json_stream import COMPRESSED, OnBytes, Value, read_values
-from qguide.training.recordings.message_records import MESSAGES, PLAIN, Places, read_message_record
 from qguide.training.recordings.otel_spans import Fragment
 
 Record = Mapping[str, Any]

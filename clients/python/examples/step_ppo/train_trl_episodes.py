@@ -26,8 +26,11 @@ from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Sampling
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import (
+    SelectedSuite,
+    build_selected_suite,
+    environment_config,
+)
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
 

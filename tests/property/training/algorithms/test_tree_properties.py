@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.qnet.records import TreeRow
-from qguide.training.algorithms.bellman import (
+from qguide.training.algorithms.labelling import (
     average_outcome,
     bellman_backup,
     branch_outcome,
+    labelled_paths,
     normalize,
     outcome_advantage,
 )
-from qguide.training.algorithms.labelling import labelled_paths
 from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns
 from qguide.training.algorithms.tree import Tree, merge_branch, tree_of
 from qguide.training.data.records import node_row, tree_from_row

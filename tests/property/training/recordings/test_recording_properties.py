@@ -15,8 +15,7 @@ from qguide.training.data.trajectories import Trajectory
 from qguide.training.exports.trl import conversation_row
 from qguide.training.recordings.episode import BadRecord, build_episode
 from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.formats.read import Recording, read_episodes
-from qguide.training.recordings.formats.table import FORMATS
+from qguide.training.recordings.formats.read import FORMATS, Recording, read_episodes
 
 FEW = settings(max_examples=60, deadline=None)
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(str.strip)

@@ -15,8 +15,11 @@ from benchmarks.strangers.served_model import build_server
 from qguide.qnet.support.contract import Check, NotCheckedError
 from qguide.qnet.types import History, SampleRequest, Sampling
 from qguide.training.environments.contract import CHECKS, Subject
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import (
+    SelectedSuite,
+    build_selected_suite,
+    environment_config,
+)
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
 from qguide.training.trajectory import reply_key

@@ -11,7 +11,7 @@ from qguide.jobs.table import JOBS
 from qguide.pipelines.config import load_pipeline
 from qguide.pipelines.plan import build_plan
 from qguide.training.configs.job_files import load_config
-from qguide.training.environments.task_selection import read_task_ids
+from qguide.training.environments.registry import read_task_ids
 from tests.support.serving import ROOT
 
 RUN = CliRunner()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.training.algorithms.step_values import (
+from qguide.training.algorithms.choice_quality import (
     Ending,
     discounted_value,
     linear_value,

@@ -7,14 +7,14 @@ import pytest
 
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
-from qguide.training.choosing.candidates import candidates_of
 from qguide.training.choosing.choosers import (
     earned,
     fitted_tau,
     posterior_scores,
     rule_scores,
+    stopped,
 )
-from qguide.training.choosing.stopping import stopped
+from qguide.training.choosing.features import candidates_of
 from qguide.training.choosing.table import Table, draw_groups, table_of
 
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))

@@ -5,9 +5,8 @@ from typing import cast
 
 import numpy as np
 
-from qguide.training.choosing.choosers import votes
+from qguide.training.choosing.choosers import served_posterior, votes, written_until_decided
 from qguide.training.choosing.table import Table
-from qguide.training.choosing.until_decided import served_posterior, written_until_decided
 
 
 def table(actions: list[int], written: list[int]) -> Table:

@@ -5,8 +5,8 @@ import pytest
 from qguide.pipelines.config import load_pipeline
 from qguide.training.configs.job_files import load_config
 from qguide.training.environment import EnvironmentConfig
+from qguide.training.environments.registry import build_selected_suite
 from qguide.training.environments.sciworld.bundle import SciWorldConfig, split_tasks
-from qguide.training.environments.task_selection import build_selected_suite
 from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig
 from qguide.training.jobs.explore import ExploreConfig

@@ -22,8 +22,8 @@ from qguide.training.configs.job_files import load_config
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.intercode_sql.bundle import SqlConfig
+from qguide.training.environments.registry import build_selected_suite
 from qguide.training.environments.sciworld.bundle import SciWorldConfig, split_tasks
-from qguide.training.environments.task_selection import build_selected_suite
 from qguide.training.jobs.collect import CollectConfig
 from qguide.training.jobs.evaluate import EvaluateConfig
 from qguide.training.jobs.groups import GroupsConfig

@@ -14,8 +14,7 @@ from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.environments.branches import SnapshotBranches, choose_branching
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite, environment_config
 from qguide.training.exploration.decision_groups import Decisions
 from qguide.training.exploration.tree_expansion import Exploration
 from qguide.training.jobs.explore import ExploreConfig, run_explore

@@ -12,7 +12,7 @@ from qguide.cli import app
 from qguide.qnet.support.contract import Finding
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.contract import Subject, check_environment
-from qguide.training.environments.task_selection import SelectedSuite
+from qguide.training.environments.registry import SelectedSuite
 from tests.support.broken_environments import WAITING, broken
 
 RUN = CliRunner()

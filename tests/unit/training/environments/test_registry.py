@@ -18,13 +18,13 @@ from qguide.training.environments.alfworld.engines.textworld import TextWorldEnv
 from qguide.training.environments.corridor import CorridorConfig, CorridorSuite
 from qguide.training.environments.registry import (
     ENVIRONMENTS,
+    build_selected_suite,
     build_suite,
     default_environment,
     environment_config,
     find_environment,
     task_markers_of,
 )
-from qguide.training.environments.task_selection import build_selected_suite
 from qguide.training.jobs.explore import ExploreConfig
 
 ROOT = Path(__file__).parents[4]

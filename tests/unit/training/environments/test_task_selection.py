@@ -12,7 +12,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Task
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.corridor import CorridorConfig
-from qguide.training.environments.task_selection import (
+from qguide.training.environments.registry import (
     build_selected_suite,
     select_tasks,
 )

@@ -15,7 +15,7 @@ from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.environments.corridor import CorridorConfig
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.trajectory import parse_action
 

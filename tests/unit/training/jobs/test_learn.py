@@ -11,7 +11,7 @@ from qguide.qnet.models.manifest import MANIFEST, Manifest, is_feature_q, read_m
 from qguide.qnet.records import NodeRow, TreeRow
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
-from qguide.training.licence.report import show_manifest
+from qguide.training.licence.verdict import show_manifest
 from qguide.training.rollouts.models import Inference, build_scorer
 
 RIGHT = {"ring": "red", "coin": "blue"}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.training.optimization.partition import Assignment, assign, partition
+from qguide.training.optimization.launch import Assignment, assign, partition
 
 sizes = st.lists(st.integers(1, 100), max_size=30)
 

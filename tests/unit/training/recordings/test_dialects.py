@@ -7,8 +7,8 @@ import pytest
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import Message, ToolCall
+from qguide.training.recordings.episode import read_message_record
 from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.message_records import read_message_record
 from qguide.training.recordings.turns import THOUGHTS, read_turns
 
 EPISODE = (

@@ -8,9 +8,9 @@ import pytest
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.types import Message, ToolCall
+from qguide.training.recordings.episode import read_message_record
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.data_sets import read_sharegpt_record
-from qguide.training.recordings.message_records import read_message_record
 
 TASK = {"role": "user", "content": "Find the mug."}
 

@@ -18,8 +18,12 @@ from qguide.training.configs.job_files import load_config, read_environment
 from qguide.training.environment import Environment, ToolEnvironment
 from qguide.training.environments.adapters.config import AdaptedConfig
 from qguide.training.environments.contract import Subject, check_environment
-from qguide.training.environments.registry import environment_config, find_environment
-from qguide.training.environments.task_selection import SelectedSuite, build_selected_suite
+from qguide.training.environments.registry import (
+    SelectedSuite,
+    build_selected_suite,
+    environment_config,
+    find_environment,
+)
 from qguide.training.jobs.explore import ExploreConfig
 from tests.support.environment_servers import agentgym_app, openenv_app
 from tests.support.own_environments import GymLamp

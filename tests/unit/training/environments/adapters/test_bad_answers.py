@@ -23,8 +23,7 @@ from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.records import TreeRow
 from qguide.training.data.runs import read_rows
 from qguide.training.environment import Environment, StepResult, flag_of, take
-from qguide.training.environments.registry import environment_config
-from qguide.training.environments.task_selection import build_selected_suite
+from qguide.training.environments.registry import build_selected_suite, environment_config
 from qguide.training.exploration.tree_expansion import Exploration
 from qguide.training.jobs.explore import ExploreConfig, run_explore
 from tests.support.own_environments import BadReward

@@ -8,7 +8,7 @@ import pytest
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environments.alfworld.bundle import build_alfworld_suite, build_generated_suite
-from qguide.training.environments.task_selection import select_tasks
+from qguide.training.environments.registry import select_tasks
 
 
 def test_ids_are_the_same_from_every_level(games_dir: Path) -> None:

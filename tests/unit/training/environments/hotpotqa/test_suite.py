@@ -17,7 +17,7 @@ from qguide.training.environments.hotpotqa.questions import (
     generated_question,
     read_questions,
 )
-from qguide.training.environments.task_selection import read_task_ids
+from qguide.training.environments.registry import read_task_ids
 from qguide.training.jobs.collect import CollectConfig, run_collect
 
 SPLITS = Path(__file__).parents[5] / "training/environments/hotpotqa/splits"

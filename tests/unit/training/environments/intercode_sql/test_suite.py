@@ -14,7 +14,7 @@ from qguide.training.environments.intercode_sql.bundle import (
     parse_sql,
 )
 from qguide.training.environments.intercode_sql.tasks import generated_task
-from qguide.training.environments.task_selection import read_task_ids
+from qguide.training.environments.registry import read_task_ids
 from tests.support.recorded_sql import share_of_equal_rewards
 
 FOLDS = sorted((Path(__file__).parents[5] / "training/environments/intercode_sql/folds").iterdir())

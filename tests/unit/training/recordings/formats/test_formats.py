@@ -14,8 +14,7 @@ from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from qguide.training.recordings import json_stream
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.formats.read import read_episodes, recording_of
-from qguide.training.recordings.formats.table import FORMATS
+from qguide.training.recordings.formats.read import FORMATS, read_episodes, recording_of
 from tests.support.documents import blocks_of
 from tests.support.recordings import SAMPLES
 from tests.support.recordings.agents import atif
