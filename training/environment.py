@@ -23,10 +23,11 @@ from typing import (
     runtime_checkable,
 )
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, History, TaskMarker, ToolCall
+from qguide.training.options import JobOptions
 from qguide.training.trajectory import REACT, Action, ChatFormat
 
 
@@ -293,7 +294,7 @@ neither leads to the same state."""
 Slice = Annotated[str, Field(pattern=r"^\d*:\d*$")]
 
 
-class EnvironmentConfig(BaseModel):
+class EnvironmentConfig(JobOptions):
     """The `[environment]` table of a job; each environment adds its own fields.
 
     Attributes:
@@ -304,8 +305,6 @@ class EnvironmentConfig(BaseModel):
         limit: maximum number of tasks, spread evenly over the slice. If the tasks are sorted by
             id, they are spread over the goal types too.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     task_ids: Path | None = None

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Final, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import (
@@ -32,6 +32,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.llama.modeling_llama import LlamaAttention
+
+from qguide.training.options import JobOptions
 
 END = "<|end|>"
 ROLES = ("system", "user", "assistant", "tool")
@@ -202,7 +204,7 @@ ROPE_THETA = 10_000.0
 _NUMBERED_WORD = re.compile(r"( [^\W\d_]+)( \d+)")
 
 
-class Architecture(BaseModel):
+class Architecture(JobOptions):
     """Shape of a Llama and of its tokenizer.
 
     Attributes:
@@ -221,8 +223,6 @@ class Architecture(BaseModel):
         phrases: phrases of the environment that may become one token each.
         numbered_words: names such as "cabinet 13" may become one token.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     vocab_size: int = Field(default=1024, ge=300)
     hidden_size: int = Field(default=192, ge=16)

@@ -20,10 +20,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.configs.job_files import load_config
+from qguide.training.options import JobOptions
 from qguide.training.shipped import shipped_path
 
 Scalar = bool | int | float | str
@@ -100,7 +101,7 @@ def _listed(names: Mapping[str, object]) -> str:
 Values = Annotated[tuple[Scalar, ...], Field(min_length=1)]
 
 
-class StageConfig(BaseModel):
+class StageConfig(JobOptions):
     """One stage of a pipeline file.
 
     Attributes:
@@ -113,8 +114,6 @@ class StageConfig(BaseModel):
             `config`, `set` and `needs` is replaced.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     job: str
     config: Path | None = None
     set: tuple[str, ...] = ()
@@ -123,7 +122,7 @@ class StageConfig(BaseModel):
     matrix: str | None = None
 
 
-class PipelineConfig(BaseModel):
+class PipelineConfig(JobOptions):
     """A pipeline file.
 
     Attributes:
@@ -134,8 +133,6 @@ class PipelineConfig(BaseModel):
             have one length.
         stages: the stages by name. Of those that could start, the first ones do.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: Path
     slots: int = Field(default=1, ge=1)

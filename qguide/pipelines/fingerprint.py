@@ -5,24 +5,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 
 from qguide.pipelines.plan import Stage
 from qguide.training.data.runs import RunFolder, config_differences
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.harness import MAY_CHANGE
 
 _KEPT_FOR_THE_JOB: Final = {"config.json", "metrics.jsonl", "run.lock", "training_state.pt"}
 
 
-class Fingerprint(BaseModel):
+class Fingerprint(JobOptions):
     """The configuration and inputs of a stage that has begun.
 
     Attributes:
         config: the job's configuration.
         inputs: hash of each input, by the name in the configuration.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     config: dict[str, JsonValue]
     inputs: dict[str, str]

@@ -17,10 +17,10 @@ from zlib import crc32
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import NonEmpty
+from qguide.qnet.records import NonEmpty, Row
 from qguide.training.choosing.attempts import Attempt, family_of, read_attempts
 from qguide.training.choosing.choosers import rule_scores
 from qguide.training.choosing.features import Candidate, candidates_of
@@ -29,6 +29,7 @@ from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
 from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.options import JobOptions
 
 RECIPE: Final = "recorded-1"
 """Name of the features, the model and its training; changed whenever one of them is."""
@@ -38,7 +39,7 @@ CHOICES: Final = "choices.jsonl"
 _SHOWN_RULE: Final = "valid then majority"
 
 
-class ChooseRecordedConfig(BaseModel):
+class ChooseRecordedConfig(JobOptions):
     """Configuration of `qguide choose-recorded`.
 
     Attributes:
@@ -68,8 +69,6 @@ class ChooseRecordedConfig(BaseModel):
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
             odd CRC-32.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: tuple[Path, ...] = Field(min_length=1)
     format: str = ""
@@ -116,7 +115,7 @@ class ChooseRecordedConfig(BaseModel):
         )
 
 
-class ChosenRow(BaseModel):
+class ChosenRow(Row):
     """One task.
 
     Attributes:
@@ -124,15 +123,13 @@ class ChosenRow(BaseModel):
         trainings: of each chooser that was trained, by training.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     task_id: str
     section: str
     rewards: Mapping[str, FiniteFloat]
     trainings: Mapping[str, tuple[FiniteFloat, ...]]
 
 
-class OfferedAttempt(BaseModel):
+class OfferedAttempt(Row):
     """A candidate of a choice.
 
     Attributes:
@@ -142,8 +139,6 @@ class OfferedAttempt(BaseModel):
         reward: of the whole attempt.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     model: str
     said: str
     answer: str | None = None
@@ -152,15 +147,13 @@ class OfferedAttempt(BaseModel):
     reward: FiniteFloat
 
 
-class ChoiceRow(BaseModel):
+class ChoiceRow(Row):
     """One choice among attempts, as `choices.jsonl` holds it.
 
     Attributes:
         asked: the last message before the first action.
         by_q, by_rule: places of the candidates that Q, and the rule "valid then majority", prefer.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_id: str
     asked: str

@@ -10,23 +10,22 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.types import Message
+from qguide.training.options import JobOptions
 
 Episode = Sequence[Message]
 Augmenter = Callable[[Episode, random.Random], Episode]
 
 
-class Augmentation(BaseModel):
+class Augmentation(JobOptions):
     """Options of the renaming.
 
     Attributes:
         probability: probability that an episode is renamed.
         groups: words that may replace each other, for example all object types.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     probability: float = Field(default=0.0, ge=0, le=1)
     groups: tuple[tuple[str, ...], ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow, messages_of
@@ -30,6 +30,7 @@ from qguide.training.algorithms.choice_quality import (
 from qguide.training.algorithms.tree import Node
 from qguide.training.data.records import node_row
 from qguide.training.data.runs import read_rows
+from qguide.training.options import JobOptions
 from qguide.training.trajectory import Step, observation_message, reply_key
 
 ContinuationBy = Literal["expert", "policy", "guided"]
@@ -37,7 +38,7 @@ ContinuationBy = Literal["expert", "policy", "guided"]
 policy guided by a Q model."""
 
 
-class GroupLabels(BaseModel):
+class GroupLabels(JobOptions):
     """Options for computing a candidate's label from its roll-outs.
 
     Attributes:
@@ -48,8 +49,6 @@ class GroupLabels(BaseModel):
         noop_cost_steps: extra cost, in steps, of an action without effect that follows another one.
             It costs an expert one step, but a policy may be caught in a loop.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     scale: ValueScale = "linear"
     step_cost: float = Field(default=0.02, gt=0)

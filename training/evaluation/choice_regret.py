@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
+from pydantic import Field, FiniteFloat, NonNegativeInt
 
-from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.records import NodeRow, Row, TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.choice_quality import (
     Ending,
@@ -23,6 +23,7 @@ from qguide.training.algorithms.choice_quality import (
 )
 from qguide.training.data.decision_groups import Decision, decisions_of
 from qguide.training.evaluation.statistics import bootstrap_interval
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.rollout import RolloutTask, SampleRequests
 from qguide.training.trajectory import reply_key
@@ -30,7 +31,7 @@ from qguide.training.trajectory import reply_key
 RESAMPLES = 2_000
 
 
-class ScoredDecisionRow(BaseModel):
+class ScoredDecisionRow(Row):
     """One decision between at least two candidates, with a scorer's values.
 
     Attributes:
@@ -44,8 +45,6 @@ class ScoredDecisionRow(BaseModel):
         greedy: index of the policy's greedy reply, None if it was not drawn.
         chosen: index of the highest value, the first of equal ones.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     step: NonNegativeInt
     after_invalid: bool
@@ -69,10 +68,8 @@ class ScoredDecisionRow(BaseModel):
         )
 
 
-class ScoredEpisodeRow(BaseModel):
+class ScoredEpisodeRow(Row):
     """The scored decisions of one episode, with the reward of the agent that played it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_id: str
     kind: str
@@ -199,7 +196,7 @@ def _above(higher: float, lower: float) -> float:
     return 0.5 if higher == lower else float(higher > lower)
 
 
-class PolicyDraws(BaseModel):
+class PolicyDraws(JobOptions):
     """Draws of a hosted policy in each state.
 
     Attributes:
@@ -208,8 +205,6 @@ class PolicyDraws(BaseModel):
         max_tokens: maximum number of completion tokens of one draw.
         parallel: number of episodes whose states are drawn for at the same time.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     n: int = Field(default=16, ge=1)
     temperature: float = Field(default=1.0, gt=0)

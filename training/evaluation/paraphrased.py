@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.decision.perturbation import TaskPlace, draw_texts, find_task
 from qguide.qnet.errors import ConfigError, HistoryTooLongError
+from qguide.qnet.records import Row
 from qguide.qnet.types import Candidate, History, SampleRequest, TaskMarker
 from qguide.training.data.runs import read_rows
 from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed
@@ -23,7 +24,7 @@ Paraphrases = Mapping[str, tuple[str, ...]]
 """By a task's id, its description in other words."""
 
 
-class ParaphraseRow(BaseModel):
+class ParaphraseRow(Row):
     """One task's description in other words.
 
     Attributes:
@@ -31,8 +32,6 @@ class ParaphraseRow(BaseModel):
         texts: paraphrases, each another text than `task`.
         source: name of the model that wrote them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: Literal[1] = 1
     task_id: str

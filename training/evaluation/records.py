@@ -2,8 +2,9 @@
 
 from typing import Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt
+from pydantic import Field, FiniteFloat, NonNegativeInt
 
+from qguide.qnet.records import Row
 from qguide.training.rollouts.usage import Usage
 
 MethodName = Literal[
@@ -59,15 +60,11 @@ MANY_TRAJECTORIES: frozenset[str] = frozenset(
 """Methods that play several whole trajectories and choose one of them."""
 
 
-class _Row(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 VALUING: frozenset[str] = frozenset({"verifier-best-of-n", "q-beam", "lats"})
 """Methods that try before they choose, by the value of what came of it."""
 
 
-class TrajectoryCost(_Row):
+class TrajectoryCost(Row):
     """One of the trajectories between which a method chose.
 
     Attributes:
@@ -82,7 +79,7 @@ class TrajectoryCost(_Row):
     values: tuple[FiniteFloat, ...] = ()
 
 
-class EpisodeRow(_Row):
+class EpisodeRow(Row):
     """One task played by one method under one seed.
 
     Attributes:
@@ -128,7 +125,7 @@ class EpisodeRow(_Row):
     excess_tokens: NonNegativeInt = 0
 
 
-class MethodRow(_Row):
+class MethodRow(Row):
     """One method under one seed, over all tasks.
 
     Attributes:
@@ -163,7 +160,7 @@ class MethodRow(_Row):
     deterministic: bool
 
 
-class MethodSummary(_Row):
+class MethodSummary(Row):
     """One method over all seeds.
 
     Attributes:
@@ -184,7 +181,7 @@ class MethodSummary(_Row):
     peeks: bool
 
 
-class Comparison(_Row):
+class Comparison(Row):
     """The guided agent against another method on the same tasks and seeds.
 
     Attributes:
@@ -203,7 +200,7 @@ class Comparison(_Row):
     seeds: int
 
 
-class Failure(_Row):
+class Failure(Row):
     """An episode that could not be played; no figure counts it, and a resumed run retries it."""
 
     method: MethodName
@@ -212,7 +209,7 @@ class Failure(_Row):
     error: str
 
 
-class Results(_Row):
+class Results(Row):
     """Contents of `results.json`.
 
     Attributes:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest
 from qguide.training.evaluation.methods import Play, greedy
 from qguide.training.evaluation.search import Searched
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask
 
@@ -26,7 +27,7 @@ QUESTION: Final = (
 )
 
 
-class Reflexion(BaseModel):
+class Reflexion(JobOptions):
     """Options of the method `reflexion`.
 
     Attributes:
@@ -35,8 +36,6 @@ class Reflexion(BaseModel):
         memory: number of notes that a prompt holds, the latest ones; 3 is the paper's.
         max_tokens: maximum number of tokens in one note.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     trials: int = Field(default=3, ge=1)
     memory: int = Field(default=3, ge=1)

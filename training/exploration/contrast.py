@@ -17,17 +17,18 @@ A step-reward model, regressed on Monte Carlo step rewards, can replace the roll
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.types import Sampling, ScoreResult
 from qguide.training.exploration.step_rewards import StepRewards, step_reward
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import first_reply, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask, value_request
 from qguide.training.trajectory import Step
 
 
-class Contrast(BaseModel):
+class Contrast(JobOptions):
     """Options of the agent's exploration.
 
     Attributes:
@@ -35,8 +36,6 @@ class Contrast(BaseModel):
             paper's for ALFWorld, 0.1 for WebShop and InterCode-SQL.
         temperature: sampling temperature of the agent; 0, the paper's, is greedy.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tau: float = Field(default=0.5, ge=0, le=1)
     temperature: float = Field(default=0.0, ge=0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
@@ -27,6 +27,7 @@ from qguide.qnet.types import (
 )
 from qguide.training.data.decision_groups import Decision, candidate_node
 from qguide.training.environment import Expert
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask, SampleRequests
@@ -35,7 +36,7 @@ from qguide.training.trajectory import Step, reply_key, text_reply
 GoOn = Literal["random", "first", "guided"]
 
 
-class Draws(BaseModel):
+class Draws(JobOptions):
     """Draws of candidates in each state.
 
     Attributes:
@@ -44,14 +45,12 @@ class Draws(BaseModel):
         greedy: draw the first one greedily.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     n: int = Field(ge=1)
     temperature: float = Field(gt=0)
     greedy: bool = False
 
 
-class Decisions(BaseModel):
+class Decisions(JobOptions):
     """Options of an episode and of the draws at each of its steps.
 
     Attributes:
@@ -71,8 +70,6 @@ class Decisions(BaseModel):
             limit (IPR 3.2), which a candidate must not outlive.
         max_tokens: maximum number of completion tokens in one reply.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     draws: tuple[Draws, ...] = Field(
         default=(Draws(n=5, temperature=0.7, greedy=True), Draws(n=5, temperature=1.0)),

@@ -16,12 +16,13 @@ from math import inf, log, sqrt
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.training.algorithms.tree import Tree, find_child, merge_branch
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed, first_reply, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask
@@ -90,7 +91,7 @@ ROLLOUT = "rollout"
 """The `source` of nodes that a roll-out added."""
 
 
-class Mcts(BaseModel):
+class Mcts(JobOptions):
     """Options of the search; the defaults are StepQ's where the paper gives them.
 
     Attributes:
@@ -106,8 +107,6 @@ class Mcts(BaseModel):
         stop_at: outcome at which the search ends, at once.
         max_tokens: maximum number of completion tokens in one action.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     iterations: int = Field(default=30, ge=1)
     width: int = Field(default=5, ge=1)

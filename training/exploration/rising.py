@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import RolloutRow
@@ -23,6 +23,7 @@ from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.preferences import Preference
 from qguide.training.data.decision_groups import Decision, candidate_node
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask
@@ -87,7 +88,7 @@ def rising_shares(rewards: Sequence[float]) -> tuple[StepCount, StepCount, StepC
     return first, second, third_
 
 
-class Rising(BaseModel):
+class Rising(JobOptions):
     """Options of the draws of a step.
 
     Attributes:
@@ -98,8 +99,6 @@ class Rising(BaseModel):
         go_on: the action with which the trajectory goes on: the first drawn, a sample of the policy
             as in algorithm 1, or the one with the highest reward (ours).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stop: StopRule = "rising"
     max_draws: int = Field(default=5, ge=1)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import HistoryTooLongError, QGuideError
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Episode, first_reply, seeded
 from qguide.training.rollouts.game import Game, new_steps
 from qguide.training.rollouts.rollout import Answer, RolloutTask, SampleRequests, resume
@@ -108,7 +109,7 @@ def _divided(answer: Answer, count: int) -> list[Answer]:
     return [Answer([candidate]) for candidate in answer.value]
 
 
-class StepRewards(BaseModel):
+class StepRewards(JobOptions):
     """Options of the roll-outs that give a step its reward.
 
     Attributes:
@@ -117,8 +118,6 @@ class StepRewards(BaseModel):
         max_steps: actions after which an episode is cut off, those before the state included.
         max_tokens: maximum number of completion tokens in one reply.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rollouts: int = Field(default=5, ge=1)
     temperature: float = Field(default=1.0, gt=0)

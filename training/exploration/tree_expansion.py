@@ -12,19 +12,20 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from qguide.training.algorithms.tree import EXPERT, Tree, find_child, merge_branch
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed, first_reply, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.trajectory import Drawn, Step, drawn_of
 
 
-class Exploration(BaseModel):
+class Exploration(JobOptions):
     """Options of a tree's growth; the defaults are QLASS's for ALFWorld where the paper gives them.
 
     Attributes:
@@ -46,8 +47,6 @@ class Exploration(BaseModel):
         stop_on_zero: do not expand the nodes of a branch with outcome 0.
         expand: node to expand next: the one that has waited longest, or a random one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     width: int = Field(default=2, ge=1)
     depth: int = Field(default=8, ge=0)

@@ -2,21 +2,14 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from qguide.qnet.records import Row
 from qguide.qnet.types import ThresholdAction
 
 Interval = tuple[float, float]
 Finding = Literal["helps", "harms", "unclear", "too_few"]
 
 
-class Part(BaseModel):
-    """Base of all parts of the report."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Spread(Part):
+class Spread(Row):
     """Mean, median and 95th percentile; None where nothing was recorded."""
 
     mean: float | None
@@ -24,7 +17,7 @@ class Spread(Part):
     p95: float | None
 
 
-class Arm(Part):
+class Arm(Row):
     """The episodes of one Q model, or the control arm.
 
     Attributes:
@@ -42,7 +35,7 @@ class Arm(Part):
     ms: Spread
 
 
-class Comparison(Part):
+class Comparison(Row):
     """An arm against the baseline.
 
     Attributes:
@@ -65,7 +58,7 @@ class Comparison(Part):
     sentence: str
 
 
-class Bin(Part):
+class Bin(Row):
     """Steps of similar Q.
 
     Attributes:
@@ -78,7 +71,7 @@ class Bin(Part):
     steps: int
 
 
-class Reliability(Part):
+class Reliability(Row):
     """Q of one Q model's steps against the outcomes of their episodes.
 
     Attributes:
@@ -100,7 +93,7 @@ class Reliability(Part):
     sentence: str
 
 
-class Agreement(Part):
+class Agreement(Row):
     """Agreement of Q with the policy; shares are None where nothing was recorded.
 
     Attributes:
@@ -138,7 +131,7 @@ class Agreement(Part):
     unchanged_outcome: float | None
 
 
-class ActionFigures(Part):
+class ActionFigures(Row):
     """One action that was taken where the best Q was below a threshold.
 
     Attributes:
@@ -166,7 +159,7 @@ class ActionFigures(Part):
     mean_outcome: float
 
 
-class Shadowed(Part):
+class Shadowed(Row):
     """Episodes of an arm that a second Q model scored, too, without effect; its arm counts them.
 
     Attributes:
@@ -182,7 +175,7 @@ class Shadowed(Part):
     ms: Spread
 
 
-class TauEstimate(Part):
+class TauEstimate(Row):
     """Estimate of what another temperature of the posterior would have changed.
 
     Attributes:
@@ -211,7 +204,7 @@ class TauEstimate(Part):
         return "votes alone" if self.tau is None else f"tau {self.tau:g}"
 
 
-class CriterionWeight(Part):
+class CriterionWeight(Row):
     """Weight of a judge's criterion by the outcomes of episodes.
 
     Attributes:
@@ -228,7 +221,7 @@ class CriterionWeight(Part):
     weight: float | None
 
 
-class RareValue(Part):
+class RareValue(Row):
     """An argument value that few episodes tried.
 
     Attributes:
@@ -258,7 +251,7 @@ class RareValue(Part):
         return f"{self.successes:,} successes of {self.episodes:,}"
 
 
-class StepRange(Part):
+class StepRange(Row):
     """Steps of similar depth.
 
     Attributes:
@@ -275,7 +268,7 @@ class StepRange(Part):
     ms: Spread
 
 
-class Environment(Part):
+class Environment(Row):
     """The arms and comparisons of one environment."""
 
     name: str
@@ -284,7 +277,7 @@ class Environment(Part):
     comparisons: tuple[Comparison, ...]
 
 
-class TrialArm(Part):
+class TrialArm(Row):
     """Episodes of a trial that were played in one way; outcomes are cut to 0 and 1.
 
     Attributes:
@@ -296,7 +289,7 @@ class TrialArm(Part):
     tokens: float
 
 
-class TrialFigures(Part):
+class TrialFigures(Row):
     """A trial of a server that learns, and the guidance after it, as GET /v1/learning tells them.
 
     Attributes:
@@ -317,7 +310,7 @@ class TrialFigures(Part):
         return self.guided.tokens - self.unguided.tokens
 
 
-class GuidanceReport(Part):
+class GuidanceReport(Row):
     """Report of served episodes.
 
     Attributes:

@@ -18,7 +18,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.records import TreeRow
@@ -46,6 +46,7 @@ from qguide.training.evaluation.choice_regret import (
     read_pair_figures,
     scored_episode,
 )
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.driver import HostedRun
 from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.hosted import (
@@ -99,7 +100,7 @@ DRAWN = "drawn.jsonl"
 MAY_CHANGE = frozenset({"output", "draws.parallel"}) | UPSTREAMS_MAY_CHANGE
 
 
-class ChoiceRegretConfig(BaseModel):
+class ChoiceRegretConfig(JobOptions):
     """Configuration of `qguide choice-regret`.
 
     Attributes:
@@ -116,8 +117,6 @@ class ChoiceRegretConfig(BaseModel):
             is not hosted, reads at the action and does not rank.
         seed: seed of the read pairs and of the draws.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     groups: tuple[Path, ...] = Field(min_length=1)
     output: Path

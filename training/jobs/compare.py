@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import Row
 from qguide.training.evaluation.records import (
     Comparison,
     EpisodeRow,
@@ -32,12 +32,13 @@ from qguide.training.evaluation.results import (
     read_results,
     require_comparable,
 )
+from qguide.training.options import JobOptions
 
 SAME = ("environment", "seeds", "max_steps")
 """Fields of the configuration that make the episodes of two evaluations comparable."""
 
 
-class ComparedRow(BaseModel):
+class ComparedRow(Row):
     """One method of one evaluation.
 
     Attributes:
@@ -46,14 +47,12 @@ class ComparedRow(BaseModel):
             the baseline's; None for the baseline itself, and if there are no such tasks.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     run: str
     summary: MethodSummary
     against: Comparison | None
 
 
-class ComparedEvaluations(BaseModel):
+class ComparedEvaluations(JobOptions):
     """The table of `qguide compare`.
 
     Attributes:
@@ -62,8 +61,6 @@ class ComparedEvaluations(BaseModel):
         conditions: the configuration that all evaluations share, without what changes their speed
             alone.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     baseline: str
     method: MethodName

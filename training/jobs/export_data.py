@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, FiniteFloat
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError, RecordError
@@ -48,6 +48,7 @@ from qguide.training.exports.trl import (
     stepwise_of_groups,
     stepwise_of_labels,
 )
+from qguide.training.options import JobOptions
 
 ExportFormat = Literal["trl-sft", "trl-preference", "trl-stepwise", "atif", "parquet"]
 
@@ -81,7 +82,7 @@ def row_kind(source: Path) -> type[Row]:
     )
 
 
-class ExportConfig(BaseModel):
+class ExportConfig(JobOptions):
     """Configuration of `qguide export-data`.
 
     Attributes:
@@ -95,8 +96,6 @@ class ExportConfig(BaseModel):
 
     An option that the format would ignore is refused.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Path
     output: Path

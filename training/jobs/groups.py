@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Sampling
@@ -26,6 +26,7 @@ from qguide.training.exploration.decision_groups import (
     expert_continuing,
     play_decisions,
 )
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
@@ -33,7 +34,7 @@ from qguide.training.rollouts.models import EMBEDDED, expert_builder
 from qguide.training.rollouts.rollout import RolloutTask
 
 
-class Continuation(BaseModel):
+class Continuation(JobOptions):
     """Options for the continuations that value a candidate.
 
     Attributes:
@@ -43,8 +44,6 @@ class Continuation(BaseModel):
         temperature: sampling temperature of a roll-out; 0 is greedy.
         candidates: M of the guided policy.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     by: ContinuationBy = "expert"
     repetitions: int = Field(default=1, ge=1)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -27,6 +27,7 @@ from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import MAX_REWARD, TreeRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
+from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields, first_at, to_reward
 from qguide.training.recordings.formats.read import read_episodes, recording_of
@@ -39,7 +40,7 @@ TREES = "trees"
 REPORT = "report.json"
 
 
-class ImportConfig(BaseModel):
+class ImportConfig(JobOptions):
     """Configuration of `qguide import`.
 
     Attributes:
@@ -58,8 +59,6 @@ class ImportConfig(BaseModel):
         default_reward: reward of an episode that states none; None refuses it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: Path
     output: Path

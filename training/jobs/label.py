@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Annotated, Self, cast, get_args
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     StringConstraints,
     model_validator,
@@ -35,6 +33,7 @@ from qguide.training.algorithms.tree import Tree, branching_fraction
 from qguide.training.data.records import tree_row
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.task_trees import TaskTree, TaskTrees
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.models import (
     INFERENCE_MAY_CHANGE,
     Inference,
@@ -61,7 +60,7 @@ HISTOGRAM_BINS = 10
 GAE_LAMBDA = 0.95
 
 
-class LabelConfig(BaseModel):
+class LabelConfig(JobOptions):
     """Configuration of `qguide label`.
 
     Attributes:
@@ -86,8 +85,6 @@ class LabelConfig(BaseModel):
             another one; the paper's is 1. For `q` only.
         min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     trees: tuple[Path, ...] = Field(min_length=1)
     output: Path

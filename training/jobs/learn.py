@@ -9,7 +9,7 @@ trajectories; writes a checkpoint with its licence. A killed run starts over.
 import secrets
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 
 from qguide.qnet.features.hashing import Hasher
@@ -23,13 +23,14 @@ from qguide.training.learning.learner import Learned, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.domain import fit_domain
 from qguide.training.licence.verdict import licence_of, show_licence
+from qguide.training.options import JobOptions
 from qguide.training.recordings.fields import Fields
 
 CHECKPOINT = "checkpoint"
 _DEFAULTS = Options()
 
 
-class LearnConfig(BaseModel):
+class LearnConfig(JobOptions):
     """Configuration of `qguide learn`.
 
     Attributes:
@@ -51,8 +52,6 @@ class LearnConfig(BaseModel):
         bits: weights have 2^bits places.
         salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: tuple[Path, ...] = Field(min_length=1)
     output: Path

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
@@ -38,11 +38,12 @@ from qguide.training.data.runs import (
 )
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.data.trajectories import trajectories_of
+from qguide.training.options import JobOptions
 
 _LEAST_MARGIN = 1e-9
 
 
-class PairsConfig(BaseModel):
+class PairsConfig(JobOptions):
     """Configuration of `qguide pairs`.
 
     Attributes:
@@ -64,8 +65,6 @@ class PairsConfig(BaseModel):
         most_per_task: the same for the pairs of a task's episodes or branches.
         min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     groups: tuple[Path, ...] = ()
     trees: tuple[Path, ...] = ()

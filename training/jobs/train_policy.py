@@ -29,7 +29,7 @@ from statistics import fmean
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -48,6 +48,7 @@ from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
+from qguide.training.options import JobOptions
 from qguide.training.policy_training.examples import GroupExamples, read_group_examples
 from qguide.training.policy_training.logprobs import (
     kept_logprobs,
@@ -99,7 +100,7 @@ def divergence(policy_R: Tensor, reference_R: Tensor) -> Tensor:
     return (reference_R - policy_R).square() / 2
 
 
-class GroupLossOptions(BaseModel):
+class GroupLossOptions(JobOptions):
     """Options of the loss.
 
     Attributes:
@@ -108,8 +109,6 @@ class GroupLossOptions(BaseModel):
         normalization: divide advantages by the standard deviation of their group ("std", GRPO and
             GiGPO), or not ("none", Dr. GRPO), so that costly choices count more.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     clip: float = Field(default=0.2, gt=0, lt=1)
     kl: float = Field(default=0.01, ge=0)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -27,11 +26,12 @@ from qguide.training.optimization.adapters import merged_lora
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.padded_batches import Epoch
 from qguide.training.optimization.weight_average import Criterion
+from qguide.training.options import JobOptions
 
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class TrainingConfig(BaseModel):
+class TrainingConfig(JobOptions):
     """Configuration that all trainings share.
 
     Attributes:
@@ -41,8 +41,6 @@ class TrainingConfig(BaseModel):
         optimization: options of the optimizer and the batches.
         seed: of the weights and of the order of batches.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: Path
     name: str

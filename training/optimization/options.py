@@ -2,12 +2,14 @@
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from qguide.training.options import JobOptions
 
 Tracker = Literal["tensorboard", "wandb"]
 
 
-class Lora(BaseModel):
+class Lora(JobOptions):
     """Low-rank adapters beside frozen matrices (LoRA; Hu and others, 2021).
 
     Attributes:
@@ -18,15 +20,13 @@ class Lora(BaseModel):
             head, or the names of some, such as "q_proj" and "v_proj".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     rank: int = Field(default=16, ge=1)
     alpha: int = Field(default=32, ge=1)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
 
 
-class Optimization(BaseModel):
+class Optimization(JobOptions):
     """Options of the optimizer and the batches; the defaults are QLASS's for fine-tuning an LLM.
 
     A job with other defaults has a subclass: they hold for what its table leaves out, too.
@@ -64,8 +64,6 @@ class Optimization(BaseModel):
         save_every_s: seconds between saves, from which a killed training continues.
         trackers: send the metrics to these as well; `metrics.jsonl` is always written.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     lora: Lora | None = None
     optimizer: Literal["adamw", "muon"] = "adamw"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -21,6 +21,7 @@ from qguide.qnet.models.implicit_q import PAPER_BETA
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
+from qguide.training.options import JobOptions
 
 
 def implicit_q(policy_logprob: Tensor, reference_logprob: Tensor, *, beta: float) -> Tensor:
@@ -43,7 +44,7 @@ Mixture = Literal["pairs", "levels"]
 """One mean over all pairs, or the sum of each level's own mean."""
 
 
-class LevelWeights(BaseModel):
+class LevelWeights(JobOptions):
     """Weights of a pair's loss by its level.
 
     Attributes:
@@ -55,15 +56,13 @@ class LevelWeights(BaseModel):
     0 leaves out a term of the mixture "levels".
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     step: float = Field(default=1.0, ge=0)
     suffix: float = Field(default=1.0, ge=0)
     trajectory: float = Field(default=1.0, ge=0)
     sft: float = Field(default=0.0, ge=0)
 
 
-class DpoLossOptions(BaseModel):
+class DpoLossOptions(JobOptions):
     """Options of the loss.
 
     Attributes:
@@ -74,8 +73,6 @@ class DpoLossOptions(BaseModel):
         gap_power: a pair's weight is the difference of its values to this power. 0 counts all pairs
             alike, as the papers do; higher powers (ours) make costly mistakes count more.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     beta: float = Field(default=PAPER_BETA, gt=0)
     weights: LevelWeights = LevelWeights()

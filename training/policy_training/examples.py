@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
@@ -18,9 +18,10 @@ from qguide.training.data.decision_groups import GroupLabels, read_groups
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import read_rows
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates
+from qguide.training.options import JobOptions
 
 
-class ReplyExamples(BaseModel):
+class ReplyExamples(JobOptions):
     """Options for the packing of replies, and for what is held back.
 
     Attributes:
@@ -30,8 +31,6 @@ class ReplyExamples(BaseModel):
         max_length: longest path in tokens.
         validation_fraction: share of tasks held back.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     held_back_groups: tuple[Path, ...] = ()
     group_labels: GroupLabels = GroupLabels()

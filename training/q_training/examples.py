@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, TreeRow
@@ -28,11 +28,12 @@ from qguide.training.optimization.packed_trees import (
     ReadAt,
     pack_tree,
 )
+from qguide.training.options import JobOptions
 from qguide.training.q_training.packed_rows import PackedRows, Renaming, StoredItems
 from qguide.training.trajectory import Step, observation_text, step_messages
 
 
-class Examples(BaseModel):
+class Examples(JobOptions):
     """Options for the examples and their packing.
 
     Attributes:
@@ -56,8 +57,6 @@ class Examples(BaseModel):
         augmentation: consistent renaming of trees, drawn anew in each epoch; decision groups are
             not renamed.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     labels: tuple[Path, ...] = ()
     groups: tuple[Path, ...] = ()

@@ -10,19 +10,20 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
 from qguide.qnet.engine.uploads import upload
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree, Pair
+from qguide.training.options import JobOptions
 
 RankingLoss = Literal["order", "root", "regret"]
 _POWER: dict[RankingLoss, float] = {"order": 0.0, "root": 0.5, "regret": 1.0}
 
 
-class QNetLossOptions(BaseModel):
+class QNetLossOptions(JobOptions):
     """Options of the loss.
 
     Attributes:
@@ -41,8 +42,6 @@ class QNetLossOptions(BaseModel):
             action's last token, where Q is read (0.5 is a start). It is ours; 0 gives the paper's
             loss.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ranking_weight: float = Field(default=0.0, ge=0)
     ranking_scale: float = Field(default=0.1, gt=0)

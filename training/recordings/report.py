@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from qguide.training.data.trajectories import Trajectory
+from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.task_tree import TaskTree, TreeFigures
 
@@ -20,7 +20,7 @@ _FEW_GROUPS: Final = 50
 """Below this many sibling groups that differ, collecting more is advised."""
 
 
-class ImportReport(BaseModel):
+class ImportReport(JobOptions):
     """Figures of an import.
 
     Attributes:
@@ -44,8 +44,6 @@ class ImportReport(BaseModel):
         uncertain_states: states in which one action had different observations.
         advice: what to collect to have more.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     files: int
     episodes: int

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
@@ -36,6 +36,7 @@ from qguide.training.environments.registry import (
     build_selected_suite,
     default_environment,
 )
+from qguide.training.options import JobOptions
 from qguide.training.processes.messages import DeadlyRequestError, WorkerLostError
 from qguide.training.progress import ProgressBar
 from qguide.training.rollouts.driver import HostedRun, run_rollouts
@@ -65,7 +66,7 @@ MOST_ATTEMPTS = 3
 """Times that a task is played which lost workers end."""
 
 
-class RolloutConfig(BaseModel):
+class RolloutConfig(JobOptions):
     """Configuration shared by all jobs that play.
 
     Attributes:
@@ -77,7 +78,6 @@ class RolloutConfig(BaseModel):
         upstreams: name -> a hosted model, which `policy = "upstream:NAME"` draws from.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     policy_fields: ClassVar[tuple[str, ...]] = ()
 
     output: Path

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.feature_q import load_feature_q
@@ -15,6 +15,7 @@ from qguide.qnet.scoring.rules import RuledScorer, RuleScorer, split_rules
 from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.environment import EnvironmentConfig, ExpertBuilder
 from qguide.training.environments.registry import find_environment
+from qguide.training.options import JobOptions
 from qguide.training.rollouts.hosted import PlainUrl, is_hosted, read_key
 from qguide.training.rollouts.judges import JUDGE, ServedJudge, build_judge_scorer, prompt_sha256
 from qguide.training.rollouts.judges import MAY_CHANGE as JUDGES_MAY_CHANGE
@@ -23,7 +24,7 @@ CLASSIFY: Final = "classify:"
 """Beginning of the name of such a Q model; the server's name of the classifier follows."""
 
 
-class ServedClassifier(BaseModel):
+class ServedClassifier(JobOptions):
     """A server that runs a sequence classifier with one label as a Q model.
 
     Attributes:
@@ -34,8 +35,6 @@ class ServedClassifier(BaseModel):
         max_tokens: maximum conversation length in tokens; None uses the classifier's own maximum.
         timeout_s: longest silence of the server.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: PlainUrl
     tokenizer: Path
@@ -76,7 +75,7 @@ EMBEDDED = "embedded"
 EXPERT = "expert"
 
 
-class Inference(BaseModel):
+class Inference(JobOptions):
     """Device, precision and memory of a job's models, which change results only by rounding.
 
     Attributes:
@@ -91,8 +90,6 @@ class Inference(BaseModel):
         classifiers: servers of the Q models that are named `classify:NAME`, by that name.
         judges: chat models of the Q models that are named `judge:NAME`, by that name.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"

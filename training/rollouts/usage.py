@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 
+from qguide.qnet.records import Row
 from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
 from qguide.training.data.row_files import regular
 
 
-class Usage(BaseModel):
+class Usage(Row):
     """Tokens and cost of requests to upstreams, as the upstreams count them.
 
     Attributes:
@@ -21,8 +22,6 @@ class Usage(BaseModel):
         completion_tokens: tokens generated.
         cost: in the currency of the prices; None if no prices are given.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     requests: NonNegativeInt = 0
     prompt_tokens: NonNegativeInt = 0

@@ -2,12 +2,14 @@
 
 from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from qguide.training.options import JobOptions
 
 THIS_MACHINE: Final = ""
 
 
-class Workers(BaseModel):
+class Workers(JobOptions):
     """Processes that hold a job's environments.
 
     The field is not called `engine`: that is an environment's own, as ALFWorld's "textworld".
@@ -25,8 +27,6 @@ class Workers(BaseModel):
         policy_gpus: GPUs that the actor of a policy reserves; a part of one is possible. The device
             is `inference.device`, "cuda" for the one that it gets.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     executor: Literal["inline", "processes", "ray"] = "inline"
     count: int = Field(default=2, ge=1)

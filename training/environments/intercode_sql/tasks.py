@@ -9,10 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from qguide.training.environment import Task
 from qguide.training.environments.support.benchmark_files import read_entries
+from qguide.training.options import JobOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,8 @@ class SqlTask:
         return Task(self.id, self.hardness, self.database)
 
 
-class _TaskEntry(BaseModel):
+class _TaskEntry(JobOptions):
     """One entry of the benchmark's file, under its names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task_id: int
     db: str
