@@ -29,7 +29,6 @@ from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
 from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
-from qguide.training.options import JobOptions
 
 RECIPE: Final = "recorded-1"
 """Name of the features, the model and its training; changed whenever one of them is."""
@@ -39,8 +38,8 @@ CHOICES: Final = "choices.jsonl"
 _SHOWN_RULE: Final = "valid then majority"
 
 
-class ChooseRecordedConfig(JobOptions):
-    """Configuration of `qguide choose-recorded`.
+class ChooseRecordedConfig(Design):
+    """Configuration of `qguide choose-recorded`, with the fields of its design.
 
     Attributes:
         source: recordings in a format that `qguide import` reads, or runs of `recorded-groups`.
@@ -52,18 +51,6 @@ class ChooseRecordedConfig(JobOptions):
         after: number of first actions that are equal in a state.
         turns: turns of a candidate behind the state.
         observed: a candidate's last answer may be read; then its attempt has to go on after it.
-        candidates: number of candidates to choose among.
-        draws: groups drawn of each state.
-        task_folds: folds of tasks; Q models choose in one and learn from the others.
-        by_section: folds are of whole databases, sets or categories (a task's id without its
-            number).
-        family_folds: more than 1 lets Q models choose among candidates of families that they have
-            not learned from.
-        trainings: a seed for each training.
-        training_draws: groups drawn of each state to learn from.
-        training_tasks: most tasks that a Q model learns from, for learning curves.
-        learned_in, judged_in: patterns of the sections (a task's id without its number) that Q
-            models learn from, and that they choose in; different ones tell what transfers.
         steps: of a training, at most.
         shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
@@ -78,16 +65,6 @@ class ChooseRecordedConfig(JobOptions):
     after: int = Field(default=0, ge=0)
     turns: int = Field(default=1, ge=1)
     observed: bool = False
-    candidates: int = Field(default=5, ge=2)
-    draws: int = Field(default=20, ge=1)
-    task_folds: int = Field(default=5, ge=2)
-    by_section: bool = False
-    family_folds: int = Field(default=1, ge=1)
-    trainings: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
-    training_draws: int = Field(default=20, ge=1)
-    training_tasks: int | None = Field(default=None, ge=5)
-    learned_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
-    judged_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
     steps: int = Field(default=Training().steps, ge=1)
     shown: int = Field(default=200, ge=0)
     halves: bool = False
@@ -97,22 +74,6 @@ class ChooseRecordedConfig(JobOptions):
         if len(set(self.trainings)) < len(self.trainings):
             raise ValueError(f"trainings {self.trainings} has a seed twice; name different ones")
         return self
-
-    @property
-    def design(self) -> Design:
-        """The design of the measurement."""
-        return Design(
-            size=self.candidates,
-            draws=self.draws,
-            task_folds=self.task_folds,
-            family_folds=self.family_folds,
-            by_section=self.by_section,
-            trainings=self.trainings,
-            training_draws=self.training_draws,
-            training_tasks=self.training_tasks,
-            learned_in=self.learned_in,
-            judged_in=self.judged_in,
-        )
 
 
 class ChosenRow(Row):
@@ -172,7 +133,7 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
         attempts = read_attempts(config.source, models=config.models, format_=config.format)
         flat, table = _table(config, attempts)
         with _one_thread():
-            found = measure(table, config.design, Training(steps=config.steps))
+            found = measure(table, config, Training(steps=config.steps))
         if not found.tasks:
             raise ConfigError(
                 f"no state of {', '.join(config.judged_in)} has {config.candidates} candidates "

@@ -13,8 +13,10 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.records import NonEmpty
 from qguide.training.choosing.choosers import (
     KNOWING,
     STOPPING,
@@ -30,36 +32,40 @@ from qguide.training.choosing.choosers import (
 )
 from qguide.training.choosing.small_q import Training, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
+from qguide.training.options import JobOptions
 
 _PARTS: Final = 5
 _MEMBERS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
+class Design(JobOptions):
     """Design of a measurement.
 
     Attributes:
-        draws: groups of each state that are assessed, for each fold of families.
-        task_folds: folds of tasks, or of sections.
-        family_folds: 1 lets Q models learn from all families.
-        by_section: folds are of whole sections, such as databases.
-        training_draws: groups of each state that Q models learn from.
-        training_tasks: most tasks that a Q model learns from; None is no limit.
-        learned_in, judged_in: patterns of the sections that Q models learn from, and that they
-            choose in.
+        candidates: number of candidates to choose among.
+        draws: groups drawn of each state.
+        task_folds: folds of tasks; Q models choose in one and learn from the others.
+        by_section: folds are of whole databases, sets or categories (a task's id without its
+            number).
+        family_folds: more than 1 lets Q models choose among candidates of families that they have
+            not learned from.
+        trainings: a seed for each training.
+        training_draws: groups drawn of each state to learn from.
+        training_tasks: most tasks that a Q model learns from, for learning curves.
+        learned_in, judged_in: patterns of the sections (a task's id without its number) that Q
+            models learn from, and that they choose in; different ones tell what transfers.
     """
 
-    size: int = 5
-    draws: int = 20
-    task_folds: int = 5
-    family_folds: int = 1
+    candidates: int = Field(default=5, ge=2)
+    draws: int = Field(default=20, ge=1)
+    task_folds: int = Field(default=5, ge=2)
     by_section: bool = False
-    trainings: tuple[int, ...] = (0, 1, 2)
-    training_draws: int = 30
-    training_tasks: int | None = None
-    learned_in: tuple[str, ...] = ("*",)
-    judged_in: tuple[str, ...] = ("*",)
+    family_folds: int = Field(default=1, ge=1)
+    trainings: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
+    training_draws: int = Field(default=20, ge=1)
+    training_tasks: int | None = Field(default=None, ge=5)
+    learned_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
+    judged_in: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
 
 
 @dataclass(slots=True)
@@ -120,7 +126,7 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
         for family_fold, unseen in enumerate(_folds(table.families, design.family_folds)):
             rng = np.random.default_rng([task_fold, family_fold])
             groups = draw_groups(
-                table, fold & judges & unseen, size=design.size, draws=design.draws, rng=rng
+                table, fold & judges & unseen, size=design.candidates, draws=design.draws, rng=rng
             )
             if not len(groups):
                 continue
@@ -157,13 +163,13 @@ def _add_training(
     for member in range(_MEMBERS):
         aside = np.isin(table.tasks, tasks[member::_PARTS])
         fit, held = (
-            draw_groups(table, learned & part, size=design.size, draws=draws, rng=rng)
+            draw_groups(table, learned & part, size=design.candidates, draws=draws, rng=rng)
             for part, draws in ((~aside, design.training_draws), (aside, design.draws))
         )
         if not len(fit) or not len(held):
             raise ConfigError(
-                f"{len(tasks)} tasks to learn from have no groups of {design.size} candidates in "
-                f"a fold; name other learned_in ({', '.join(design.learned_in)}), lower "
+                f"{len(tasks)} tasks to learn from have no groups of {design.candidates} "
+                f"candidates in a fold; name other learned_in ({', '.join(design.learned_in)}), lower "
                 "candidates, or raise training_tasks"
             )
         for name in logits:

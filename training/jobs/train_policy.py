@@ -23,7 +23,7 @@ temperatures count as if they were (ours), which weighs likely candidates more.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -31,7 +31,6 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from qguide.qnet.engine.tree_attention import use_block_masks
 from qguide.qnet.engine.uploads import upload
@@ -40,19 +39,17 @@ from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.data.runs import RunFolder
-from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.adapters import hold_frozen
-from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
+from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.options import PolicyOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
-from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
-from qguide.training.optimization.weight_average import Criterion
 from qguide.training.options import JobOptions
 from qguide.training.policy_training.examples import GroupExamples, read_group_examples
 from qguide.training.policy_training.logprobs import (
+    ReplyObjective,
+    ReplyTraining,
     kept_logprobs,
-    prepare_for_packing,
     reply_logprobs,
     validate_choices,
 )
@@ -152,20 +149,15 @@ def groups_loss(
     return Loss((upload(draws, device) * loss_R).sum(), float(sum(draws)))
 
 
-class TrainPolicyConfig(GroupExamples, GroupLossOptions, TrainingConfig):
+class TrainPolicyConfig(GroupExamples, GroupLossOptions, ReplyTraining):
     """Configuration of `qguide train-policy`, with the fields of its examples and of its loss.
 
     Attributes:
         policy: folder of the policy to start from, which drew the groups.
         reference: folder of the policy to stay close to; None is `policy`.
-        keep: the epoch whose weights are written: the "last", or the one with the highest
-            "spearman" or the lowest "regret_steps" on held-back decision groups.
     """
 
-    policy: Path
     reference: Path | None = None
-    name: str = "policy"
-    keep: Criterion = "last"
     optimization: PolicyOptimization = PolicyOptimization()
 
 
@@ -191,30 +183,15 @@ def _require_own_groups(folder: Path, policy_sha256: str) -> None:
         )
 
 
-class PolicyObjective(Objective[PreTrainedModel]):
+class PolicyObjective(ReplyObjective):
     """Likelier replies by their advantage."""
 
-    rows: list[PackedReplies]
-
     def __init__(self, config: TrainPolicyConfig) -> None:
+        super().__init__(config, title=f"train-policy {config.name}", data=config.groups)
         self._config = config
-        self.title, self.keep = f"train-policy {config.name}", config.keep
-        loaded = load_policy(model_folder(config.policy))
-        self.model, self._renderer = loaded.model, loaded.renderer
-        examples = read_group_examples(
-            config,
-            self._renderer,
-            max_tokens=config.optimization.micro_batch_tokens,
-            seed=config.seed,
-        )
+        examples = read_group_examples(config, self.renderer, **self.limits)
         self._held_back = examples.held_back
-        self.rows, self.epochs = plan_epochs(
-            lambda _: examples.training, config.optimization, seed=config.seed, renewed=False
-        )
-
-    def prepare(self, device: torch.device) -> None:
-        """See `Objective`."""
-        prepare_for_packing(self.model, device)
+        self.plan(examples.training)
 
     def precompute(self, device: torch.device) -> None:
         """Log pi of all replies under the policy as it is now, and under the reference."""
@@ -246,16 +223,3 @@ class PolicyObjective(Objective[PreTrainedModel]):
     def validate(self) -> dict[str, float]:
         """See `Objective`."""
         return validate_choices(self.model, self._held_back)
-
-    def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
-    ) -> Manifest:
-        """See `Objective`."""
-        config = self._config
-        return config.save_policy(
-            model,
-            self._renderer.tokenizer,
-            trunk=config.policy,
-            data=config.groups,
-            metrics=figures,
-        )

@@ -1,6 +1,6 @@
-"""Log-probabilities of packed replies, under the policy in training and before it."""
+"""Policies in training on packed replies, and the log-probabilities of these."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,75 @@ from qguide.qnet.engine.full_sequences import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
 from qguide.qnet.engine.uploads import upload
+from qguide.qnet.models.checkpoint import load_policy
+from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.implicit_q import token_logprobs
+from qguide.qnet.models.manifest import Manifest
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality
+from qguide.training.licence.assessment import Assessment
+from qguide.training.optimization.objective import Objective, TrainingConfig
 from qguide.training.optimization.packed_replies import PackedReplies, ReplyPath
+from qguide.training.optimization.padded_batches import plan_epochs
+from qguide.training.optimization.weight_average import Criterion
 from qguide.training.q_training.validation import require_same, two_branches
+
+
+class ReplyTraining(TrainingConfig):
+    """Configuration of a policy's training on replies.
+
+    Attributes:
+        policy: folder of the policy to start from.
+        keep: the epoch whose weights are written: the "last", or the one with the highest
+            "spearman" or the lowest "regret_steps" on held-back decision groups.
+    """
+
+    policy: Path
+    name: str = "policy"
+    keep: Criterion = "last"
+
+
+class ReplyObjective(Objective[PreTrainedModel]):
+    """Likelier replies, of which a policy is written.
+
+    Args:
+        title: shown beside the progress bar.
+        data: run folders of the examples.
+    """
+
+    rows: list[PackedReplies]
+
+    def __init__(self, config: ReplyTraining, *, title: str, data: Sequence[Path]) -> None:
+        self.title, self.keep = title, config.keep
+        self._training, self._data = config, data
+        loaded = load_policy(model_folder(config.policy))
+        self.model, self.renderer = loaded.model, loaded.renderer
+        self.limits = {
+            "max_tokens": config.optimization.micro_batch_tokens,
+            "seed": config.seed,
+        }
+
+    def plan(self, rows: list[PackedReplies]) -> None:
+        """Train on these rows in every epoch."""
+        training = self._training
+        self.rows, self.epochs = plan_epochs(
+            lambda _: rows, training.optimization, seed=training.seed, renewed=False
+        )
+
+    def prepare(self, device: torch.device) -> None:
+        """See `Objective`."""
+        prepare_for_packing(self.model, device)
+
+    def save(
+        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
+    ) -> Manifest:
+        """See `Objective`."""
+        return self._training.save_policy(
+            model,
+            self.renderer.tokenizer,
+            trunk=self._training.policy,
+            data=self._data,
+            metrics=figures,
+        )
 
 
 def reply_logprobs(model: PreTrainedModel, tree: PackedReplies) -> Tensor:
