@@ -169,8 +169,8 @@ def _add_training(
         if not len(fit) or not len(held):
             raise ConfigError(
                 f"{len(tasks)} tasks to learn from have no groups of {design.candidates} "
-                f"candidates in a fold; name other learned_in ({', '.join(design.learned_in)}), lower "
-                "candidates, or raise training_tasks"
+                "candidates in a fold; name other learned_in "
+                f"({', '.join(design.learned_in)}), lower candidates, or raise training_tasks"
             )
         for name in logits:
             score = train_small_q(
