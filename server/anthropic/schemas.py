@@ -9,6 +9,7 @@ from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
+    Integer,
     ListOf,
     Positive,
     Seed,
@@ -130,7 +131,7 @@ class MessagesRequest(Prompt):
     stream: bool | None = None
     temperature: Temperature | None = None
     top_p: float | None = Field(default=None, allow_inf_nan=False)
-    top_k: int | None = None
+    top_k: Integer | None = None
     stop_sequences: ListOf[str] | None = None
     seed: Seed | None = Field(default=None, description="OpenAI's; Anthropic has none")
     output_config: OutputConfig | None = None

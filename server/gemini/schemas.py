@@ -8,7 +8,9 @@ from pydantic.alias_generators import to_camel
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
+    Integer,
     ListOf,
+    Positive,
     Seed,
     StepOptions,
     Temperature,
@@ -130,8 +132,8 @@ class GenerationConfig(Whole):
     temperature: Temperature | None = None
     top_p: float | None = Field(default=None, allow_inf_nan=False)
     top_k: float | None = Field(default=None, allow_inf_nan=False)
-    candidate_count: int | None = Field(default=None, description="1: `qguide` says how many")
-    max_output_tokens: int | None = Field(default=None, gt=0)
+    candidate_count: Integer | None = Field(default=None, description="1: `qguide` says how many")
+    max_output_tokens: Positive | None = None
     stop_sequences: ListOf[str] | None = None
     seed: Seed | None = None
     presence_penalty: float | None = Field(default=None, allow_inf_nan=False)

@@ -29,6 +29,7 @@ from qguide.server.http.event_stream import EventStream, EventWriter, described_
 from qguide.server.own_bodies.answers import Absent
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
+    Integer,
     ListOf,
     Whole,
 )
@@ -87,7 +88,7 @@ class OllamaMessage(Whole):
 class OllamaOptions(Whole):
     """Options of the draws; those of Ollama's own engine have no effect."""
 
-    num_predict: int | None = Field(default=None, description="below 0 is no limit")
+    num_predict: Integer | None = Field(default=None, description="below 0 is no limit")
 
 
 class OllamaChatRequest(WholeRequest):

@@ -49,7 +49,7 @@ def test_the_best_candidate_is_the_content(guided: TestClient, upstream: FakeUps
     answer = ask(
         guided,
         systemInstruction={"parts": [{"text": "Be brief."}]},
-        generationConfig={"maxOutputTokens": 9, "topK": 40, "stopSequences": ["END"]},
+        generationConfig={"maxOutputTokens": 9.0, "topK": 40, "stopSequences": ["END"]},
         qguide={"num_candidates": 3},
     )
     assert parts_of(answer) == [{"text": DEFAULT_REPLIES[2]}]
