@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
+from redis import Redis
 
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
@@ -96,3 +97,23 @@ def test_any_server_stops_the_draws_of_a_response_in_the_background(
         found = httpx.get(shown)
         assert found.status_code == (200 if how == "cancel" else 404)
         assert how == "delete" or found.json()["status"] == "cancelled"
+
+
+def test_a_websocket_continues_what_another_server_stored_and_keeps_its_own_out_of_redis(
+    pair: tuple[TestClient, TestClient], redis: RedisServer, upstream: FakeUpstream
+) -> None:
+    one, other = pair
+    stored = ask(one)
+    with other.websocket_connect("ws://127.0.0.1/v1/responses") as socket:
+        previous = stored["id"]
+        for said in ("You see a mug.", "You have it."):
+            sent = {"type": "response.create", "input": said, "store": False}
+            socket.send_json(sent | {"previous_response_id": previous})
+            while (event := socket.receive_json())["type"] != "response.completed":
+                assert event["type"] != "error", event
+            previous = event["response"]["id"]
+        kept = Redis.from_url(redis.url).keys("*:responses:*")
+        assert len(kept) == len(stored["output"]) + 2  # the response, and its items by their ids
+    assert [
+        turn["content"] for turn in upstream.asked[-1]["messages"] if turn["role"] == "user"
+    ] == [*(TASK, "You see a mug.", "You have it.")]
