@@ -6,7 +6,7 @@ system's figures. The goal is a peak that hardly grows with the number of rows.
 """
 
 import json
-import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ from qguide.qnet.errors import ConfigError
 GOAL_MIB: Final = 500
 """Goal for the peak of memory."""
 
-MeasuredJob = Literal["import", "label", "pairs"]
+MeasuredJob = Literal["import", "label", "pairs", "groups"]
 Advance = Callable[[str], None]
 
 
@@ -37,7 +37,7 @@ class RowsBench(BenchOptions):
     Attributes:
         output: JSON file.
         rows: numbers of rows of the corpora.
-        jobs: of import, label and pairs.
+        jobs: of import, label, pairs of trees, and pairs of decision groups.
         steps: actions of an episode.
         episodes: rows of each task.
         characters: length of an action's observation.
@@ -48,7 +48,7 @@ class RowsBench(BenchOptions):
 
     output: OutputFile
     rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Words] = (10_000, 40_000)
-    jobs: Annotated[tuple[MeasuredJob, ...], Words] = ("import", "label", "pairs")
+    jobs: Annotated[tuple[MeasuredJob, ...], Words] = ("import", "label", "pairs", "groups")
     steps: int = Field(default=5, ge=1)
     episodes: int = Field(default=4, ge=1)
     characters: int = Field(default=200, ge=1)
@@ -113,7 +113,7 @@ def rows_bench(config: RowsBench, *, advance: Advance = lambda _: None) -> RowsR
 
 
 def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> JobRow:
-    lines = messages_lines if job == "import" else tree_lines
+    lines = {"import": messages_lines, "groups": group_lines}.get(job, tree_lines)
     corpus = folder / lines.__name__ / "rows.jsonl"
     if not corpus.exists():
         corpus.parent.mkdir()
@@ -123,6 +123,7 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
         "import": ["import", str(corpus), "--output", str(folder / job)],
         "label": ["label", "--set", f"trees=['{corpus.parent}']"],
         "pairs": ["pairs", "--set", f"trees=['{corpus.parent}']"],
+        "groups": ["pairs", "--set", f"groups=['{corpus.parent}']"],
     }[job]
     if job != "import":
         arguments += ["--set", f"output={folder / job}"]
@@ -136,19 +137,30 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
     )
 
 
+_WATCH: Final = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+sys.exit(status)
+"""
+
+
 def process_cost(command: list[str]) -> tuple[float, float]:
     """CPU seconds of a command, and the most MiB of memory that its process held.
+
+    A small process starts it: Linux counts the memory of the one that starts a command, too.
 
     Raises:
         ConfigError: it failed.
     """
-    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-    pid = os.posix_spawn(command[0], command, os.environ, file_actions=silent)
-    _, status, usage = os.wait4(pid, 0)
-    if status:
+    watched = [sys.executable, "-S", "-c", _WATCH, *command]
+    ended = subprocess.run(watched, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:
         raise ConfigError(f"{' '.join(command)} failed; its message is above")
+    cpu_s, peak = ended.stdout.split()
     unit = 1 if sys.platform == "darwin" else 1024
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 2**20
+    return float(cpu_s), int(peak) * unit / 2**20
 
 
 def _episodes(config: RowsBench, rows: int) -> Iterator[tuple[str, list[tuple[str, str]], float]]:
@@ -165,19 +177,36 @@ def tree_lines(config: RowsBench, rows: int) -> Iterator[str]:
     """A tree of one path per line, as the server writes episodes."""
     for task, turns, reward in _episodes(config, rows):
         nodes = [
-            {
-                "id": depth,
-                "parent": depth - 1,
-                "depth": depth,
-                "action": action,
-                "observation": said,
-                "reward": reward if depth == len(turns) else 0.0,
-                "source": "policy",
-            }
-            for depth, (action, said) in enumerate(turns, start=1)
+            _node(depth, depth - 1, depth, turn, reward if depth == len(turns) else 0.0)
+            for depth, turn in enumerate(turns, start=1)
         ]
-        row = {"version": 2, "task_id": task, "kind": "find", "environment": "bench", "draws": 1}
-        yield json.dumps(row | {"first_observation": task, "nodes": nodes}) + "\n"
+        yield _tree_line(task, nodes)
+
+
+def group_lines(config: RowsBench, rows: int) -> Iterator[str]:
+    """Decision groups of two candidates per step, the first of which was taken."""
+    for task, turns, reward in _episodes(config, rows):
+        nodes = []
+        for depth, (action, said) in enumerate(turns, start=1):
+            for other in range(2):
+                turn = (f"{action} {other}", said)
+                node = _node(2 * depth - 1 + other, max(0, 2 * depth - 3), depth, turn, 0.0)
+                won = {"outcome_reward": abs(other - reward), "steps": 1, "terminated": True}
+                nodes.append(node | {"taken": not other, "rollouts": [won]})
+        yield _tree_line(task, nodes)
+
+
+def _node(
+    number: int, parent: int, depth: int, turn: tuple[str, str], reward: float
+) -> dict[str, object]:
+    place = {"id": number, "parent": parent, "depth": depth}
+    action, said = turn
+    return place | {"action": action, "observation": said, "reward": reward, "source": "policy"}
+
+
+def _tree_line(task: str, nodes: list[dict[str, object]]) -> str:
+    row = {"version": 2, "task_id": task, "kind": "find", "environment": "bench", "draws": 1}
+    return json.dumps(row | {"first_observation": task, "nodes": nodes}) + "\n"
 
 
 def messages_lines(config: RowsBench, rows: int) -> Iterator[str]:

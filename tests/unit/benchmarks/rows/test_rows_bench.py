@@ -11,13 +11,14 @@ from qguide.training.configs.job_files import load_config
 
 def test_a_job_is_measured_over_a_corpus(tmp_path: Path) -> None:
     told = list[str]()
-    options = {"output": tmp_path / "run.json", "rows": "40", "jobs": "label", "folder": tmp_path}
+    jobs = "label,groups"
+    options = {"output": tmp_path / "run.json", "rows": "40", "jobs": jobs, "folder": tmp_path}
     config = load_config(RowsBench, None, options=options)  # as the command does
     run = rows_bench(config, advance=told.append)
-    [row] = run.jobs
-    assert told == ["label, 40 rows"]
-    assert row.peak_mib > 30
-    assert row.cpu_s > 0
+    assert told == ["label, 40 rows", "groups, 40 rows"]
+    for row in run.jobs:
+        assert row.peak_mib > 30
+        assert row.cpu_s > 0
     assert run.complete
     assert run == RowsRun.model_validate_json(config.output.read_text())
 
@@ -25,3 +26,8 @@ def test_a_job_is_measured_over_a_corpus(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_an_error() -> None:
     with pytest.raises(ConfigError, match="false failed"):
         process_cost(["/bin/false"])
+
+
+def test_the_memory_of_who_measures_is_not_the_commands() -> None:
+    held = bytearray(b"1") * 2**28
+    assert process_cost(["/bin/true"])[1] < 100 < len(held) / 2**20
