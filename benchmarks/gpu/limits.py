@@ -1,4 +1,4 @@
-"""What limits a warm step of scoring and a drawn token on a device, in a process of its own.
+"""Limits of a warm step of scoring and a drawn token on a device, in a process of its own.
 
     python -m benchmarks.gpu.limits '{"size": "7b"}'
 

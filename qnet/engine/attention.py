@@ -211,7 +211,7 @@ class AttentionMetadata:
         return self._views[key], window
 
     def sessions(self, device: torch.device, window: int | None) -> list[Session]:
-        """What one kernel each attends to; none where chunks are faster, or a window hides any."""
+        """Parts for one kernel each; none where chunks are faster, or a window hides any."""
         if device.type in CHUNKED_ON or (
             window is not None and any(self.view(group, window)[1] for group in self.groups)
         ):
