@@ -8,14 +8,14 @@ from typing import Final
 from pydantic import JsonValue
 
 from qguide.pipelines.plan import Stage
+from qguide.qnet.records import Row
 from qguide.training.data.runs import RunFolder, config_differences
-from qguide.training.options import JobOptions
 from qguide.training.rollouts.harness import MAY_CHANGE
 
 _KEPT_FOR_THE_JOB: Final = {"config.json", "metrics.jsonl", "run.lock", "training_state.pt"}
 
 
-class Fingerprint(JobOptions):
+class Fingerprint(Row):
     """The configuration and inputs of a stage that has begun.
 
     Attributes:

@@ -5,7 +5,7 @@ task before any action. Ids number the nodes in the order in which they were mer
 before their children, and older siblings before younger ones.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -145,7 +145,12 @@ def find_child(tree: Tree, node_id: int, reply: Message) -> int | None:
 
 
 def merge_branch(
-    tree: Tree, steps: Sequence[Step], *, at: int = ROOT_ID, source: str
+    tree: Tree,
+    steps: Sequence[Step],
+    *,
+    at: int = ROOT_ID,
+    source: str,
+    mistakes: Collection[int] = (),
 ) -> tuple[Tree, tuple[int, ...]]:
     """Add a trajectory below node `at`; it shares nodes with the tree as far as they agree.
 
@@ -154,21 +159,29 @@ def merge_branch(
     empty one that was recorded, such as a tool's empty result, equals only another empty one.
     Merging the same branch twice changes nothing.
 
+    Args:
+        mistakes: indices of the steps that are not to be imitated. A shared node is to be, if it is
+            in any of its branches.
+
     Returns:
         The new tree, and the ids of the branch's nodes in order, shared ones included.
     """
     nodes, children = list(tree.nodes), list(tree.children)
     branch: list[int] = []
     parent, shared = at, True
-    for step in steps:
+    for index, step in enumerate(steps):
+        mistake = index in mistakes
         known = _shared_child(nodes, children[parent], step) if shared else None
         if known is not None and nodes[known - 1].step.unobserved:
             nodes[known - 1] = _observing(nodes[known - 1], step)
         if known is None:
             shared, known = False, len(nodes) + 1
-            nodes.append(Node(known, parent, tree.depth(at) + len(branch) + 1, step, source))
+            depth = tree.depth(at) + len(branch) + 1
+            nodes.append(Node(known, parent, depth, step, source, mistake))
             children[parent] += (known,)
             children.append(())
+        if nodes[known - 1].mistake and not mistake:
+            nodes[known - 1] = replace(nodes[known - 1], mistake=False)
         branch.append(known)
         parent = known
     merged = replace(tree, nodes=tuple(nodes), children=tuple(children))
@@ -198,6 +211,11 @@ def _observing(node: Node, step: Step) -> Node:
     return replace(node, step=seen)
 
 
+def mistakes_of(path: Sequence[Node]) -> tuple[int, ...]:
+    """Indices of a path's actions that nobody is to imitate."""
+    return tuple(index for index, node in enumerate(path) if node.mistake)
+
+
 def branching_fraction(tree: Tree, *, depth: int | None = None) -> float:
     """Share of the inner nodes, the root included, that have at least two children.
 
@@ -223,6 +241,7 @@ def merge_trees(trees: Sequence[Tree]) -> Tree:
         merged = replace(merged, values={})
     for other in others:
         for leaf in other.leaves():
-            steps = [node.step for node in other.path(leaf.id)]
-            merged, _ = merge_branch(merged, steps, source=leaf.source)
+            path = other.path(leaf.id)
+            steps = [node.step for node in path]
+            merged, _ = merge_branch(merged, steps, source=leaf.source, mistakes=mistakes_of(path))
     return merged

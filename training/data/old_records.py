@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import JUDGED, DrawnRow, MessageRow, TreeRow, messages_of
+from qguide.training.data.parquet import PARQUET
 from qguide.training.data.records import drawn_from_rows
-from qguide.training.data.row_files import regular, whole_lines
+from qguide.training.data.row_files import address_of, regular, whole_lines
 from qguide.training.data.runs import EXPLORED, JsonlWriter, RunFolder
 from qguide.training.data.trajectories import Trajectory
 
@@ -30,8 +31,13 @@ def record_files(source: Path) -> list[Path]:
     """The file itself, a run's trees, or those that a server recorded in a folder.
 
     Raises:
-        ConfigError: there is none of them.
+        ConfigError: there is none of them, or it is no file of lines on this machine.
     """
+    if address_of(source) or source.suffix == PARQUET:
+        raise ConfigError(
+            f"{address_of(source) or source} is parquet or lies elsewhere, and only lines on this "
+            "machine are converted; convert the run that it is of, and export that again"
+        )
     if not source.exists():
         raise ConfigError(f"{source} does not exist; name a file or a folder of trees")
     if not source.is_dir():

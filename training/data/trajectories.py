@@ -14,7 +14,7 @@ from typing import Final
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import EARNED, ROOT_ID, TaskRow, TreeRow
 from qguide.qnet.types import History
-from qguide.training.algorithms.tree import Node, Tree, tree_of, without_untried
+from qguide.training.algorithms.tree import Node, Tree, mistakes_of, tree_of, without_untried
 from qguide.training.data.records import tree_from_row, tree_row
 from qguide.training.data.runs import read_rows
 from qguide.training.trajectory import Drawn, Step, observation_message, observation_text
@@ -75,7 +75,8 @@ class Trajectory:
             observed = self.messages[start + 1 : end]
             step = Step.of_messages(self.messages[start], observed)
             # An episode that ends with a reply leaves open what it led to.
-            steps.append(step if observed else replace(step, observed=None))
+            open_ended = end == len(self.messages) and not observed
+            steps.append(replace(step, observed=None) if open_ended else step)
         if steps:
             steps[-1] = replace(steps[-1], reward=self.reward, terminated=self.terminated)
         drawn = self.drawn or ((),) * len(steps)
@@ -130,7 +131,7 @@ def trajectories_of(row: TreeRow) -> Iterator[Trajectory]:
             "episodes do; name whole episodes (`qguide collect`) or trees (`qguide explore`)"
         )
     tree = without_untried(tree_from_row(row))
-    _require_observations(tree)
+    _require_observations(tree, row.task_id)
     for path in [tree.path(leaf.id) for leaf in tree.leaves()] or [()]:
         yield _trajectory(row, tree, path)
 
@@ -143,7 +144,7 @@ def _trajectory(row: TreeRow, tree: Tree, path: Sequence[Node]) -> Trajectory:
         reward=steps[-1].reward if steps else 0.0,
         task_id=row.task_id,
         terminated=bool(steps) and steps[-1].terminated,
-        mistakes=tuple(number for number, node in enumerate(path) if node.mistake),
+        mistakes=mistakes_of(path),
         source=path[-1].source if path else "",
         environment=row.environment,
         kind=row.kind,
@@ -166,13 +167,13 @@ def _earned(path: Sequence[Node], told: Mapping[int, float]) -> tuple[float, ...
     return (*earned[1:], told.get(path[-1].id, path[-1].step.reward))
 
 
-def _require_observations(tree: Tree) -> None:
+def _require_observations(tree: Tree, task_id: str) -> None:
     """Refuse an inner node that observed no message: its reply and the next one would be one."""
     for node in tree.nodes:
         if node.step.observed == () and tree.children[node.id]:
             raise RecordError(
-                f"node {node.id} observed no message, but other nodes follow it; give it an "
-                "observation"
+                f"node {node.id} of the tree of {task_id} observed no message, but other nodes "
+                "follow it; give it an observation"
             )
 
 

@@ -32,7 +32,6 @@ from qguide.training.evaluation.results import (
     read_results,
     require_comparable,
 )
-from qguide.training.options import JobOptions
 
 SAME = ("environment", "seeds", "max_steps")
 """Fields of the configuration that make the episodes of two evaluations comparable."""
@@ -52,7 +51,7 @@ class ComparedRow(Row):
     against: Comparison | None
 
 
-class ComparedEvaluations(JobOptions):
+class ComparedEvaluations(Row):
     """The table of `qguide compare`.
 
     Attributes:

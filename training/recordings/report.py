@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from qguide.qnet.records import Row
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.task_tree import TaskTree, TreeFigures
 
@@ -20,7 +20,7 @@ _FEW_GROUPS: Final = 50
 """Below this many sibling groups that differ, collecting more is advised."""
 
 
-class ImportReport(JobOptions):
+class ImportReport(Row):
     """Figures of an import.
 
     Attributes:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from qguide.qnet.records import TreeRow
 from qguide.training.algorithms.labelling import bellman_backup
-from qguide.training.algorithms.tree import Node, Tree, merge_branch
+from qguide.training.algorithms.tree import Node, Tree, merge_branch, mistakes_of
 from qguide.training.data.records import tree_from_row, tree_row
 from qguide.training.data.task_trees import opening_hash_of_row, split_task_id
 
@@ -72,7 +72,8 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> TaskTree:
         known = len(tree.nodes)
         *before, last = (node.step for node in equal[0])
         steps = [*before, replace(last, reward=fmean(rewards))]
-        tree, branch = merge_branch(tree, steps, source=equal[0][-1].source)
+        ignored = set.intersection(*(set(mistakes_of(path)) for path in equal))
+        tree, branch = merge_branch(tree, steps, source=equal[0][-1].source, mistakes=ignored)
         contained += len(equal) if branch[-1] <= known else 0
     branching, differing, uncertain = _count_branching(tree)
     figures = TreeFigures(

@@ -11,9 +11,9 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from qguide.qnet.records import Row
 from qguide.training.environment import Task
 from qguide.training.environments.support.benchmark_files import read_entries
-from qguide.training.options import JobOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SqlTask:
         return Task(self.id, self.hardness, self.database)
 
 
-class _TaskEntry(JobOptions):
+class _TaskEntry(Row):
     """One entry of the benchmark's file, under its names."""
 
     task_id: int

@@ -142,14 +142,14 @@ def read_tree_record(record: Mapping[str, object], fields: Fields) -> Iterator[T
         return
     if record.get("version") == 1:
         raise RecordError(
-            "it is a tree of version 1; stop the server that writes to this file, and run `qguide "
-            "convert-records PATH`, which keeps every tree"
+            "it is a record of version 1; stop the server that writes to this file, and run "
+            "`qguide convert-records PATH`, which keeps every episode"
         )
     try:
         row = TreeRow.model_validate(_of_the_row(record))
     except ValidationError as error:
         raise RecordError(flaw_of(error)) from error
-    if not row.nodes:
+    if not row.tried:
         raise RecordError("it has no actions")
     task_id = stated_task(record, *(fields.tasks or ("task_id",))) or row.task_id
     for found in trajectories_of(row):

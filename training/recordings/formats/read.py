@@ -53,7 +53,8 @@ _MINT_RUN: Final = Places(
 )
 
 FORMATS: Final[Mapping[str, Layout]] = {
-    "served": Layout(("nodes",), read=read_tree_record),
+    # Trajectories of version 1, too, so that they are refused with their remedy.
+    "served": Layout(("nodes", "messages outcome_reward version"), read=read_tree_record),
     "messages": Layout(("messages",)),
     "sharegpt": Layout(
         ("conversations",), read=lambda record, fields: [read_sharegpt_record(record, fields)]

@@ -97,6 +97,15 @@ def test_nodes_too_deep_to_be_expanded_may_be_left_out() -> None:
     assert branching_fraction(tree, depth=0) == 1.0
 
 
+def test_what_is_imitated_in_one_branch_is_imitated() -> None:
+    erred, _ = merge_branch(Tree("start"), branch("a", "b"), source="expert", mistakes=(0, 1))
+    assert [node.mistake for node in erred.nodes] == [True, True]
+    again, _ = merge_branch(erred, branch("a", "c"), source="expert", mistakes=(1,))
+    assert [node.mistake for node in again.nodes] == [False, True, True]
+    assert [node.mistake for node in merge_trees([erred, erred]).nodes] == [True, True]
+    assert [node.mistake for node in merge_trees([erred, grown("a")]).nodes] == [False, True]
+
+
 def test_explorations_of_one_task_become_one_tree() -> None:
     merged = merge_trees([grown("ab", "ac"), grown("ac", "ad", "e")])
     assert merged == grown("ab", "ac", "ad", "e")

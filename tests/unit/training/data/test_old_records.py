@@ -15,6 +15,8 @@ from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, read_rows
 from qguide.training.data.trajectories import read_trajectories
 from qguide.training.jobs.export_data import ExportConfig, run_export_data
+from qguide.training.learning.sources import read_learnable
+from qguide.training.recordings.fields import Fields
 
 TASK = {"task_id": "t", "kind": "k", "environment": "e", "first_observation": "go", "draws": 1}
 
@@ -236,6 +238,10 @@ def test_a_source_without_trees_is_refused(tmp_path: Path) -> None:
     missing = convert(str(tmp_path / "nosuch" / "rows.jsonl"))
     assert missing.exit_code == 2
     assert "does not exist" in missing.output
+    for elsewhere in ("s3://bucket/rows", str(tmp_path / "rows.parquet")):
+        refused = convert(elsewhere)
+        assert refused.exit_code == 2
+        assert "convert the run that it is of" in " ".join(refused.output.split())
 
 
 @pytest.mark.parametrize("row", [SEARCHED, GROUPS, PLAYED], ids=["tree", "groups", "path"])
@@ -246,6 +252,17 @@ def test_rows_of_version_1_name_their_remedy(tmp_path: Path, row: dict[str, Any]
     export = ExportConfig(source=tmp_path, output=tmp_path / "out", format="parquet")
     with pytest.raises(RecordError, match="qguide convert-records PATH"):
         run_export_data(export)
+
+
+@pytest.mark.parametrize("fields", [Fields(), Fields(default_reward=0.0)])
+def test_trajectories_of_version_1_are_no_recording(tmp_path: Path, fields: Fields) -> None:
+    """Their reward lies at another place than that of a recording, which would be 0 here."""
+    write(tmp_path / "rows.jsonl", PLAYED)
+    with pytest.raises(RecordError, match="qguide convert-records PATH"):
+        read_learnable([tmp_path], fields, skip_bad=False)
+    assert convert(str(tmp_path)).exit_code == 0
+    [episode] = read_learnable([tmp_path], fields, skip_bad=False)
+    assert (episode.reward, episode.rewards) == (1.0, (0.5, 1.0))
 
 
 def test_labels_of_version_1_name_their_remedy(tmp_path: Path) -> None:

@@ -90,6 +90,12 @@ def test_each_path_of_a_tree_is_an_episode() -> None:
         list(trajectories_of(row.model_copy(update={"nodes": (decided,)})))
 
 
+def test_a_reply_right_after_another_is_refused_and_not_answered_by_nothing() -> None:
+    twice = replace(EPISODE, messages=(*HISTORY[:3], *HISTORY[4:]))
+    with pytest.raises(RecordError, match="node 1 of the tree of mug-1 observed no message"):
+        list(trajectories_of(twice.to_row()))
+
+
 def test_the_best_episode_of_a_task_is_the_first_of_the_highest_outcome(tmp_path: Path) -> None:
     rewards = (0.5, 1.0, 1.0)
     written = [replace(EPISODE, reward=r, source=f"agent {i}") for i, r in enumerate(rewards)]

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from torch import equal
 
 from qguide.qnet.models.manifest import MANIFEST
+from qguide.qnet.types import Message
+from qguide.training.data.trajectories import Trajectory
 from tests.support.go_groups import groups_of
 from tests.support.loopback_hub import LoopbackHub, running_hub
 from tests.support.tiny_models import save_policy
@@ -33,20 +35,16 @@ for fields in map(json.loads, sys.argv[1:]):
 JOBS = ("sft", "dpo", "qnet")
 
 
-def conversation() -> dict[str, Any]:
-    return {
-        "task_id": "t",
-        "kind": "go",
-        "environment": "e",
-        "messages": [
-            {"role": "user", "content": "take mug from desk"},
-            {"role": "assistant", "content": "Action: go to desk"},
-        ],
-        "outcome_reward": 1.0,
-        "terminated": True,
-        "steps": 1,
-        "source": "expert",
-    }
+CONVERSATION = Trajectory(
+    messages=(
+        Message("user", "take mug from desk"),
+        Message("assistant", "Action: go to desk"),
+    ),
+    reward=1.0,
+    task_id="t",
+    environment="e",
+    source="expert",
+)
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def data(tmp_path: Path) -> dict[str, Path]:
     """One conversation, pairs and decision groups."""
     played = tmp_path / "played"
     played.mkdir()
-    (played / "rows.jsonl").write_text(json.dumps(conversation()) + "\n")
+    (played / "rows.jsonl").write_text(CONVERSATION.to_row().model_dump_json() + "\n")
     groups = groups_of(tmp_path / "groups", range(4))
     return {"played": played, "groups": groups, "pairs": pairs_of(tmp_path, range(4))}
 

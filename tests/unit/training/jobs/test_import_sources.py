@@ -6,9 +6,10 @@ import pytest
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import DrawnRow, NodeRow, TreeRow
+from qguide.training.data.trajectories import trajectories_of
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from tests.support.decision_groups import candidate, groups_row
-from tests.support.recorded_episodes import DESK, DONE, episode, imported, trees
+from tests.support.recorded_episodes import DESK, DONE, GIVE_UP, episode, imported, trees
 
 
 def test_bad_records_are_named_and_nothing_is_written(tmp_path: Path) -> None:
@@ -100,22 +101,38 @@ def served_tree(*nodes: dict[str, object], kind: str = "served") -> dict[str, ob
 def test_actions_without_an_observation_between_them_are_a_bad_record(tmp_path: Path) -> None:
     good = served_tree(served_node(1), served_node(2, observed=[], reward=1))
     rows = [served_tree(served_node(1, observed=[]), served_node(2)), good]
-    with pytest.raises(RecordError, match="line 1: node 1 observed no message"):
+    with pytest.raises(RecordError, match="line 1: node 1 of the tree of served:1 observed"):
         imported(tmp_path, rows)
     report = imported(tmp_path, rows, skip_bad=True)
     assert (report.episodes, report.skipped) == (1, 1)
 
 
+def test_replies_that_are_not_imitated_are_not_in_trees_either(tmp_path: Path) -> None:
+    framing = {"role": "assistant", "content": "OK.", "weight": 0}, {"role": "user", "content": "?"}
+    rows = [episode(*framing, done, reward=1.0) for done in (DONE, GIVE_UP)]
+    imported(tmp_path, rows)
+    (tree,) = trees(tmp_path)
+    assert [node.mistake for node in tree.nodes] == [True, False, False]
+    assert {found.mistakes for found in trajectories_of(tree)} == {(0,)}
+
+
+def test_a_tree_of_what_nobody_did_is_a_bad_record(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="line 1: it has no actions"):
+        imported(tmp_path, [served_tree(served_node(1, tried=False))])
+
+
 def test_a_served_tree_of_version_1_names_the_remedy(tmp_path: Path) -> None:
     old = served_tree(served_node(1)) | {"version": 1}
-    with pytest.raises(RecordError, match=r"line 1: it is a tree of version 1; .*convert-records"):
+    with pytest.raises(
+        RecordError, match=r"line 1: it is a record of version 1; .*convert-records"
+    ):
         imported(tmp_path, [old])
 
 
 def test_candidates_of_decision_groups_are_no_episodes(tmp_path: Path) -> None:
     """Each but the taken one would be an episode that failed."""
     groups = groups_row(([candidate("Action: wait"), candidate("Action: go")], 1))
-    with pytest.raises(RecordError, match="line 1: it holds decision groups"):
+    with pytest.raises(RecordError, match="line 1: the tree of t holds decision groups"):
         imported(tmp_path, [groups.model_dump(mode="json")])
 
 
