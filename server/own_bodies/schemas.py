@@ -74,8 +74,8 @@ Earned = Annotated[
     float | None,
     Field(
         allow_inf_nan=False,
-        description="the outcome of the episode if it had ended before this step, on the scale of "
-        "its outcome and no difference; null where that is unknown",
+        description="the outcome of the episode if it had ended before this step: a total, and not "
+        "what the last action added; null where that is unknown",
     ),
 ]
 EpisodeArm = Annotated[

@@ -93,10 +93,10 @@ class Settings(LearningSettings):
         adaptive: draw with adaptive M in all steps of an episode whose requests do not say
             otherwise, for agents that can only set a URL or a header.
         adaptive_batch: candidates drawn at a time for requests with adaptive M, or until decided.
-        replica: its name in the header `X-QGuide-Replica`, for a proxy that keeps episodes on it.
+        replica: name of this replica in `X-QGuide-Replica`, for a proxy that keeps episodes on it.
         episodes_dir: folder for the records of finished episodes; without it none are recorded.
         episodes_redact: `module:function` that maps each text to the text that may be recorded.
-        episodes_redact_timeout_s: time limit for redacting an episode, which else is not recorded.
+        episodes_redact_timeout_s: time limit of a redaction; an episode beyond it is not recorded.
         episodes_file_bytes: size at which a new file of episodes is started.
         episodes_max_files: maximum number of files of each kind; the oldest is deleted.
         episodes_memory_bytes: memory for all open episodes, in this process and in Redis alike;

@@ -29,7 +29,7 @@ _OTHERS: Final = (
 _OF_HTTP: Final = {
     "not_found": "There is no such path.",
     "method_not_allowed": "The path does not support this method.",
-    "websocket_unsupported": "Open a WebSocket there, if the operator allows any, or POST to it.",
+    "websocket_unsupported": "The path takes POST and, if the operator allows any, WebSockets.",
 }
 
 

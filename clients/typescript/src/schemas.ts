@@ -20,7 +20,7 @@ export type ActOptions = ModelOptions & {
     out_of_domain?: ("unguided" | "guide") | null;
     /** @description the prior: `votes`, smoothed shares of the draws, or the policy's own `likelihood`, or `likelihood-per-token`; votes where a candidate has no logprob; null takes the server's setting, else what the Q model was fitted with */
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
-    /** @description the outcome of the episode if it had ended before this step, on the scale of its outcome and no difference; null where that is unknown */
+    /** @description the outcome of the episode if it had ended before this step: a total, and not what the last action added; null where that is unknown */
     earned?: number | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
     adaptive?: boolean | null;
@@ -417,7 +417,7 @@ export interface GuidanceOptions {
     prior?: ("votes" | "likelihood" | "likelihood-per-token") | null;
     /** @description identifies the episode that this step belongs to; with a split alias all its steps use the same Q model */
     episode_id?: string | null;
-    /** @description the outcome of the episode if it had ended before this step, on the scale of its outcome and no difference; null where that is unknown */
+    /** @description the outcome of the episode if it had ended before this step: a total, and not what the last action added; null where that is unknown */
     earned?: number | null;
     /** @description draw in small batches until a candidate's Q exceeds the previous step's, at most num_candidates; needs an episode or previous_q; null takes the server's setting for steps of an episode */
     adaptive?: boolean | null;
@@ -778,7 +778,7 @@ export type ScoreOptions = ModelOptions & {
     out_of_domain?: ("unguided" | "guide") | null;
     /** @description answer if the history is longer than the Q model takes: `error`, or `window` to score after the task and the newest turns that fit; null takes the server's setting */
     long_history?: ("error" | "window") | null;
-    /** @description the outcome of the episode if it had ended before this step, on the scale of its outcome and no difference; null where that is unknown */
+    /** @description the outcome of the episode if it had ended before this step: a total, and not what the last action added; null where that is unknown */
     earned?: number | null;
 };
 

@@ -122,8 +122,8 @@ class ScoreOptions(ModelOptions, total=False):
     """
     earned: float | None
     """
-    the outcome of the episode if it had ended before this step, on the scale of its outcome and
-    no difference; null where that is unknown
+    the outcome of the episode if it had ended before this step: a total, and not what the last
+    action added; null where that is unknown
     """
 
 
@@ -170,8 +170,8 @@ class ActOptions(ModelOptions, total=False):
     """
     earned: float | None
     """
-    the outcome of the episode if it had ended before this step, on the scale of its outcome and
-    no difference; null where that is unknown
+    the outcome of the episode if it had ended before this step: a total, and not what the last
+    action added; null where that is unknown
     """
     adaptive: bool | None
     """
@@ -279,8 +279,8 @@ class GuidanceOptions(TypedDict, total=False):
     """
     earned: float | None
     """
-    the outcome of the episode if it had ended before this step, on the scale of its outcome and
-    no difference; null where that is unknown
+    the outcome of the episode if it had ended before this step: a total, and not what the last
+    action added; null where that is unknown
     """
     adaptive: bool | None
     """
