@@ -1,7 +1,7 @@
 """Memory of a trunk that scores, from its configuration alone.
 
 The trunk is built on torch's meta device, where tensors have shapes and no bytes, and runs one
-forward pass there as `PackedModel` runs it. So any architecture is measured, not reckoned.
+forward pass there as `PackedModel` runs it on a GPU. So any architecture is measured, not reckoned.
 """
 
 import weakref

@@ -32,14 +32,14 @@ def test_a_model_of_four_billion_on_one_gpu(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "7.49 GiB   4,022,468,096 parameters" in done.stdout
     assert f"cache per token       {2 * 36 * 8 * 128 * 2 / 2**10} KiB" in done.stdout
-    assert "72.00 GiB   fit; 97 is the most" in done.stdout
+    assert "72.00 GiB   fit; 98 is the most" in done.stdout
     assert "QGUIDE_CACHE_BYTES=77309411328" in done.stdout
     assert len(re.findall(r"trees of up to [\d,]+ tokens fit", done.stdout)) == 2
 
 
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     done = planned(tmp_path, "--gpu", "24", "--sessions", "64")
-    assert "do not fit; 10 is the most" in done.stdout
+    assert "do not fit; 11 is the most" in done.stdout
     assert "no tree fits: use several GPUs" in done.stdout
 
 
