@@ -140,7 +140,7 @@ class GuidedStepService(RequestService):
             session = ""
         elif session:
             episode_id = await self.episodes.current(session)
-        earned = self.earned if options.earned is None else options.earned
+        earned = options.earned if self.earned is None else self.earned
         options = options.model_copy(update={"episode_id": episode_id, "earned": earned})
         return replace(asked, options=options, agent_session=session)
 

@@ -151,7 +151,7 @@ class ScoringService(RequestService):
     ) -> tuple[QModelLease, Scored]:
         """Score a step of an episode; returns the Q model as well."""
         episode_id = self._episode(episode_id)
-        earned = self.earned if earned is None else earned
+        earned = earned if self.earned is None else self.earned
         episode = await self.episodes.begin_step(episode_id, outcome=self.outcome, earned=earned)
         learned = await self._learned(q_model, episode)
         with self._lease(q_model, episode_id, learned) as held:

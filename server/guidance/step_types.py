@@ -47,7 +47,7 @@ class RequestService:
     Attributes:
         session_id: the episode of steps whose options name none; from the URL or `X-Session-ID`.
         outcome: ends the episode after the step; from `X-QGuide-Outcome`.
-        earned: by the episode before the step, if its options do not say; from `X-QGuide-Earned`.
+        earned: by the episode before the step; from `X-QGuide-Earned`, before what options say.
         learning: chooses the Q model of steps that name none; None: the server does not learn.
     """
 

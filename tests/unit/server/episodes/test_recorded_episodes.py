@@ -87,6 +87,21 @@ def test_every_dialect_tells_what_was_earned_by_a_header(
     assert found == [{"earned": [0.25, None]}]
 
 
+@pytest.mark.parametrize(
+    ("path", "more"), [("/v1/act", {}), ("/v1/score", {"candidates": ["Action: go"]})]
+)
+def test_the_header_of_what_was_earned_takes_precedence(
+    serve: Serve, tmp_path: Path, path: str, more: dict[str, list[str]]
+) -> None:
+    client = serve(recording(tmp_path))
+    followed = then([TASK], act(client, [TASK])["action"], "It is open.")
+    body = {"messages": followed, "episode_id": "e", "earned": 0.75} | more
+    answer = client.post(path, json=body, headers={"X-QGuide-Earned": "0.25"})
+    assert answer.status_code == 200, answer.text
+    end(client)
+    assert [row["values"] for row in rows(tmp_path, "trees")] == [{"earned": [0.25, None]}]
+
+
 @pytest.mark.parametrize("path", DIALECTS)
 @pytest.mark.parametrize("headers", [{}, {"X-Session-ID": "e"}])
 def test_earnings_of_no_episode_and_others_than_numbers_are_refused(
