@@ -154,6 +154,7 @@ class RedisEpisodeStore:
             return await self._link.use(
                 lambda: self._update_shared(episode_id, change),
                 lambda: self._own.update(episode_id, change),
+                repeatable=False,
             )
 
     async def records(self, episode_id: str) -> Sequence[bytes]:
@@ -181,7 +182,7 @@ class RedisEpisodeStore:
 
         # Without Redis every replica has the claim: an episode that is recorded twice is better
         # than one that is lost.
-        mine = await self._link.use(shared, _unshared)
+        mine = await self._link.use(shared, _unshared, repeatable=False)
         try:
             yield mine
         finally:

@@ -210,7 +210,9 @@ class Limiter:
     ) -> Answer:
         if self._link is None:
             return await ask(self._own)
-        return await self._link.use(lambda: self._ask_shared(caller, ask), lambda: ask(self._own))
+        return await self._link.use(
+            lambda: self._ask_shared(caller, ask), lambda: ask(self._own), repeatable=False
+        )
 
     async def _ask_shared(
         self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]

@@ -69,25 +69,41 @@ class RedisLink:
         )
 
     async def use(
-        self, ask: Callable[[], Awaitable[Answer]], otherwise: Callable[[], Awaitable[Answer]]
+        self,
+        ask: Callable[[], Awaitable[Answer]],
+        otherwise: Callable[[], Awaitable[Answer]],
+        *,
+        repeatable: bool = True,
     ) -> Answer:
-        """The result of `ask`, or that of `otherwise` while Redis is down."""
+        """The result of `ask`, or that of `otherwise` while Redis is down.
+
+        Args:
+            repeatable: False where doing it twice is another thing than once. Where this process
+                was late to hear whether it was done, `otherwise` answers, and Redis stays up.
+        """
+
+        async def unless_down() -> Answer:
+            await self.client.ping()
+            return await otherwise()
+
         if self.up:
             try:
-                return await self._asked(ask)
+                return await self._asked(ask, again=ask if repeatable else unless_down)
             except (RedisError, OSError) as error:
                 self._set(up=False, reason=type(error).__name__)
         return await otherwise()
 
-    async def _asked(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """The result of `ask`, which is asked again if this process was late to hear it."""
+    async def _asked(
+        self, ask: Callable[[], Awaitable[Answer]], *, again: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
+        """The result of `ask`, or that of `again` if this process was late to hear it."""
         began_s = monotonic()
         try:
             return await ask()
         except RedisTimeoutError:
             if monotonic() - began_s < self._timeout_s + _LATE_S:
                 raise
-        return await ask()
+        return await again()
 
     def read(self, row: bytes | None, parse: Callable[[bytes], Answer]) -> Answer | None:
         """Parse a stored value; None if it is missing or was written in another format."""
@@ -124,7 +140,7 @@ class RedisLink:
 
     async def _ping(self) -> None:
         try:
-            await self._asked(self.client.ping)
+            await self._asked(self.client.ping, again=self.client.ping)
         except (RedisError, OSError) as error:
             self._set(up=False, reason=type(error).__name__)
         else:

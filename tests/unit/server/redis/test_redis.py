@@ -98,7 +98,10 @@ async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
     await until(link, up=True)
 
 
-async def test_a_process_that_was_busy_does_not_take_redis_for_gone(redis: RedisServer) -> None:
+@pytest.mark.parametrize(("repeatable", "times"), [(True, 2), (False, 1)])
+async def test_a_process_that_was_busy_does_not_take_redis_for_gone(
+    redis: RedisServer, repeatable: bool, times: int
+) -> None:
     link = RedisLink(redis.url, Metrics(), timeout_s=1.0, ping_every_s=60)
     asks = []
 
@@ -110,12 +113,12 @@ async def test_a_process_that_was_busy_does_not_take_redis_for_gone(redis: Redis
         return int(answer) == 0
 
     async def otherwise() -> bool:
-        return False
+        return not repeatable
 
     async with link.watched():
-        assert await link.use(ask, otherwise)
+        assert await link.use(ask, otherwise, repeatable=repeatable)
         assert link.up
-        assert len(asks) == 2
+        assert len(asks) == times
 
 
 async def test_a_redis_that_was_never_there_is_no_error() -> None:
