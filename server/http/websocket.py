@@ -8,15 +8,24 @@ from asyncio import BaseTransport, TimerHandle
 from time import perf_counter
 from typing import ClassVar, Final
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
-from qguide.server.http.connection_limits import ConnectionTable, ParsingTurns, network_of
+from qguide.server.http.connection_limits import (
+    ConnectionTable,
+    ParsingTurns,
+    network_of,
+    raw_error,
+)
 
 _PIECE_BYTES: Final = 4_096
 """Bytes parsed at a time; the clock is read in between."""
 _LONGEST_TURN_S: Final = 0.005
 """Time of parsing after which the rest of the data waits for a turn."""
+_NO_HANDSHAKE: Final = (
+    "this request opens no WebSocket; send GET without a body, and with no line above 8,192 bytes"
+)
 
 
 class LimitedWebSocket(WebSocketsSansIOProtocol):
@@ -61,7 +70,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived, or keep it if earlier data still waits for its turn."""
-        if self._unparsed:
+        if self._unparsed or self._stalled:
             self._unparsed += data
             self.transport.pause_reading()
         else:
@@ -72,12 +81,26 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         for start in range(0, len(data), _PIECE_BYTES):
             if self.transport.is_closing():
                 return
-            if perf_counter() - began_s > _LONGEST_TURN_S:
+            if self._stalled or perf_counter() - began_s > _LONGEST_TURN_S:
                 self._unparsed = data[start:]
                 self.transport.pause_reading()
-                self.turns.add(self._take_turn)
+                if not self._stalled:
+                    self.turns.add(self._take_turn)
                 return
             super().data_received(data[start : start + _PIECE_BYTES])
+            if self.conn.handshake_exc and not self.handshake_initiated:
+                self._refuse()  # uvicorn would wait for ever
+
+    def _refuse(self) -> None:
+        self.close_sent = True
+        self.transport.write(raw_error(400, "malformed_request", _NO_HANDSHAKE))
+        self.transport.close()
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send to the client."""
+        await super().send(message)
+        # uvicorn would log a handshake that is refused as one that the application forgot.
+        self.handshake_complete = self.handshake_complete or self.close_sent
 
     def _take_turn(self) -> None:
         data, self._unparsed = self._unparsed, b""
@@ -99,7 +122,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
             super().handle_cont(event)
 
     def pause_writing(self) -> None:
-        """Give the client limited time to read what was sent, and read nothing meanwhile."""
+        """Give the client limited time to read what was sent; nothing is parsed meanwhile."""
         super().pause_writing()
         self._stalled = self.loop.call_later(self.table.limits.stalled_s, self.transport.abort)
         self.transport.pause_reading()
@@ -108,7 +131,10 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         """Go on."""
         super().resume_writing()
         self._stop_clock()
-        self._read_on()
+        if self._unparsed:
+            self.turns.add(self._take_turn)
+        else:
+            self._read_on()
 
     def _stop_clock(self) -> None:
         if self._stalled:

@@ -19,7 +19,7 @@ _ASK: Final = (
     "what remains to be done next. Answer with the summary alone."
 )
 _UNSENT: Final = {"tool_choice": "none", "text": None, "max_output_tokens": None, "store": False}
-ALONE: Final[Json] = {"num_candidates": 1, "episode_id": None, "policies": None}
+ALONE: Final[Json] = {"num_candidates": 1, "episode_id": None, "earned": None, "policies": None}
 """Options of a summary, which is no step."""
 _KEPT: Final = ("user", "system", "developer")
 

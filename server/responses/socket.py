@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import Request
 from starlette.types import Message, Receive, Scope, Send
@@ -248,13 +247,15 @@ def _read_event(raw: bytes, most: int) -> tuple[Any, str | None, bytes]:
     if not isinstance(event, dict):
         return None, None, raw
     kind, lane = event.pop("type", None), event.pop("stream_id", None)
-    return kind, lane, json.dumps(event | {"stream": True}).encode()
+    # As short as can be: escaped, a text that is as long as a body may be would be too long.
+    body = json.dumps(event | {"stream": True}, ensure_ascii=False, separators=(",", ":"))
+    return kind, lane, body.encode()
 
 
 def _check_origin(request: Request, settings: Settings) -> None:
     """Refuse strangers' web pages, which browsers let open WebSockets to any server."""
     origin = request.headers.get("origin")
-    if origin is None or urlsplit(origin).netloc == request.headers.get("host", ""):
+    if origin is None or origin.partition("://")[2] == request.headers.get("host"):
         return
     if not {origin, "*"} & {*settings.cors_origins}:
         raise ForbiddenError(

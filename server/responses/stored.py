@@ -117,7 +117,7 @@ class StoredResponses:
         own = [said(body.input)] if isinstance(body.input, str) else body.input
         previous = body.previous_response_id
         if self._shelf is None and not (previous and (await self._get([row_of(previous)]))[0]):
-            return Continued(body, own)
+            return Continued(body, own, size)
         given: list[Json] = []
         chain: list[str] = []
         if previous:
@@ -171,8 +171,9 @@ class StoredResponses:
         def rows() -> dict[str, Json]:
             own = begun["input"] if begun else _own_of(request)
             kept = rows_of(response, own, request.chain, others)
-            if shelf is self._unstored and open_rows is not None:
-                open_rows.extend(kept)
+            if shelf is self._unstored and open_rows is not None:  # without items, often thousands
+                open_rows.append(row_of(response["id"]))
+                kept = {name: kept[name] for name in open_rows[-1:]}
             if talk:
                 items = [*talk["items"], *own, *response["output"]]
                 kept[f"conversation {request.conversation}"] = talk | {"items": items}

@@ -92,7 +92,8 @@ async def create_response(
     told = {"previous_response_id": body.previous_response_id, "store": stored.stores(body)}
     complete: Callable[[], Awaitable[Json]]
     if body.generate is False:
-        response = opened(body, model=policy.name, temperature=body.temperature or 1.0) | told
+        temperature = 1.0 if body.temperature is None else body.temperature
+        response = opened(body, model=policy.name, temperature=temperature) | told
         complete = partial(_prepare, response, keep)
     else:
         read = partial(_read, continued.body, options, policy, settings)

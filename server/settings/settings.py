@@ -107,8 +107,8 @@ class Settings(LearningSettings):
         episodes_ttl_s: an episode without a step for this long is dropped.
         responses_ttl_s: how long responses are stored for requests that continue them
             (`previous_response_id`), unless they say `store: false`; 0 stores none.
-        responses_memory_bytes: memory for stored responses without Redis; the oldest of the key
-            that holds most go first.
+        responses_memory_bytes: memory for stored responses without Redis, and as much again for
+            those of open WebSockets; the oldest of the key that holds most go first.
         outcome_rules: end an episode by what its steps read, for agents that post no outcome.
         min_reward: least reward of an outcome; `qguide label` has the same bounds.
         max_reward: greatest reward of an outcome.

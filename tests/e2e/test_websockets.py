@@ -1,21 +1,24 @@
 """WebSockets of a real server on a real socket: OpenAI's SDK, limits, and ends on either side."""
 
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from socket import SO_RCVBUF, SOL_SOCKET, socket
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, connect
 
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
+from qguide.server.http.websocket import LimitedWebSocket
 from tests.support.serving import serving_app
 from tests.unit.server.conftest import FAKES, settings_of
 
@@ -30,6 +33,23 @@ def serving(**limits: Any) -> Iterator[str]:
 
 def opened(url: str) -> ClientConnection:
     return connect(f"{url.replace('http', 'ws')}/responses")
+
+
+@contextmanager
+def handshake(url: str, *more: str) -> Iterator[socket]:
+    """A connection that has asked for a WebSocket, with more headers, and has read nothing."""
+    at = httpx.URL(url)
+    head = (
+        *("GET /v1/responses HTTP/1.1", f"Host: {at.host}"),
+        *("Connection: Upgrade", "Upgrade: websocket"),
+        *("Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="),
+    )
+    with socket() as raw:
+        raw.setsockopt(SOL_SOCKET, SO_RCVBUF, 4_096)
+        raw.settimeout(30)
+        raw.connect((at.host, at.port))
+        raw.sendall("\r\n".join([*head, *more, "", ""]).encode())
+        yield raw
 
 
 def kinds(socket: ClientConnection) -> Iterator[str]:
@@ -105,6 +125,35 @@ def test_a_websocket_keeps_the_place_of_its_connection() -> None:
             socket.send(CREATE)
             assert "response.completed" in kinds(socket)
         wait_until(lambda: httpx.get(f"{url}/models").status_code == 200)
+
+
+@pytest.mark.parametrize("header", ["Content-Length: 1", f"X-Long: {9_000 * 'x'}"])
+def test_what_is_no_handshake_is_refused_and_keeps_no_place(header: str) -> None:
+    with serving(max_connections_per_address=1) as url:
+        with handshake(url, header) as raw:
+            answer = b"".join(iter(lambda: raw.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "malformed_request"
+        wait_until(lambda: httpx.get(f"{url}/models").status_code == 200)
+
+
+def test_a_refused_handshake_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as url, pytest.raises(InvalidStatus) as refused:
+        connect(f"{url.replace('http', 'ws')}/nothing")
+    assert refused.value.response.status_code == 404
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_client_that_reads_nothing_is_not_answered_without_end() -> None:
+    pings = 2_000 * Frame(Opcode.PING, 125 * b"x").serialize(mask=True)
+    event = Frame(Opcode.TEXT, b"{}").serialize(mask=True)
+    with serving() as url, handshake(url) as raw:
+        assert raw.recv(4096).startswith(b"HTTP/1.1 101 ")
+        raw.settimeout(2)
+        with pytest.raises(TimeoutError):  # nobody takes them any more
+            raw.sendall(100 * (event + pings))
+        sockets = [one for one in gc.get_objects() if issubclass(type(one), LimitedWebSocket)]
+        assert max(one.transport.get_write_buffer_size() for one in sockets) < 500_000
 
 
 def test_work_for_a_client_that_has_gone_is_cancelled() -> None:

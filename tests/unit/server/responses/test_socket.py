@@ -98,6 +98,20 @@ def test_a_response_that_is_not_stored_is_continued_while_its_connection_is_open
     assert error["error"]["code"] == "previous_response_not_found"
 
 
+def test_a_connection_keeps_a_name_for_each_response_and_none_for_items(
+    guided: TestClient,
+) -> None:
+    items = [{"type": "message", "id": f"msg_{i}", "role": "user", "content": "x"} for i in "123"]
+    shelf = guided.app.state.stored._unstored._own  # type: ignore[attr-defined]
+    with connected(guided) as socket:
+        for _ in range(2):
+            assert events(socket, input=items, store=False, generate=False)[-1]["response"]
+        assert [len(rows) for rows in shelf.values()] == [2]
+        [error] = events(socket, input=[{"type": "item_reference", "id": "msg_1"}])
+        assert "'msg_1' was not stored" in error["error"]["message"]
+    assert [len(rows) for rows in shelf.values()] == [0]
+
+
 def test_it_is_continued_where_nothing_is_stored_at_all(
     serve: Serve, address: tuple[FakeUpstream, str]
 ) -> None:
@@ -121,16 +135,25 @@ def test_a_warm_up_draws_nothing_and_is_continued(
     with connected(guided) as socket:
         inputs: tuple[Any, ...] = (TASK, [])
         for given in inputs:
-            told = events(socket, input=given, generate=False, store=False)
+            told = events(socket, input=given, generate=False, store=False, temperature=0)
             assert [event["type"] for event in told] == [
                 *("response.created", "response.in_progress", "response.completed")
             ]
             warm = told[-1]["response"]
             assert (warm["output"], warm["usage"]["total_tokens"]) == ([], 0)
+            assert warm["temperature"] == 0
             assert upstream.asked == []
             events(socket, input="Go.", previous_response_id=warm["id"])
             said = [turn["content"] for turn in upstream.asked.pop()["messages"]]
             assert said == [*([given] if given else []), "Go."]
+
+
+def test_an_event_in_any_script_may_be_as_long_as_a_body(
+    serve: Serve, address: tuple[FakeUpstream, str]
+) -> None:
+    client = serve(settings_of(address[1], max_body_bytes=4_096))
+    with connected(client) as socket:
+        assert events(socket, input="я" * 1_900)[-1]["type"] == "response.completed"
 
 
 def test_an_error_is_an_event_and_the_connection_goes_on(guided: TestClient) -> None:
@@ -194,7 +217,8 @@ def test_a_handshake_is_refused_as_its_request_would_be(
 def test_pages_of_strangers_open_none(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
     client = serve(settings_of(address[1], cors_origins=("https://good.example",)))
     assert refusal(client, Host="evil.example") == (403, "untrusted_host")
-    for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example"):
+    strangers = ("https://evil.example", "null", "http://127.0.0.1.evil.example", "http://[")
+    for origin in strangers:
         assert refusal(client, Origin=origin) == (403, "forbidden")
     for origin in ("https://good.example", "http://127.0.0.1"):
         with connected(client, Origin=origin) as socket:
