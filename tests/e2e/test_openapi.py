@@ -10,6 +10,7 @@ ask for, by wanting an answer sooner than can be, is not asked for.
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
+SNAKE_CASE = re.compile(r"'[a-z]+(_[a-z]+)+':")
 EVERYDAY_CASES = 180
 ENOUGH_CASES = 10_000
 """So many that every route gets hundreds; with fewer, chance decides which answers are seen."""
@@ -206,11 +208,21 @@ def _send(
                 case.body = {**case.body, **_only(SENSIBLE, case.body)}
             response = case.call_and_validate(session=session, checks=CHECKS)
             assert case.meta is not None
-            if case.meta.generation.mode is GenerationMode.POSITIVE:
+            if case.meta.generation.mode is GenerationMode.POSITIVE and not _of_gemini(case.body):
                 assert code_of(response) != "malformed_body", (response.text, case.body)
             sent[operation.label, response.status_code] += 1
 
         send()
+
+
+def _of_gemini(body: Any) -> bool:
+    """True if a name may be one of protocol buffers, under which Gemini reads a field, too.
+
+    Its schema has the other name alone, so that a value of any type can be drawn for this one:
+    Hypothesis draws names from the program's own.
+    """
+    written = repr(body)
+    return "'contents':" in written and SNAKE_CASE.search(written) is not None
 
 
 def code_of(response: Any) -> str:
