@@ -7,7 +7,7 @@ an expert, half of them are reserved for its branch, because nodes on a successf
 most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
@@ -94,20 +94,26 @@ class ExploredTree:
 
 
 def explore_task(
-    game: Game, exploration: Exploration, *, source: str, expert: Sequence[Step] = ()
+    game: Game,
+    exploration: Exploration,
+    *,
+    source: str,
+    expert: Sequence[Step] = (),
+    mistakes: Collection[int] = (),
 ) -> RolloutTask[ExploredTree]:
     """Explore one task, as a rollout task.
 
     Args:
         source: the policy's name, for the nodes that it adds.
         expert: the expert's trajectory, merged and expanded after the policy's own.
+        mistakes: indices of its steps that are not to be imitated.
     """
     search = _Search(game, Tree((yield from game.first())), exploration)
     search.push((ROOT_ID,))
     own_draws = exploration.max_draws // 2 if expert else exploration.max_draws
     yield from _expand(search, source, most_draws=own_draws)
     if expert:
-        search.tree, branch = merge_branch(search.tree, expert, source=EXPERT)
+        search.tree, branch = merge_branch(search.tree, expert, source=EXPERT, mistakes=mistakes)
         search.push(branch, first=True)
         yield from _expand(search, source, most_draws=exploration.max_draws)
     return ExploredTree(search.tree, search.draws, search.misses, search.completion_tokens)

@@ -124,8 +124,7 @@ class Explore(Method[ExploreConfig]):
     def __init__(self, config: ExploreConfig, run: Rollouts, models: Models) -> None:
         branches = run.branch() != "none"
         super().__init__(config if branches else whole_episodes(config), run, models)
-        best = best_trajectories(config.expert)
-        self._expert = {task_id: found.steps for task_id, found in best.items()}
+        self._expert = best_trajectories(config.expert)
 
     def play(self, playable: PlayableTask) -> RolloutTask[Played]:
         """Grow the tree of one task."""
@@ -151,8 +150,14 @@ class Explore(Method[ExploreConfig]):
         config, game, source = self.config, playable.game(self.config.seed), self.source
         if config.strategy == "mcts":
             return (yield from search_task(game, config.mcts, source=source))
-        expert = self._expert.get(playable.task.id, ())
-        return (yield from explore_task(game, config.exploration, source=source, expert=expert))
+        if (expert := self._expert.get(playable.task.id)) is None:
+            return (yield from explore_task(game, config.exploration, source=source))
+        steps, mistakes = expert.steps, expert.mistakes
+        return (
+            yield from explore_task(
+                game, config.exploration, source=source, expert=steps, mistakes=mistakes
+            )
+        )
 
 
 run_explore = partial(play_job, Explore)

@@ -152,6 +152,18 @@ def test_the_experts_trajectory_is_in_its_tree(tmp_path: Path) -> None:
         assert solution in actions
 
 
+def test_an_experts_mistakes_stay_marked_in_its_tree(tmp_path: Path) -> None:
+    with JsonlWriter(tmp_path / "expert" / "rows.jsonl") as writer:
+        for seed in range(6):
+            writer.write(replace(solve(seed), mistakes=(0,)).to_row())
+    rows = explore(configure(tmp_path / "trees", expert=(tmp_path / "expert",)))
+    assert {sum(node.mistake for node in row.nodes if node.source == "expert") for row in rows} <= {
+        0,
+        1,
+    }
+    assert any(node.mistake for row in rows for node in row.nodes)
+
+
 def test_metrics_describe_every_tree_and_the_run(tmp_path: Path) -> None:
     rows = explore(configure(tmp_path))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
