@@ -34,7 +34,7 @@ from qguide.qnet.policies.circuits import (
 )
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
-from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp
+from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Candidate, History, Sampling
 from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_usage
@@ -45,9 +45,6 @@ _CACHED_FROM = 4096
 """Characters, about 1,024 tokens: Anthropic caches no shorter prompt."""
 
 _log = logging.getLogger(__name__)
-
-REPLICA_HEADER = "X-Replica"
-"""Address of the server that answered, from a router in front of several."""
 
 _SEEDS = 2**63
 """Upstreams take a seed of 64 bits with a sign."""
@@ -343,7 +340,7 @@ class OpenAICompatiblePolicy:
                 )
                 raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
             completion = await self._read(response)
-            record_usage(replace(completion.usage, replica=_replica_of(response)))
+            record_usage(replace(completion.usage, replica=replica_of(response)))
             if completion.candidates:
                 outcome = self._circuits.succeed
                 return completion.candidates
@@ -385,11 +382,6 @@ class OpenAICompatiblePolicy:
 
 class _CircuitOpenedError(UpstreamUnavailableError):
     """Nothing was sent, because the upstream failed repeatedly."""
-
-
-def _replica_of(response: httpx.Response) -> str:
-    """The replica that a router named; of several that it tried the last, which answered."""
-    return str(response.headers.get(REPLICA_HEADER, "")).rpartition(",")[2].strip()
 
 
 def _seeded(sampling: Sampling, which: Sequence[int]) -> list[Sampling]:

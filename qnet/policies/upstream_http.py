@@ -34,6 +34,9 @@ _LARGE_CHARACTERS = 65_536
 _BYTES_PER_VALUE = 8
 """The least that a JSON value of an answer takes on average, if the answer is of full size."""
 
+REPLICA_HEADER = "X-Replica"
+"""Address of the server that answered, from a router in front of several."""
+
 
 class UnreachableError(UpstreamUnavailableError):
     """No connection could be made, or it was lost."""
@@ -166,3 +169,8 @@ class UpstreamHttp:
             if len(content) > _LARGE_CHARACTERS:
                 await asyncio.sleep(0)
             return content
+
+
+def replica_of(response: httpx.Response) -> str:
+    """The replica that a router named; of several that it tried the last, which answered."""
+    return str(response.headers.get(REPLICA_HEADER, "")).rpartition(",")[2].strip()

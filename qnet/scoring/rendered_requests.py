@@ -255,20 +255,33 @@ class HistoryCache(Protocol):
     """Histories that a model keeps between requests."""
 
     @property
-    def nbytes(self) -> int: ...  # noqa: D102
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+        ...
+
     @property
-    def evictions(self) -> int: ...  # noqa: D102
-    def clear(self) -> None: ...  # noqa: D102
+    def evictions(self) -> int:
+        """Histories that it has let go for others."""
+        ...
+
+    def clear(self) -> None:
+        """Let all go."""
+        ...
 
 
 class HistoryReader(Protocol):
     """A model that reads histories into a cache of its own, before or while it scores."""
 
     @property
-    def store(self) -> HistoryCache: ...  # noqa: D102
-    def read_ahead(  # noqa: D102
+    def store(self) -> HistoryCache:
+        """Its cache."""
+        ...
+
+    def read_ahead(
         self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]: ...
+    ) -> Iterator[None]:
+        """Compute a history, by its salt and tokens, one forward pass after the other."""
+        ...
 
 
 class RenderingScorer(CachingScorer):

@@ -91,24 +91,7 @@ class GuidedStepService(RequestService):
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
         with self._held(asked, play) as held:
             plan = await self._plan(asked, episode, play, held)
-            record_draw(
-                self.metrics.tracing,
-                model=asked.policy.upstream_model or asked.policy.name,
-                num_candidates=plan.guidance.num_candidates,
-                sampling=plan.guidance.sampling,
-                episode_id=episode_id,
-            )
-            with one_group(), self._reading(asked, plan):
-                decision = await guide(
-                    asked.history,
-                    self._policy(asked.policy, episode_id),
-                    plan.scorer,
-                    plan.guidance,
-                    perturbation=plan.perturbation,
-                    escalation=plan.escalation,
-                    deadline=self.deadline,
-                )
-            decision = replace(decision, warnings=(*plan.warnings, *decision.warnings))
+            decision = await self._decide(asked, plan)
             self._measure(decision, held.id)
         taken = GuidedStepResult(
             decision,
@@ -127,6 +110,28 @@ class GuidedStepService(RequestService):
         await self._remember(asked, plan, taken, held, play)
         require_not_stopped(decision, held.model)
         return taken
+
+    async def _decide(self, asked: GuidedStepRequest, plan: "_Plan") -> Decision:
+        """Draw, score and choose as planned; the plan's warnings come first."""
+        episode_id = asked.options.episode_id
+        record_draw(
+            self.metrics.tracing,
+            model=asked.policy.upstream_model or asked.policy.name,
+            num_candidates=plan.guidance.num_candidates,
+            sampling=plan.guidance.sampling,
+            episode_id=episode_id,
+        )
+        with one_group(), self._reading(asked, plan):
+            decision = await guide(
+                asked.history,
+                self._policy(asked.policy, episode_id),
+                plan.scorer,
+                plan.guidance,
+                perturbation=plan.perturbation,
+                escalation=plan.escalation,
+                deadline=self.deadline,
+            )
+        return replace(decision, warnings=(*plan.warnings, *decision.warnings))
 
     async def _in_episode(self, asked: GuidedStepRequest) -> GuidedStepRequest:
         """The request with its episode.
