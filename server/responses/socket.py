@@ -38,6 +38,8 @@ _READ: Final = "response.processed"
 _KEPT: Final = ("http_version", "path", "raw_path", "query_string", "root_path", "client", "server")
 _OF_HANDSHAKES: Final = (b"sec-websocket-", b"connection", b"upgrade", b"content-", b"x-request-id")
 """Headers, or their beginnings, that requests of a connection do not share with its handshake."""
+_CUT_OFF: Final = b'{"error":'
+"""Begin of the error that ends a stream at shutdown; all other events begin with their type."""
 _BYTES_PER_EVENT: Final = 1_024  # counted for each that waits, however short
 
 
@@ -229,13 +231,19 @@ class _Relay:
                 if line.startswith(DATA):
                     await self._tell_event(line.removeprefix(DATA))
         if self._rest and not message.get("more_body", False):
-            error = json.loads(self._rest)["error"]
-            # OpenAI's SDK looks for headers in the error, Codex beside it.
-            told = {"error": error | {"headers": self._headers}, "headers": self._headers}
-            event = json.dumps({"type": "error", "status": self._status} | told)
-            await self._tell_event(event.encode())
+            await self._tell_error(self._rest, self._status)
+
+    async def _tell_error(self, body: bytes, status: int) -> None:
+        error = json.loads(body)["error"]
+        # OpenAI's SDK looks for headers in the error, Codex beside it.
+        told = {"error": error | {"headers": self._headers}, "headers": self._headers}
+        event = json.dumps({"type": "error", "status": status} | told)
+        await self._tell_event(event.encode())
 
     async def _tell_event(self, event: bytes) -> None:
+        if event.startswith(_CUT_OFF):
+            await self._tell_error(event, 503)
+            return
         if self._more:
             event = json.dumps(json.loads(event) | self._more).encode()
         await self._tell({"text": event.decode()}, "send")

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import psutil
+from websockets.sync.client import connect
 
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
@@ -179,6 +180,21 @@ def test_a_stream_cut_off_by_the_shutdown_ends_with_an_error() -> None:
     assert answer.status_code == 200
     *_, last = [line for line in answer.text.splitlines() if line]
     assert json.loads(last.removeprefix("data: "))["error"]["code"] == "draining"
+
+
+def test_a_response_cut_off_by_the_shutdown_is_an_error_over_a_websocket() -> None:
+    def ask(url: str) -> Any:
+        with connect(f"ws{url.removeprefix('http')}/v1/responses") as connection:
+            body = {"type": "response.create", "model": "slow", "input": "look"}
+            connection.send(json.dumps(body))
+            told = [json.loads(connection.recv(END_S))]
+            while told[-1]["type"].startswith("response."):
+                told.append(json.loads(connection.recv(END_S)))
+            return told[-1]
+
+    last = cut_off(ask)
+    assert (last["type"], last["status"]) == ("error", 503)
+    assert last["error"]["code"] == "draining"
 
 
 LOOPS_AT_A_WORD = (
