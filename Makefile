@@ -74,6 +74,7 @@ test-litellm: setup $(VENV)/.installed-dev $(LITELLM_VENV)/.installed ## the tes
 
 test-gateways: setup $(VENV)/.installed-dev $(GATEWAYS_VENV)/.installed $(LITELLM_VENV)/.installed ## software that asks for Q, unmodified
 	GATEWAYS_PYTHON=$(abspath $(GATEWAYS_VENV))/bin/python QGUIDE_LITELLM_PYTHON=$(abspath $(LITELLM_VENV))/bin/python \
+		GATEWAYS_ENVOY=$(abspath $(GATEWAYS_VENV))/bin/envoy \
 		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_gateways.py
 
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm

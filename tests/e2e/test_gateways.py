@@ -1,7 +1,7 @@
 """Software that asks for Q as the page on gateways shows, unmodified and in its own environments.
 
 `make test-gateways` installs tests/clients/gateways.txt and LiteLLM with its proxy; GATEWAYS_PYTHON
-and QGUIDE_LITELLM_PYTHON name their Pythons.
+and QGUIDE_LITELLM_PYTHON name their Pythons, GATEWAYS_ENVOY the program of Envoy.
 """
 
 import json
@@ -11,6 +11,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from tests.support.serving import ROOT, START_S, free_port, serving_app
 PAGE = "docs/connect/gateways.md"
 PYTHON = os.environ.get("GATEWAYS_PYTHON", "")
 LITELLM_PYTHON = os.environ.get("QGUIDE_LITELLM_PYTHON", "")
+ENVOY = os.environ.get("GATEWAYS_ENVOY", "")
 BEST = "Action: go to desk 1"
 THERE = "http://127.0.0.1:8000"
 needs_python = pytest.mark.skipif(not PYTHON, reason="GATEWAYS_PYTHON names no Python")
 needs_litellm = pytest.mark.skipif(
     not LITELLM_PYTHON, reason="QGUIDE_LITELLM_PYTHON names no Python with LiteLLM's proxy"
 )
+needs_envoy = pytest.mark.skipif(not ENVOY, reason="GATEWAYS_ENVOY names no program")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +122,7 @@ def test_litellms_proxy_answers_with_the_best_by_the_callback(url: str, tmp_path
         ):
             try:
                 until = time.monotonic() + START_S
-                while not _is_live(root):
+                while not _answers(f"{root}/health/liveliness"):
                     said = (tmp_path / "proxy.log").read_text()
                     assert proxy.poll() is None, said
                     assert time.monotonic() < until, said
@@ -136,9 +139,9 @@ def test_litellms_proxy_answers_with_the_best_by_the_callback(url: str, tmp_path
     assert [one.get("n") for one in fake.asked] == [5, None]
 
 
-def _is_live(root: str) -> bool:
+def _answers(address: str) -> bool:
     try:
-        return httpx.get(f"{root}/health/liveliness").is_success
+        return httpx.get(address).is_success
     except httpx.TransportError:
         return False
 
@@ -186,3 +189,70 @@ print(env.step("Action: look")["reward"], env.step("Action: go to desk 1")["rewa
 @needs_python
 def test_an_environment_of_skyrl_pays_q(url: str) -> None:
     assert said_by(PYTHON, block("def q_of", url) + block("GuidedEnv", url) + SKYRL) == "0.5 0.75"
+
+
+ASKED: dict[str, Any] = {
+    "model": "demo",
+    "messages": [{"role": "user", "content": "find the mug"}],
+}
+GUIDED = {"X-QGuide-Num-Candidates": "5"}
+
+
+@needs_envoy
+def test_envoy_guides_what_names_candidates_and_asks_the_model_while_qguide_is_away(
+    tmp_path: Path,
+) -> None:
+    [config] = [
+        block.text for block in blocks_of("docs/connect/envoy.md") if block.language == "yaml"
+    ]
+    fake, port = FakeUpstream(), free_port()
+    demo = {"url": f"http://127.0.0.1:{port}/v1", "model": "demo", "retries": 0}
+    settings = Settings.model_validate(
+        {"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}}
+    )
+    with serving_app(fake.app()) as behind, ExitStack() as qguide:
+        guide = qguide.enter_context(serving_app(create_app(settings)))
+        for there, here in (("10000", str(port)), ("8000", guide), ("8001", behind)):
+            config = config.replace(
+                f"port_value: {there}}}", f"port_value: {here.split(':')[-1]}}}"
+            )
+        with (
+            envoy(config, tmp_path, f"http://127.0.0.1:{port}/v1/models"),
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ):
+            plain = client.post("/v1/chat/completions", json=ASKED).json()
+            assert (fake.asked, "qguide" in plain) == ([ASKED], False)
+            guided = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
+            assert guided["choices"][0]["message"]["content"].endswith(BEST)
+            assert len(guided["qguide"]["q_values"]) == 5
+            message = {"max_tokens": 100, "stream": True}
+            with client.stream(
+                "POST", "/v1/messages", json=ASKED | message, headers=GUIDED
+            ) as streamed:
+                events = [line for line in streamed.iter_lines() if line.startswith("event: ")]
+            assert (events[0], events[-1]) == ("event: message_start", "event: message_stop")
+            qguide.close()
+            drawn = len(fake.asked)
+            alone = client.post("/v1/chat/completions", json=ASKED, headers=GUIDED).json()
+            assert (fake.asked[drawn:], "qguide" in alone) == ([ASKED], False)
+
+
+@contextmanager
+def envoy(config: str, folder: Path, address: str) -> Iterator[None]:
+    """Envoy with this configuration, once something answers at an address behind it."""
+    (folder / "envoy.yaml").write_text(config)
+    command = [ENVOY, "-c", "envoy.yaml", "--concurrency", "1", "--use-dynamic-base-id"]
+    with (
+        (folder / "envoy.log").open("wb") as log,
+        subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process,
+    ):
+        try:
+            until = time.monotonic() + START_S
+            while not _answers(address):
+                said = (folder / "envoy.log").read_text()
+                assert process.poll() is None, said
+                assert time.monotonic() < until, said
+                time.sleep(0.1)
+            yield
+        finally:
+            process.terminate()

@@ -25,7 +25,7 @@ from tools.reference_pages.metrics import metrics_page
 from tools.reference_pages.summary import with_summary
 
 MOST_README_LINES = 200
-LANGUAGES = {"sh", "python", "json", "toml", "ts", "sql", "text"}
+LANGUAGES = {"sh", "python", "json", "toml", "yaml", "ts", "sql", "text"}
 FOLDERS = ("clients/", "docker/", "docs/", "tests/", "training/")
 MADE_BY_THE_READER = {"docker/.env"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)\)")
