@@ -6,7 +6,7 @@ from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.scoring.feature_q import FeatureScorer
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.learning.advantage import Options
-from qguide.training.learning.episodes import episodes_of
+from qguide.training.learning.episodes import episode_of
 from qguide.training.learning.learner import Learned, learn
 from qguide.training.licence.verdict import licence_of
 
@@ -29,4 +29,6 @@ class Features:
 
     def fit(self, rows: Sequence[Trajectory]) -> LicensedScorer:
         """Learn Q from recorded episodes, by the options of `qguide learn`."""
-        return LicensedScorer(learn(episodes_of(rows), self.options, Hasher(b"strangers")))
+        return LicensedScorer(
+            learn([episode_of(row) for row in rows], self.options, Hasher(b"strangers"))
+        )

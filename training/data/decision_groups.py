@@ -11,6 +11,7 @@ only; labels are computed when the rows are read.
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -208,6 +209,11 @@ def _no_groups(row: TreeRow) -> RecordError:
         f"the tree of {row.task_id} holds no decision groups, in which one candidate of each state "
         "is taken and all are played on; name a run folder of `qguide groups`"
     )
+
+
+def holds_groups(folder: Path) -> bool:
+    """True if the first row of a run folder or file of trees is an episode's decision groups."""
+    return any(row.is_decided for row in islice(read_rows(folder, TreeRow), 1))
 
 
 def read_groups(folder: Path) -> Iterator[TreeRow]:

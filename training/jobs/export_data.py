@@ -15,7 +15,6 @@ file appears when everything is written.
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,7 +23,7 @@ from rich.progress import track
 
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import Row, TreeRow
-from qguide.training.data.decision_groups import GroupLabels
+from qguide.training.data.decision_groups import GroupLabels, holds_groups
 from qguide.training.data.parquet import PARQUET, write_parquet
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import labelled_tree
@@ -130,18 +129,13 @@ def _refuse_unused_options(config: ExportConfig, kind: type[Row]) -> None:
                 f"{option} is for {named} only, and {config.format} would ignore it; leave it "
                 f"out, or choose {formats[0]}"
             )
-    if "group_labels" in config.model_fields_set and not _holds_groups(config, kind):
+    if "group_labels" in config.model_fields_set and not (
+        kind is TreeRow and holds_groups(config.source)
+    ):
         raise ConfigError(
             f"group_labels is for decision groups, but the source holds rows of the kind "
             f"{kind.__name__}; leave it out, or name the output of `qguide groups`"
         )
-
-
-def _holds_groups(config: ExportConfig, kind: type[Row]) -> bool:
-    """True if the first row is an episode's decision groups."""
-    return kind is TreeRow and any(
-        row.is_decided for row in islice(read_rows(config.source, TreeRow), 1)
-    )
 
 
 def _exported(config: ExportConfig, kind: type[Row]) -> tuple[type[Row], Iterable[Row]]:

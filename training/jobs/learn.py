@@ -3,7 +3,8 @@
     qguide learn runs/served --output runs/house
 
 or with --config FILE, like every job. It reads what `import` reads, and run folders of
-trajectories; writes a checkpoint with its licence. A killed run starts over.
+trajectories, trees and decision groups; writes a checkpoint with its licence. A killed run starts
+over.
 """
 
 import secrets
@@ -35,7 +36,8 @@ class LearnConfig(JobOptions):
 
     Attributes:
         source: recordings in a format that `qguide import` reads, folders of them, and run folders
-            of trajectories, or of trees, of which each path to a leaf is an episode.
+            of trajectories, of trees, of which each path to a leaf is an episode, or of decision
+            groups, of which each candidate is one, with the mean outcome of playing on.
         output: the folder to write.
         name: the name that the Q model is served under.
         environment: name of the environment, for recordings that name none.

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.types import Message, message_key
+from qguide.qnet.types import History, Message, message_key
 from qguide.training.learning.episodes import Episode, folds_of
 from qguide.training.learning.ridge import (
     Design,
@@ -126,17 +126,19 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
     chance = Random(_SEED)
     anything = [action for episode in episodes for action in episode.actions]
     states, actions, others = [], [], []
+    before: History | None = None
     for episode in episodes:
         for history, action, drawn in zip(
             episode.states, episode.actions, episode.choices, strict=True
         ):
-            state, compared = state_of(history, hasher), drawn
+            if history is not before:  # candidates of one decision group share it
+                state, features, before = state_of(history, hasher), {}, history
+            compared = drawn
             if not _tells_choice(action, drawn):
                 compared = tuple(map(Drawn, chance.choices(anything, k=_OTHERS)))
-            features = {message_key(action): candidate_features(state, action)}
-            for one in compared:
-                if (effect := message_key(one.message)) not in features:
-                    features[effect] = candidate_features(state, one.message)
+            for message in (action, *(one.message for one in compared)):
+                if (effect := message_key(message)) not in features:
+                    features[effect] = candidate_features(state, message)
             states.append(state_features(state))
             actions.append(features[message_key(action)])
             drawn_features = [features[message_key(one.message)] for one in compared]

@@ -1,6 +1,6 @@
 """Recorded episodes as decisions in order, each with its state and its action."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qguide.qnet.types import History, Message
@@ -41,19 +41,17 @@ class Episode:
         return self.drawn or ((),) * len(self.actions)
 
 
-def episodes_of(trajectories: Iterable[Trajectory]) -> list[Episode]:
-    """The episodes of recorded trajectories; replies not to be imitated teach, too."""
-    return [
-        Episode(
-            each.task_id,
-            tuple(each.messages[:i] for i in each.replies),
-            tuple(each.messages[i] for i in each.replies),
-            each.reward,
-            each.drawn,
-            each.earned,
-        )
-        for each in trajectories
-    ]
+def episode_of(trajectory: Trajectory) -> Episode:
+    """The episode of a recorded trajectory; replies not to be imitated teach, too."""
+    replies = trajectory.replies
+    return Episode(
+        trajectory.task_id,
+        tuple(trajectory.messages[:i] for i in replies),
+        tuple(trajectory.messages[i] for i in replies),
+        trajectory.reward,
+        trajectory.drawn,
+        trajectory.earned,
+    )
 
 
 def folds_of(tasks: Sequence[str], *, most: int = 5) -> list[int]:

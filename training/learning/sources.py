@@ -1,24 +1,32 @@
-"""Episodes to learn from: run folders of trajectories and trees, and recordings in any format."""
+"""Episodes to learn from: run folders of trajectories, trees and decision groups, and recordings.
+
+Each candidate of a decision group is an episode of one action, which ends with the mean outcome of
+playing on from there.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
 from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History
+from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
 from qguide.training.data.runs import RunFolder
-from qguide.training.data.trajectories import Trajectory
-from qguide.training.learning.episodes import Episode, episodes_of
+from qguide.training.learning.episodes import Episode, episode_of
 from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
 from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.trajectory import Drawn
 
 
 def read_learnable(sources: Sequence[Path], fields: Fields, *, skip_bad: bool) -> list[Episode]:
     """All episodes of these sources, in their order.
 
     Args:
-        sources: run folders of trajectories or trees, recordings, or folders of those.
+        sources: run folders of trajectories, trees or decision groups, recordings, or folders of
+            recordings.
         fields: of the reward and the task id in recordings.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
 
@@ -27,7 +35,7 @@ def read_learnable(sources: Sequence[Path], fields: Fields, *, skip_bad: bool) -
         RecordError: a record holds no episode, and `skip_bad` is not set.
     """
     found = chain.from_iterable(_read(source, fields, skip_bad=skip_bad) for source in sources)
-    if not (episodes := [one for one in episodes_of(found) if one.actions]):
+    if not (episodes := [one for one in found if one.actions]):
         listed = ", ".join(map(str, sources)) or "no source"
         raise ConfigError(f"{listed} holds no episode with an action; name another source")
     return episodes
@@ -44,11 +52,25 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
     return [(episode.task, state) for episode in episodes for state in episode.states]
 
 
-def _read(source: Path, fields: Fields, *, skip_bad: bool) -> Iterator[Trajectory]:
+def _read(source: Path, fields: Fields, *, skip_bad: bool) -> Iterator[Episode]:
     run = RunFolder(source)
+    if run.rows.exists() and holds_groups(source):
+        for row in read_groups(source):
+            yield from _candidates(row)
+        return
     place = run.rows if run.rows.exists() else source
     for found in read_episodes(recording_of(place, messages=fields.messages), fields):
         if not isinstance(found, BadRecord):
-            yield found
+            yield episode_of(found)
         elif not skip_bad:
             raise RecordError(f"{found}; correct it, or leave such records out with --skip-bad")
+
+
+def _candidates(row: TreeRow) -> Iterator[Episode]:
+    for decision in decisions_of(row):
+        drawn = tuple(
+            Drawn(node.message, node.count, greedy=node.greedy) for node in decision.candidates
+        )
+        for node in decision.candidates:
+            outcome = fmean(rollout.outcome_reward for rollout in node.rollouts)
+            yield Episode(row.task_id, (decision.history,), (node.message,), outcome, (drawn,))

@@ -8,7 +8,7 @@ from rich.console import Console
 from qguide.qnet.errors import CheckpointError, ConfigError, RecordError
 from qguide.qnet.models.feature_q import WEIGHTS, load_feature_q
 from qguide.qnet.models.manifest import MANIFEST, Manifest, is_feature_q, read_manifest, sha256_of
-from qguide.qnet.records import NodeRow, TreeRow
+from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
 from qguide.training.licence.verdict import show_manifest
@@ -131,10 +131,16 @@ def test_features_of_another_version_are_refused(version: int, tmp_path: Path) -
         load_feature_q(folder)
 
 
-def test_each_path_of_an_exploration_is_an_episode(tmp_path: Path) -> None:
+@pytest.mark.parametrize("decided", [False, True])
+def test_paths_of_trees_and_candidates_of_decision_groups_are_episodes(
+    decided: bool, tmp_path: Path
+) -> None:
     def node(number: int, drawer: str, reward: float) -> NodeRow:
         action = f"Action: open the {drawer} drawer"
+        ending = RolloutRow(outcome_reward=reward, steps=1, terminated=True)
         return NodeRow(
+            rollouts=(ending,) if decided else (),
+            taken=decided and number == 1,
             id=number,
             parent=0,
             depth=1,
