@@ -34,10 +34,9 @@ _MOST_CHARACTERS: Final = 300
 _OUT_OF_CPU: Final = 128 + 24
 """Status of a child that the system ended for its CPU time."""
 _FEWEST_DECISIONS: Final = 20
-_FEWEST_TASKS: Final = 10
-"""Numbers below which the other figures say little."""
-_FEWEST_CREDIT_TASKS: Final = 20
-"""As for a licence by credit."""
+"""Decisions below which their other figures say little."""
+_FEWEST_CREDITED: Final = 20
+"""Episodes of which credit is known, as for a licence by it."""
 _LITTLE_ROOM: Final = 0.02
 _CHANCE: Final = 0.55
 """Share of pairs in one order in two halves of the outcomes, of which chance has .5."""
@@ -159,6 +158,7 @@ def _config(recordings: Path, work: Path, episodes: Sequence[str], salt: str) ->
         "environment": "served",
         "salt": salt,
         "skip_bad": True,
+        "held_back": "auto",  # where tasks are few, those to come are the same
         "episodes": list(episodes),
     }
     path = work / "learn.toml"
@@ -191,20 +191,30 @@ def may_be_tried(licence: Licence) -> bool:
     that the model prefers earned more than was expected, be it by chance.
     """
     credited = licence.credit is not None and licence.credit > 0
-    return licence.granted or (credited and licence.credit_tasks >= _FEWEST_CREDIT_TASKS)
+    return licence.granted or (credited and licence.credit_tasks >= _FEWEST_CREDITED)
 
 
 def missing_of(licence: Licence) -> str:
     """The one thing that a version lacks most to be tried; "" of one that may be."""
     if may_be_tried(licence):
         return ""
-    if licence.decisions < _FEWEST_DECISIONS or licence.tasks < _FEWEST_TASKS:
+    if licence.credit_tasks < _FEWEST_CREDITED:
         return (
-            f"too few decisions that differ in outcome: {licence.decisions} of {licence.tasks} "
-            f"tasks were held back, and a licence takes {_FEWEST_DECISIONS} of {_FEWEST_TASKS}; "
-            "more episodes of the same tasks, more exploration (QGUIDE_LEARN_EXPLORATION) and more "
-            "candidates bring them"
+            f"too few episodes: {licence.credit_tasks} were held back, and a trial takes "
+            f"{_FEWEST_CREDITED} whose actions can be judged"
         )
+    if licence.credit == 0:
+        return "no signal: all outcomes are alike, so no action is known to be better than another"
+    if licence.decisions >= _FEWEST_DECISIONS and (lack := _lack_of_decisions(licence)):
+        return lack
+    return (
+        "no signal: what it read in the episodes does not tell good choices from bad ones; more "
+        "episodes, other tasks, or an outcome that says more than success, may help"
+    )
+
+
+def _lack_of_decisions(licence: Licence) -> str:
+    """A lack that decisions tell which several episodes met; "" where they tell none."""
     if (room := _room(licence)) is not None and room < _LITTLE_ROOM:
         return (
             f"no room: the best of the candidates is {max(room, 0.0):.3f} in outcome above the "
@@ -217,10 +227,7 @@ def missing_of(licence: Licence) -> str:
         )
     if more := licence.missing_decisions:
         return f"too few decisions: about {more:,} more would show the gain, if it is real"
-    return (
-        "no signal: what it read in the episodes does not tell good choices from bad ones; other "
-        "tasks, or an outcome that says more than success, may help"
-    )
+    return ""
 
 
 def _room(licence: Licence) -> float | None:

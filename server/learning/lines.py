@@ -34,6 +34,7 @@ class EpisodeLine(Row):
     Attributes:
         episode: id under which it is recorded; an episode is counted once.
         outcome: its reward, cut to 0 and 1.
+        cut: the reward lay outside.
         arm: how it was played; None if the caller chose a Q model.
         recorded: it can be learned from.
         prompt_tokens, completion_tokens: of all of its requests to the upstream.
@@ -47,6 +48,7 @@ class EpisodeLine(Row):
     episode: str = ""
     outcome: Annotated[FiniteFloat, Field(ge=0, le=1)]
     arm: Arm | None
+    cut: bool = Field(default=False, exclude_if=lambda cut: not cut)
     recorded: bool = True
     prompt_tokens: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0

@@ -49,6 +49,7 @@ class Progress:
         challenge: the challenge that goes on; None: none.
         challenges: number of challenges that have begun.
         episodes: ends of episodes, all of them.
+        cut: those of them whose rewards lay outside 0 to 1.
         mode: who decides on the phase and the version.
         fit: the latest fit.
         licensed: the latest fit that may be tried since the phase `collecting` began.
@@ -73,6 +74,7 @@ class Progress:
     challenge: Challenge | None = None
     challenges: int = 0
     episodes: Tally = field(default_factory=Tally)
+    cut: int = 0
     mode: Mode = "auto"
     fit: FitLine | None = None
     licensed: FitLine | None = None
@@ -205,6 +207,7 @@ class Progress:
         self.silent.heard(line.episode)
         number = self.episodes.count
         self.episodes.add(line)
+        self.cut += line.cut
         for name, steps in line.policies.items():
             before = self.policies.get(name, PolicyRecord())
             share = steps / sum(line.policies.values())

@@ -134,6 +134,7 @@ class Learning:
         line = EpisodeLine(
             episode=episode.uid,
             outcome=min(max(episode.outcome.reward, 0.0), 1.0),
+            cut=not 0 <= episode.outcome.reward <= 1,
             arm=episode.arm,
             recorded=episode.recorded,
             prompt_tokens=episode.prompt_tokens,
@@ -191,8 +192,7 @@ class Learning:
         self._notes_at_s = asyncio.get_running_loop().time() + _NOTE_S
         for seat in list(self._seats.values()):
             if seat.pending.tokens and not seat.group.waits:
-                # Taken out before the first wait, so that what is spent meanwhile is counted with
-                # the next line.
+                # Before the first wait: what is spent meanwhile is counted with the next line.
                 spent, seat.pending = seat.pending, Spent()
                 line = SpentLine(tokens=spent.tokens, cost=spent.cost, at=time.time())
                 await self._change(seat, partial(seat.group.end, line))

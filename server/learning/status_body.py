@@ -324,7 +324,14 @@ def _sentence(progress: Progress, rules: Rules) -> str:
     held = {"auto": "", "pinned": " (pinned)", "forbidden": " (forbidden by the operator)"}
     unknown = progress.silent.total
     silent = f"; {unknown} more fell silent and count as unknown" if unknown else ""
-    return _of_phase(progress, rules) + silent + held[progress.mode]
+    return _of_phase(progress, rules) + silent + _cut_text(progress) + held[progress.mode]
+
+
+def _cut_text(progress: Progress) -> str:
+    """A clause on rewards that say less than they should; "" without any."""
+    if not progress.cut:
+        return ""
+    return f"; rewards of {progress.cut} lay outside 0 to 1 and count as 0 or 1: scale them"
 
 
 def _of_phase(progress: Progress, rules: Rules) -> str:

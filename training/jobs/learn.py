@@ -9,6 +9,7 @@ over.
 
 import secrets
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from rich.console import Console
@@ -19,8 +20,8 @@ from qguide.qnet.models.manifest import Manifest, PriorSection
 from qguide.qnet.records import MAX_REWARD
 from qguide.training.data.runs import open_run
 from qguide.training.learning.advantage import Options
-from qguide.training.learning.episodes import Episode
-from qguide.training.learning.learner import Learned, learn
+from qguide.training.learning.episodes import Episode, HeldBack
+from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.domain import fit_domain
 from qguide.training.licence.verdict import licence_of, show_licence
@@ -51,6 +52,9 @@ class LearnConfig(JobOptions):
         episodes: ids of those episodes of a server's recording that are learned from; empty: all.
         trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
         alpha: penalty of the squared weights of actions; None chooses it on held-back tasks.
+        held_back: what the Q model is judged on, by a model of the others: "tasks" tell what it is
+            worth in new tasks, "episodes" where the same tasks come again; "auto" takes episodes
+            where there are fewer than 20 tasks.
         bits: weights have 2^bits places.
         salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model.
     """
@@ -67,6 +71,7 @@ class LearnConfig(JobOptions):
     episodes: tuple[str, ...] = ()
     trace: float = Field(default=_DEFAULTS.trace, ge=0, le=1)
     alpha: float | None = Field(default=_DEFAULTS.alpha, gt=0)
+    held_back: HeldBack | Literal["auto"] = _DEFAULTS.held_back
     bits: int = Field(default=20, ge=8, le=24)
     salt: str = Field(default="", pattern=r"^([0-9a-f]{2}){0,64}$")
 
@@ -87,9 +92,10 @@ def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifes
     with open_run(config.output, config) as run:
         episodes = read_learnable(config.source, config.fields, skip_bad=config.skip_bad)
         salt = bytes.fromhex(config.salt) if config.salt else secrets.token_bytes(16)
-        options = Options(trace=config.trace, alpha=config.alpha)
+        held_back = judged_by(episodes) if config.held_back == "auto" else config.held_back
+        options = Options(trace=config.trace, alpha=config.alpha, held_back=held_back)
         learned = learn(episodes, options, Hasher(salt, bits=config.bits))
-        manifest = _manifest(config, learned, episodes)
+        manifest = _manifest(config, learned, episodes, held_back)
         states = [(episode.task, state) for episode in episodes for state in episode.states]
         domain = fit_domain(states, salt=salt.hex())
         saved = save_feature_q(run.path / CHECKPOINT, learned.model, manifest, domain=domain)
@@ -108,7 +114,9 @@ def _show(manifest: Manifest, checkpoint: Path, console: Console) -> None:
     show_licence(manifest.licence, console)
 
 
-def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) -> Manifest:
+def _manifest(
+    config: LearnConfig, learned: Learned, episodes: list[Episode], held_back: HeldBack
+) -> Manifest:
     rewards = [episode.reward for episode in episodes]
     return Manifest(
         kind="features",
@@ -117,7 +125,7 @@ def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode]) ->
         target="td-advantage",
         label_range=(min(rewards), max(rewards)),
         prior=PriorSection(tau=learned.weights.tau, greedy_weight=learned.weights.greedy),
-        licence=licence_of(learned.evidence, learned.credit),
+        licence=licence_of(learned.evidence, learned.credit, held_back=held_back),
         metrics={
             "episodes": len(episodes),
             "tasks": len({episode.task for episode in episodes}),

@@ -7,7 +7,7 @@ credited with what it changed:
     G_t = (1 - lambda) V(s_t+1) + lambda G_t+1, and G_T the outcome     (Sutton and Barto, 12.3)
     A(s_t, a_t) - E A(s_t, ·) ~ G_t - V(s_t)
 
-V of a state comes from episodes of other tasks (cross-fitting), so that no step is judged by its
+V of a state comes from other tasks or episodes (cross-fitting), so that no step is judged by its
 own luck. E A is left out of the fit, also where the agent's draws are known: to learn actions less
 the mean of the draws (as in the R-learner; Nie and Wager, 2021) forgets what episodes tell of an
 action in states where it is usual. Held-back actions are judged beside that mean; where the choice
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.types import History, Message, message_key
-from qguide.training.learning.episodes import Episode, folds_of
+from qguide.training.learning.episodes import Episode, HeldBack, folds_of, units_of
 from qguide.training.learning.ridge import (
     Design,
     Floats,
@@ -57,11 +57,13 @@ class Options:
         alpha: penalty of the squared weights of A; features come in families of length 1. None
             takes the one of `PENALTIES` that does best on held-back tasks, or the reweighted fit.
         rounds: fits of V, each on the returns that the one before makes.
+        held_back: what is judged by a fit to the others.
     """
 
     trace: float = 0.5
     alpha: float | None = None
     rounds: int = 2
+    held_back: HeldBack = "tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Steps:
         outcome: (n,) of each decision's episode.
         earned: (n,) outcome if the episode had ended before the decision; 0 where unknown.
         last: (n,) true at an episode's last decision.
-        tasks: of each decision.
+        units: what each decision is held back with, its task or its episode.
     """
 
     states: Design
@@ -84,7 +86,7 @@ class Steps:
     outcome: Floats
     earned: Floats
     last: NDArray[np.bool_]
-    tasks: tuple[str, ...]
+    units: tuple[str, ...]
 
     def where(self, chosen: NDArray[np.bool_]) -> "Steps":
         """Some of the decisions, of whole episodes."""
@@ -95,7 +97,7 @@ class Steps:
             self.outcome[chosen],
             self.earned[chosen],
             self.last[chosen],
-            tuple(task for task, kept in zip(self.tasks, chosen, strict=True) if kept),
+            tuple(unit for unit, kept in zip(self.units, chosen, strict=True) if kept),
         )
 
 
@@ -121,7 +123,9 @@ class Fit:
         return told if self.unearned is None else steps.earned + told
 
 
-def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
+def steps_of(
+    episodes: Sequence[Episode], hasher: Hasher, *, held_back: HeldBack = "tasks"
+) -> Steps:
     """Features of all decisions."""
     chance = Random(_SEED)
     anything = [action for episode in episodes for action in episode.actions]
@@ -154,7 +158,11 @@ def steps_of(episodes: Sequence[Episode], hasher: Hasher) -> Steps:
         outcome=np.repeat([episode.reward for episode in episodes], lengths),
         earned=np.concatenate([episode.earned for episode in episodes]),
         last=last,
-        tasks=tuple(e.task for e, n in zip(episodes, lengths, strict=True) for _ in range(n)),
+        units=tuple(
+            unit
+            for unit, n in zip(units_of(episodes, held_back), lengths, strict=True)
+            for _ in range(n)
+        ),
     )
 
 
@@ -171,7 +179,7 @@ def _tells_choice(action: Message, drawn: Sequence[Drawn]) -> bool:
 
 def fit(steps: Steps, options: Options) -> Fit:
     """Weights from these decisions."""
-    folds = np.array(folds_of(steps.tasks))
+    folds = np.array(folds_of(steps.units))
     states = _Folded(steps.states, folds)
     values, earned = _first_values(steps, states)
     returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from qguide.qnet.types import History, Message
 from qguide.training.data.trajectories import Trajectory
@@ -13,7 +14,7 @@ class Episode:
     """One episode and what it earned.
 
     Attributes:
-        task: episodes of one task are never split between fitting and judging.
+        task: where tasks are held back, its episodes are never split between fitting and judging.
         states: the history before each action.
         actions: as many replies.
         reward: outcome reward at the end.
@@ -54,7 +55,22 @@ def episode_of(trajectory: Trajectory) -> Episode:
     )
 
 
-def folds_of(tasks: Sequence[str], *, most: int = 5) -> list[int]:
-    """Fold of each episode: tasks in turn, by their first appearance; at most one fold a task."""
-    number = {task: i for i, task in enumerate(dict.fromkeys(tasks))}
-    return [number[task] % min(most, len(number)) for task in tasks]
+HeldBack = Literal["tasks", "episodes"]
+"""Units that are held back together: all episodes of a task, or each episode by itself."""
+
+
+def units_of(episodes: Sequence[Episode], held_back: HeldBack) -> list[str]:
+    """Name of the unit that each episode is held back with.
+
+    Held-back tasks tell what a Q model is worth in new tasks. Where the same tasks come again, it
+    may know them, and held-back episodes tell what that is worth.
+    """
+    if held_back == "tasks":
+        return [episode.task for episode in episodes]
+    return [str(number) for number in range(len(episodes))]
+
+
+def folds_of(units: Sequence[str], *, most: int = 5) -> list[int]:
+    """Fold of each: units in turn, by their first appearance; at most one fold a unit."""
+    number = {unit: i for i, unit in enumerate(dict.fromkeys(units))}
+    return [number[unit] % min(most, len(number)) for unit in units]

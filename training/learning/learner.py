@@ -1,6 +1,7 @@
 """Learns a Q model without a network from recorded episodes, and assesses it on held-back tasks.
 
-It is assessed by cross-fitting: each fifth of the tasks by a model of the other four. So every
+It is assessed by cross-fitting: each fifth of the tasks, or of the episodes, by a model of the
+other four. So every
 recorded episode counts as evidence, and the model that is kept has learned from all of them.
 """
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.feature_q import FeatureQ, feature_q_of
 from qguide.training.learning.advantage import Fit, Options, Steps, fit, steps_of
-from qguide.training.learning.episodes import Episode, folds_of
+from qguide.training.learning.episodes import Episode, HeldBack, folds_of, units_of
 from qguide.training.learning.preferences import (
     Weights,
     choices_of,
@@ -25,7 +26,7 @@ from qguide.training.learning.preferences import (
 from qguide.training.learning.recorded import recorded_decisions
 from qguide.training.learning.ridge import Floats
 from qguide.training.learning.vocabulary import vocabulary_of
-from qguide.training.licence.credit import Credit, credit_of
+from qguide.training.licence.credit import FEWEST_UNITS, Credit, credit_of
 from qguide.training.licence.evidence import PRIOR, Evidence, HeldBackDecision, evidence_of
 
 _TAU_OF_ADVANTAGE: Final = 0.3
@@ -49,6 +50,15 @@ class Learned:
     weights: Weights
 
 
+def judged_by(episodes: Sequence[Episode]) -> HeldBack:
+    """Units held back to judge a fit whose tasks come again: tasks, if they are enough for it.
+
+    Where both are possible, held-back episodes led to no better fits (docs/results/learning.md).
+    """
+    tasks = {episode.task for episode in episodes}
+    return "tasks" if len(tasks) >= FEWEST_UNITS else "episodes"
+
+
 def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Learned:
     """The Q model of these episodes, assessed.
 
@@ -56,7 +66,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
         ConfigError: there is no episode with an action.
     """
     hasher = hasher.reading(vocabulary_of(episodes, hasher))
-    steps = steps_of(episodes, hasher)
+    steps = steps_of(episodes, hasher, held_back=options.held_back)
     held_back = _Assessor(episodes, steps, options, hasher)
     weights = held_back.weights()
     return Learned(
@@ -76,7 +86,7 @@ class _Assessor:
         self._episodes = episodes
         self._steps = steps
         self._hasher = hasher
-        self._of_episode = folds_of([episode.task for episode in episodes])
+        self._of_episode = folds_of(units_of(episodes, options.held_back))
         self._of_step = np.repeat(self._of_episode, [len(e.actions) for e in episodes])
         self.advantages = np.zeros(len(steps.outcome))
         self._values = np.zeros(len(steps.outcome))
@@ -129,7 +139,7 @@ class _Assessor:
         # Q has to add to what the agent's own preferences tell together, not to each alone.
         both = np.where(np.isnan(self._greedy), np.nan, prior)
         own = {"votes": self._votes, "greedy": self._greedy, PRIOR: both}
-        return credit_of(preferred, self._surprises, self._steps.tasks, own)
+        return credit_of(preferred, self._surprises, self._steps.units, own)
 
 
 def _model(found: Fit, steps: Steps, hasher: Hasher) -> FeatureQ:

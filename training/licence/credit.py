@@ -2,8 +2,9 @@
 
     rho = sum A(s, a) (G - V(s)) / sqrt(sum A^2 sum (G - V)^2)
 
-over recorded steps of held-back tasks; V is the value of the state, G the episode's outcome and A
-the advantage that the Q model gives to the action that was taken. The numerator is the derivative
+over recorded steps of held-back units, which are tasks or episodes; V is the value of the state, G
+the episode's outcome and A the advantage that the Q model gives to the action that was taken. The
+numerator is the derivative
 of the agent's expected outcome along the policy that Q tilts (the policy gradient theorem; Sutton
 et al., 2000), so it is above 0 where following Q helps. It needs no state that occurs twice.
 
@@ -20,8 +21,8 @@ import scipy
 from numpy.typing import NDArray
 
 RESAMPLES: Final = 2_000
-FEWEST_TASKS: Final = 20
-"""Tasks below which chance has such a correlation too often: of two tasks in every fourth case."""
+FEWEST_UNITS: Final = 20
+"""Units below which chance has such a correlation too often: of two tasks in every fourth case."""
 _BATCH: Final = 200
 _SEED: Final = 0
 
@@ -34,7 +35,7 @@ class Lead:
     """Correlation of a Q model minus that of one of the agent's own preferences.
 
     Attributes:
-        interval: 95 % bootstrap interval by task.
+        interval: 95 % bootstrap interval by unit.
         steps: at which the agent's preference is known.
     """
 
@@ -48,29 +49,29 @@ class Credit:
     """Correlation of advantages with what was earned beyond expectation.
 
     Attributes:
-        interval: 95 % bootstrap interval by task.
-        steps: recorded steps of held-back tasks.
-        tasks: number of those tasks.
+        interval: 95 % bootstrap interval by unit.
+        steps: recorded steps of held-back units.
+        units: number of those.
         leads: over the agent's preferences that are known, by their names.
     """
 
     correlation: float
     interval: Interval
     steps: int
-    tasks: int
+    units: int
     leads: Mapping[str, Lead] = field(default_factory=dict)
 
     @property
     def licensed(self) -> bool:
         """True if preferred actions earned more than was expected, and than the agent's own."""
         above = self.interval[0] > 0 and all(one.interval[0] > 0 for one in self.leads.values())
-        return self.tasks >= FEWEST_TASKS and above
+        return self.units >= FEWEST_UNITS and above
 
 
 def credit_of(
     advantages: Floats,
     surprises: Floats,
-    tasks: Sequence[str],
+    units: Sequence[str],
     own: Mapping[str, Floats] | None = None,
 ) -> Credit:
     """The correlation over all steps.
@@ -78,18 +79,18 @@ def credit_of(
     Args:
         advantages: (n,) A(s, a) of the action that was taken.
         surprises: (n,) G - V(s).
-        tasks: of each step.
+        units: of each step.
         own: (n,) the agent's own preferences for that action, by name; NaN where unknown. One that
-            is known in fewer than 20 tasks is not compared.
+            is known in fewer than 20 units is not compared.
     """
-    names, of = np.unique(np.asarray(tasks), return_inverse=True)
-    correlation, interval = _by_task(
+    names, of = np.unique(np.asarray(units), return_inverse=True)
+    correlation, interval = _by_unit(
         _correlation, of, (advantages * surprises, advantages**2, surprises**2)
     )
     leads = {
         name: _lead(advantages, preferred, surprises, of)
         for name, preferred in (own or {}).items()
-        if len(np.unique(of[~np.isnan(preferred)])) >= FEWEST_TASKS
+        if len(np.unique(of[~np.isnan(preferred)])) >= FEWEST_UNITS
     }
     return Credit(correlation, interval, len(of), len(names), leads)
 
@@ -97,7 +98,7 @@ def credit_of(
 def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[np.int_]) -> Lead:
     known = ~np.isnan(preferred)
     ours, theirs, earned = advantages[known], preferred[known], surprises[known]
-    difference, interval = _by_task(
+    difference, interval = _by_unit(
         _difference,
         np.unique(of[known], return_inverse=True)[1],
         (ours * earned, ours**2, theirs * earned, theirs**2, earned**2),
@@ -105,13 +106,13 @@ def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[
     return Lead(difference, interval, int(known.sum()))
 
 
-def _by_task(
+def _by_unit(
     figure: Callable[..., Floats], of: NDArray[np.int_], products: Sequence[Floats]
 ) -> tuple[float, Interval]:
-    """A figure of sums over steps, and its interval by task.
+    """A figure of sums over steps, and its interval by unit.
 
     Args:
-        of: (n,) number of each step's task.
+        of: (n,) number of each step's unit.
         products: (n,) each; their sums are the figure's arguments.
     """
     sums = tuple(np.bincount(of, weights=each).astype(np.float64) for each in products)

@@ -24,17 +24,20 @@ _PREFERRED_BY = {
 }
 
 
-def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
+def licence_of(
+    evidence: Evidence, credit: Credit | None = None, *, held_back: str = "tasks"
+) -> Licence:
     """The section of a manifest: granted if either kind of evidence is above chance.
 
     Args:
         evidence: on held-back decisions.
         credit: on recorded steps, where the learner gives advantages.
+        held_back: what the credit is of, in a word.
     """
     credited = credit is not None and credit.licensed
     return Licence(
         granted=evidence.licensed or credited,
-        reason=_reason(evidence, credit, credited=credited),
+        reason=_reason(evidence, credit, held_back, credited=credited),
         decisions=evidence.decisions,
         tasks=evidence.tasks,
         pairs=evidence.pairs,
@@ -45,7 +48,7 @@ def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
         ceiling=evidence.ceiling,
         credit=None if credit is None else credit.correlation,
         credit_interval=None if credit is None else credit.interval,
-        credit_tasks=0 if credit is None else credit.tasks,
+        credit_tasks=0 if credit is None else credit.units,
         leads={
             name: LicenceLead(difference=lead.difference, interval=lead.interval, steps=lead.steps)
             for name, lead in (credit.leads.items() if credit else ())
@@ -54,10 +57,10 @@ def licence_of(evidence: Evidence, credit: Credit | None = None) -> Licence:
     )
 
 
-def _reason(evidence: Evidence, credit: Credit | None, *, credited: bool) -> str:
+def _reason(evidence: Evidence, credit: Credit | None, held_back: str, *, credited: bool) -> str:
     parts = [_of_decisions(evidence)]
     if credit is not None and (credited or not evidence.licensed):
-        parts.append(_of_credit(credit, credited=credited))
+        parts.append(_of_credit(credit, held_back, credited=credited))
     return "; ".join(parts)
 
 
@@ -84,7 +87,7 @@ def _name_of(evidence: Evidence) -> str:
     return own.get(evidence.own, "")
 
 
-def _of_credit(credit: Credit, *, credited: bool) -> str:
+def _of_credit(credit: Credit, held_back: str, *, credited: bool) -> str:
     low, high = credit.interval
     behind = [name for name, lead in credit.leads.items() if lead.interval[0] <= 0]
     if not credited and low > 0 and behind:
@@ -97,7 +100,7 @@ def _of_credit(credit: Credit, *, credited: bool) -> str:
     return (
         f"the actions that it prefers {said} than was expected: correlation "
         f"{credit.correlation:.2f} ({low:.2f} to {high:.2f}) over {credit.steps:,} recorded steps "
-        f"of {credit.tasks:,} held-back tasks"
+        f"of {credit.units:,} held-back {held_back}"
     )
 
 

@@ -15,20 +15,22 @@ def licence(*, best: float = 0.9, **more: Any) -> Licence:
         return LicenceFigures(outcome=outcome, interval=(0.0, 1.0), regret=0.9 - outcome)
 
     choosers = {"votes": figures(0.5), "oracle": figures(best)}
-    given = {"granted": False, "reason": "", "decisions": 50, "tasks": 30} | more
+    given = {"granted": False, "reason": "", "decisions": 50, "tasks": 30, "credit": -0.1} | more
+    given = {"credit_tasks": 60} | given
     return Licence(choosers=choosers, own="votes", **given)
 
 
 @pytest.mark.parametrize(
     ("refused", "said"),
     [
-        (licence(decisions=4, tasks=3), "too few decisions that differ in outcome: 4 of 3 tasks"),
-        (licence(tasks=2), "too few decisions that differ in outcome: 50 of 2 tasks"),
+        (licence(credit_tasks=7), "too few episodes: 7 were held back, and a trial takes 20"),
+        (licence(credit=0.0), "no signal: all outcomes are alike"),
+        (licence(decisions=4, best=0.51), "no signal: what it read in the episodes does not tell"),
         (licence(best=0.51), "no room: the best of the candidates is 0.010 in outcome above"),
         (licence(ceiling=0.5), "no signal: two halves of the outcomes agree on 50%"),
         (licence(missing_decisions=70), "about 70 more would show the gain"),
         (licence(), "no signal: what it read in the episodes does not tell"),
-        (Licence(granted=False, reason=""), "too few decisions that differ in outcome: 0"),
+        (Licence(granted=False, reason=""), "too few episodes: 0 were held back"),
     ],
 )
 def test_each_lack_has_its_words(refused: Licence, said: str) -> None:

@@ -41,6 +41,15 @@ def test_episodes_that_were_not_recorded_teach_nothing() -> None:
     assert "no episode was recorded" in told(progress).sentence
 
 
+def test_rewards_on_another_scale_are_told() -> None:
+    progress = Progress(RULES)
+    play(progress, 1.0)
+    assert "scale them" not in told(progress).sentence
+    line = EpisodeLine(outcome=1.0, arm=None, cut=True)
+    progress.apply(EpisodeLine.model_validate_json(line.model_dump_json()))
+    assert "rewards of 1 lay outside 0 to 1" in told(progress).sentence
+
+
 def test_a_fit_without_a_licence_says_what_is_missing() -> None:
     progress = Progress(RULES)
     line = FitLine(version=1, episodes=0, licensed=False, reason="not above", missing="no room: x")

@@ -8,7 +8,7 @@ from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.types import History, Message
 from qguide.training.learning.advantage import PENALTIES, Options, fit, steps_of, trace_returns
 from qguide.training.learning.episodes import Episode, folds_of
-from qguide.training.learning.learner import learn
+from qguide.training.learning.learner import judged_by, learn
 from qguide.training.licence.verdict import licence_of
 from qguide.training.trajectory import Drawn
 
@@ -107,6 +107,37 @@ def test_one_task_is_learned_from_and_not_judged() -> None:
 
     assert learned.evidence.decisions == 0
     assert not licence_of(learned.evidence, learned.credit).granted
+
+
+def test_held_back_episodes_judge_what_a_task_that_comes_again_teaches() -> None:
+    """An agent whose every episode begins with the same words has a single task."""
+    recorded = [Episode("one", e.states, e.actions, e.reward) for e in episodes(120)]
+
+    learned = learn(recorded, Options(held_back="episodes"), Hasher(b"salt"))
+    licence = licence_of(learned.evidence, learned.credit, held_back="episodes")
+
+    assert licence.granted
+    assert "of 120 held-back episodes" in licence.reason
+
+
+def test_episodes_are_held_back_where_tasks_are_too_few() -> None:
+    recorded = episodes(40)
+    few = [replace(e, task=f"{number % 19}") for number, e in enumerate(recorded)]
+    assert judged_by(recorded) == "tasks"
+    assert judged_by(few) == "episodes"
+
+
+def test_held_back_episodes_license_no_luck() -> None:
+    chance, granted = Random(3), 0
+    for seed in range(8):
+        luck = [
+            Episode("one", e.states, e.actions, float(chance.random() < 0.5))
+            for e in episodes(60, seed)
+        ]
+        learned = learn(luck, Options(held_back="episodes"), Hasher(b"salt"))
+        granted += licence_of(learned.evidence, learned.credit).granted
+
+    assert granted <= 2
 
 
 @pytest.mark.parametrize(("knows", "granted"), [(True, False), (False, True)])
