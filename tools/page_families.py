@@ -29,7 +29,13 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "other_agent_ipr",
         "other_agent_api",
     ),
-    "environments.md": ("environments", "webshop_mended", "hotpotqa_mended", "hotpotqa_guided"),
+    "environments.md": (
+        "environments",
+        "webshop_mended",
+        "hotpotqa_mended",
+        "hotpotqa_guided",
+        "hotpotqa_learned",
+    ),
     "embedded.md": (
         "embedded_valid_seen",
         "embedded_equal_tokens",
