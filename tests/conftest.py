@@ -7,7 +7,7 @@ import os
 import ssl
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,10 +85,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in starting)
 
 
-def pytest_collection_finish() -> None:
-    """Spare every full collection of garbage the walk through modules and collected tests."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare every collection of garbage the walk through modules and collected tests.
+
+    They stay to the end: walks during the collection of tests find nothing, and cost a sixth of it.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

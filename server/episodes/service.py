@@ -25,7 +25,6 @@ from qguide.server.episodes.redaction import (
     Redactor,
     require_redaction,
 )
-from qguide.server.episodes.redis_store import RedisEpisodeStore
 from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
@@ -349,7 +348,11 @@ def build_store(settings: Settings, link: RedisLink | None) -> EpisodeStore:
     """Build the store of episodes: in memory, and in Redis if configured."""
     max_bytes, ttl_s = settings.episodes_memory_bytes, settings.episodes_ttl_s
     own = MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=ttl_s)
-    return RedisEpisodeStore(link, own, max_bytes=max_bytes, ttl_s=ttl_s) if link else own
+    if link is None:
+        return own
+    from qguide.server.episodes.redis_store import RedisEpisodeStore  # with Redis' library
+
+    return RedisEpisodeStore(link, own, max_bytes=max_bytes, ttl_s=ttl_s)
 
 
 def _counted_for(episode: Episode) -> str:

@@ -24,7 +24,6 @@ from fastapi import Request
 from limits import RateLimitItem, RateLimitItemPerDay, RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
-from redis.exceptions import ResponseError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -218,6 +217,8 @@ class Limiter:
         self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
     ) -> Answer:
         """Count in Redis, resetting a counter that does not hold a number."""
+        from redis.exceptions import ResponseError  # needless where nothing is shared
+
         try:
             return await ask(self._shared)
         except (ValueError, ResponseError) as error:
