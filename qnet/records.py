@@ -10,6 +10,8 @@ would misread a new row.
 """
 
 from collections.abc import Iterable
+from functools import partial
+from operator import eq
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -32,7 +34,8 @@ Reward = Annotated[FiniteFloat, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 
 def _omitted(default: object) -> Any:
     """A field that is not written where it has this value."""
-    return Field(default=default, exclude_if=lambda value: value == default)
+    # In C: it is asked for every such field of every row that is written.
+    return Field(default=default, exclude_if=partial(eq, default))
 
 
 class Row(BaseModel):
@@ -61,10 +64,10 @@ class MessageRow(Row):
     @classmethod
     def from_message(cls, message: Message) -> Self:
         """The message as a row."""
-        calls = (
+        calls = [
             ToolCallRow(name=c.name, arguments=c.arguments, id=c.id, kind=c.kind)
             for c in message.tool_calls
-        )
+        ]
         return cls(
             role=message.role,
             content=message.content,
@@ -74,8 +77,8 @@ class MessageRow(Row):
 
     def to_message(self) -> Message:
         """The row as a message."""
-        calls = tuple(ToolCall(c.name, c.arguments, c.id, c.kind) for c in self.tool_calls)
-        return Message(self.role, self.content, calls, self.tool_call_id)
+        calls = [ToolCall(c.name, c.arguments, c.id, c.kind) for c in self.tool_calls]
+        return Message(self.role, self.content, tuple(calls), self.tool_call_id)
 
 
 def rows_of(messages: Iterable[Message]) -> tuple[MessageRow, ...]:
@@ -182,7 +185,7 @@ class NodeRow(Row):
     def _only_replies_are_the_assistants(self) -> Self:
         if self.reply is not None and self.reply.role != "assistant":
             raise ValueError(f"the reply of node {self.id} has the role {self.reply.role!r}")
-        if any(row.role == "assistant" for row in self.observed or ()):
+        if self.observed and any(row.role == "assistant" for row in self.observed):
             raise ValueError(f"node {self.id} observed an assistant's message")
         return self
 

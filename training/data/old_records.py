@@ -79,7 +79,7 @@ def _write_converted(path: Path, unfinished: Path) -> int:
     changed = 0
     lines = whole_lines(path, warns=True)
     unfinished.touch(mode=0o600)  # it holds users' texts before it has the old file's mode
-    with JsonlWriter(unfinished) as writer:
+    with JsonlWriter(unfinished, flushes=False) as writer:
         for number, line in lines:
             try:
                 row = json.loads(line)

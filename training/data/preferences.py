@@ -119,7 +119,7 @@ def preference_row(
     task: TaskRow,
     origin: tuple[Level, PairSource],
     *,
-    state: History,
+    state: tuple[MessageRow, ...],
     chosen: History,
     rejected: History,
     values: tuple[float, float],
@@ -131,6 +131,7 @@ def preference_row(
     Args:
         task: any row of the pair's task.
         origin: level and source of the pair.
+        state: its messages as rows, which the pairs of one state share.
         chosen, rejected: the better and the worse continuation.
         candidates: how many continuations the state had.
     """
@@ -141,7 +142,7 @@ def preference_row(
         environment=task.environment,
         level=level,
         source=source,
-        messages=rows_of(state),
+        messages=state,
         chosen=rows_of(chosen),
         rejected=rows_of(rejected),
         chosen_value=values[0],

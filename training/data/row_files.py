@@ -15,7 +15,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import (
     Any,
     Final,
     Generic,
+    NamedTuple,
     TypeVar,
     cast,
 )
@@ -227,8 +227,7 @@ def remedy_of(line: bytes) -> str:
     return "; labels are made again by `qguide label`" if b'"q_values"' in line else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Begin of a row in a file of a store, and its length, in bytes."""
 
     file: int
@@ -318,7 +317,7 @@ class RowGroups(Generic[Row]):
         """Read a source; rows whose key is None are left out."""
         for place, row in self._store.add(source):
             if (found := key(row)) is not None:
-                values = (found, *astuple(place))
+                values = (found, *place)
                 self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?)", values)
 
     def __iter__(self) -> Iterator[list[Row]]:

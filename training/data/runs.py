@@ -203,10 +203,15 @@ class JsonlWriter:
     Only one writer at a time: a job holds its run folder's lock while it writes (`open_run`).
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open `path` for appending and remove a last line that a kill cut short."""
+    def __init__(self, path: Path, *, flushes: bool = True) -> None:
+        """Open `path` for appending and remove a last line that a kill cut short.
+
+        Args:
+            flushes: False for a file that a killed job begins again.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
+        self._flushes = flushes
         self._file = path.open("a+b")
         if path.is_file():  # a device may be read without an end
             self._drop_torn_line()
@@ -229,7 +234,8 @@ class JsonlWriter:
         ]
         with self._named_errors():
             written = self._file.write("".join(f"{text}\n" for text in texts).encode())
-            self._file.flush()
+            if self._flushes:
+                self._file.flush()
         return written
 
     def close(self) -> None:
@@ -267,7 +273,7 @@ def rows_at_once(path: Path) -> Iterator[JsonlWriter]:
     """
     unfinished = path.with_suffix(".partial")
     unfinished.unlink(missing_ok=True)
-    with JsonlWriter(unfinished) as writer:
+    with JsonlWriter(unfinished, flushes=False) as writer:
         yield writer
     unfinished.replace(path)
 

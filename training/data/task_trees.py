@@ -9,7 +9,7 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -42,11 +42,6 @@ def split_task_id(task_id: str, digest: str, *, among: Collection[str]) -> str:
         among: hashes of all openings of the task; a single one leaves the id as it is.
     """
     return f"{task_id}#{digest}" if len(among) > 1 else task_id
-
-
-def whole_task_id(row: TreeRow) -> str:
-    """Task id of a tree without the hash of its opening."""
-    return row.task_id.removesuffix(f"#{opening_hash_of_row(row)}")
 
 
 _TABLES: Final = """
@@ -164,10 +159,9 @@ class TaskTrees:
                     "train-qnet and pairs, take it in `groups`"
                 )
             if row.nodes:
-                tree = whole_task_id(row), opening_hash_of_row(row)
-                self._index.execute(
-                    "INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (*tree, *astuple(place))
-                )
+                opening = opening_hash_of_row(row)
+                tree = row.task_id.removesuffix(f"#{opening}"), opening
+                self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (*tree, *place))
                 judges = [
                     name.removeprefix(JUDGED) for name in row.values if name.startswith(JUDGED)
                 ]

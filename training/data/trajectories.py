@@ -73,14 +73,16 @@ class Trajectory:
         steps: list[Step] = []
         for start, end in pairwise((*self.replies, len(self.messages))):
             observed = self.messages[start + 1 : end]
-            step = Step.of_messages(self.messages[start], observed)
-            # An episode that ends with a reply leaves open what it led to.
-            open_ended = end == len(self.messages) and not observed
-            steps.append(replace(step, observed=None) if open_ended else step)
+            steps.append(Step.of_messages(self.messages[start], observed))
         if steps:
-            steps[-1] = replace(steps[-1], reward=self.reward, terminated=self.terminated)
-        drawn = self.drawn or ((),) * len(steps)
-        return tuple(replace(s, drawn=d) for s, d in zip(steps, drawn, strict=True))
+            # An episode that ends with a reply leaves open what it led to.
+            seen = steps[-1].observed or None
+            steps[-1] = replace(
+                steps[-1], observed=seen, reward=self.reward, terminated=self.terminated
+            )
+        if not self.drawn:
+            return tuple(steps)
+        return tuple(replace(s, drawn=d) for s, d in zip(steps, self.drawn, strict=True))
 
     def to_row(self, *, environment: str = "", completion_tokens: int = 0) -> TreeRow:
         """The episode as a tree of one path.

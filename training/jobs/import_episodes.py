@@ -131,7 +131,7 @@ def _write_trajectories(
     """Write every episode; returns the offsets of each task's rows in the file."""
     places: dict[str, array[int]] = {}
     end = 0
-    with JsonlWriter(output) as writer:
+    with JsonlWriter(output, flushes=False) as writer:
         for found in episodes:
             if isinstance(found, BadRecord):
                 tally.add_bad(found)
@@ -165,7 +165,7 @@ def _write_trees(
     trajectories: Path, places: dict[str, "array[int]"], output: Path, tally: Tally
 ) -> None:
     """Write the tree of each task, in the order of their first episodes."""
-    with trajectories.open("rb") as file, JsonlWriter(output) as writer:
+    with trajectories.open("rb") as file, JsonlWriter(output, flushes=False) as writer:
         for offsets in places.values():
             rows = []
             for offset in offsets:

@@ -27,7 +27,7 @@ from pydantic import Field
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow
+from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow, rows_of
 from qguide.qnet.types import BatchPolicy, Scorer, message_key
 from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
@@ -300,7 +300,7 @@ def pairs_of(row: TreeRow, *, tau: float) -> Iterator[PreferenceRow]:
         yield preference_row(
             row,
             ("trajectory", "contrast"),
-            state=tree.history(ROOT_ID),
+            state=rows_of(tree.history(ROOT_ID)),
             chosen=scored_messages(expert),
             rejected=scored_messages(own),
             values=(outcome, own[-1].reward),
@@ -313,7 +313,7 @@ def pairs_of(row: TreeRow, *, tau: float) -> Iterator[PreferenceRow]:
             yield preference_row(
                 row,
                 ("suffix", "contrast"),
-                state=tree.history(begin),
+                state=rows_of(tree.history(begin)),
                 chosen=scored_messages(expert[begin:]),
                 rejected=scored_messages(_to_the_end(tree, first.id)),
                 values=(expert_reward, own_reward),

@@ -21,12 +21,12 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.records import MAX_REWARD, ROOT_ID, TreeRow
+from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_of
 from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node
-from qguide.training.data.decision_groups import GroupLabels, choices_of, read_groups
+from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import EXPERT
 from qguide.training.data.row_files import RowGroups
@@ -34,6 +34,7 @@ from qguide.training.data.runs import (
     JsonlWriter,
     RunFolder,
     open_run,
+    read_rows,
     rows_at_once,
 )
 from qguide.training.data.task_trees import TaskTree, TaskTrees
@@ -117,8 +118,8 @@ def _write(config: PairsConfig, run: RunFolder) -> dict[str, object]:
 def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
     """All pairs, source by source and task by task."""
     for folder in config.groups:
-        for episode in read_groups(folder):
-            yield from _of_groups(episode, config)
+        for row in read_rows(folder, TreeRow):
+            yield from _of_groups(row, config)
     if config.trees:
         tasks = TaskTrees(config.trees, min_reward=config.min_reward, max_reward=config.max_reward)
         for task in tasks:
@@ -127,9 +128,10 @@ def preference_rows(config: PairsConfig) -> Iterator[PreferenceRow]:
 
 
 def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
-    if not config.step_pairs:
-        return
-    for decision in choices_of(row):
+    decisions = decisions_of(row)  # refuses another tree
+    state: tuple[MessageRow, ...] = ()
+    for decision in decisions if config.step_pairs else ():
+        state += rows_of(decision.history[len(state) :])
         candidates = decision.candidates
         values = [label.value for label in decision.labels(config.group_labels)]
         pairs = value_pairs(values, min_margin=config.min_label_margin, most=config.most_per_state)
@@ -137,7 +139,7 @@ def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
             yield preference_row(
                 row,
                 ("step", "group"),
-                state=decision.history,
+                state=state,
                 chosen=(candidates[better].message,),
                 rejected=(candidates[worse].message,),
                 values=(values[better], values[worse]),
@@ -157,7 +159,7 @@ def _of_tree(task: TaskTree, config: PairsConfig) -> Iterator[PreferenceRow]:
         yield preference_row(
             task.row,
             ("trajectory", "outcome"),
-            state=tree.history(ROOT_ID),
+            state=rows_of(tree.history(ROOT_ID)),
             chosen=_replies(tree.path(leaves[better].id)),
             rejected=_replies(tree.path(leaves[worse].id)),
             values=(rewards[better], rewards[worse]),
@@ -173,7 +175,7 @@ def _along_best_path(task: TaskTree, config: PairsConfig) -> Iterator[Preference
         yield preference_row(
             task.row,
             ("step", "best-path"),
-            state=tree.history(parent),
+            state=rows_of(tree.history(parent)),
             chosen=_replies([tree.node(better)]),
             rejected=_replies([tree.node(worse)]),
             values=(values[better], values[worse]),
@@ -198,7 +200,7 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
             yield preference_row(
                 row,
                 ("trajectory", "outcome"),
-                state=chosen.opening,
+                state=rows_of(chosen.opening),
                 chosen=scored_messages(chosen.steps),
                 rejected=scored_messages(episodes[worse][1].steps),
                 values=(outcomes[better], outcomes[worse]),

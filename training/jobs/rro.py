@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from statistics import fmean
 
-from qguide.qnet.records import TreeRow
+from qguide.qnet.records import TreeRow, rows_of
 from qguide.training.data.decision_groups import decided_nodes, decisions_of, read_groups
 from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
 from qguide.training.data.runs import EXPLORED, RunFolder, rows_at_once
@@ -114,7 +114,7 @@ def pairs_of(row: TreeRow, source: PairSource) -> Iterator[PreferenceRow]:
             yield preference_row(
                 row,
                 ("step", source),
-                state=decision.history,
+                state=rows_of(decision.history),
                 chosen=(candidates[pair.better].message,),
                 rejected=(candidates[pair.worse].message,),
                 values=(outcomes[pair.better], outcomes[pair.worse]),

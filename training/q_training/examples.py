@@ -4,7 +4,7 @@ import random
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -280,7 +280,7 @@ def _note(
     grouped: bool = False,
     constant: bool = False,
 ) -> None:
-    values = (row.task_id, folder, grouped, constant, *astuple(place))
+    values = (row.task_id, folder, grouped, constant, *place)
     index.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 

@@ -129,7 +129,7 @@ def _linked(turns: Sequence[Message]) -> History:
                 calls.append(replace(call, id=call.id or f"call-{drawn}"))
             turn = replace(turn, tool_calls=tuple(calls))
             waiting = [call.id for call in calls]
-        linked.append(replace(turn, wire=None))
+        linked.append(turn if turn.wire is None else replace(turn, wire=None))
     return tuple(linked)
 
 
