@@ -58,6 +58,7 @@ class Seat:
         outdated: versions that no server of this release can load, and why.
         fits_again_s: time of the loop before which no fit begins, after one could not be noted.
         policies: record of each policy, where several drew.
+        nameless: steps in this process that named no episode.
     """
 
     group: Group
@@ -77,6 +78,7 @@ class Seat:
     outdated: dict[int, str] = field(default_factory=dict)
     fits_again_s: float = 0.0
     policies: Mapping[str, PolicyRecord] = field(default_factory=dict)
+    nameless: int = 0
     fitting: asyncio.Task[None] | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

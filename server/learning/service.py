@@ -7,7 +7,7 @@ processes, and a version is loaded before any episode is guided by it.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
 from pathlib import Path
@@ -88,9 +88,10 @@ class Learning:
             episode: as it is before the step; None if it is new.
             prompt: hash of the step's system prompt and tools.
         """
-        if episode_id is None:
-            return Play()
         seat = await self._seat(self.group_of(calling_key()))
+        if episode_id is None:
+            seat.nameless += 1
+            return Play()
         place = scoped_episode_id(episode_id)
         spent = str(self.rules.budget) if seat.over_budget(self.rules.budget) else ""
         if episode is not None and episode.steps > 0:
@@ -167,6 +168,7 @@ class Learning:
                 self.rules,
                 share=seat.share,
                 spent=seat.spent.plus(seat.pending),
+                nameless=seat.nameless,
             )
 
     async def curve(self, group: str) -> CurveState:
@@ -395,6 +397,4 @@ def build_learning(settings: Settings, models: Models) -> Learning | None:
 
 
 def _folders(folder: Path) -> list[Path]:
-    with suppress(FileNotFoundError):
-        return sorted(path for path in folder.iterdir() if path.is_dir())
-    return []
+    return sorted(path for path in folder.glob("*") if path.is_dir())  # none of a missing one

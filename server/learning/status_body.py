@@ -169,6 +169,7 @@ def state_of(
     *,
     share: float | None = None,
     spent: Spent | None = None,
+    nameless: int = 0,
 ) -> LearningState:
     """The state of a group in figures and in a sentence.
 
@@ -176,12 +177,13 @@ def state_of(
         share: of new episodes that are guided here; None is what the phase says. It is 0 where the
             version could not be loaded.
         spent: in the budget's period; None: nothing.
+        nameless: steps that named no episode.
     """
     share = progress.share if share is None else share
     lost = progress.version is not None and not share
-    unloaded = (
-        f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
-    )
+    why = f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
+    if nameless and not progress.episodes.count:
+        why += f"; {nameless} steps named no episode, as by X-Session-ID, so none of them counts"
     fit, silent = progress.fit, progress.silent
     cost = _cost(progress, rules.budget, spent or Spent())
     return LearningState(
@@ -210,7 +212,7 @@ def state_of(
             name: PolicyState(mean=known.mean, episodes=known.gained + known.lost)
             for name, known in sorted(progress.policies.items())
         },
-        sentence=_sentence(progress, rules) + _cost_text(cost, rules.budget) + unloaded,
+        sentence=_sentence(progress, rules) + _cost_text(cost, rules.budget) + why,
     )
 
 
@@ -324,14 +326,9 @@ def _sentence(progress: Progress, rules: Rules) -> str:
     held = {"auto": "", "pinned": " (pinned)", "forbidden": " (forbidden by the operator)"}
     unknown = progress.silent.total
     silent = f"; {unknown} more fell silent and count as unknown" if unknown else ""
-    return _of_phase(progress, rules) + silent + _cut_text(progress) + held[progress.mode]
-
-
-def _cut_text(progress: Progress) -> str:
-    """A clause on rewards that say less than they should; "" without any."""
-    if not progress.cut:
-        return ""
-    return f"; rewards of {progress.cut} lay outside 0 to 1 and count as 0 or 1: scale them"
+    scale = f"; rewards of {progress.cut} lay outside 0 to 1 and count as 0 or 1: scale them"
+    cut = scale if progress.cut else ""
+    return _of_phase(progress, rules) + silent + cut + held[progress.mode]
 
 
 def _of_phase(progress: Progress, rules: Rules) -> str:

@@ -41,6 +41,15 @@ def test_episodes_that_were_not_recorded_teach_nothing() -> None:
     assert "no episode was recorded" in told(progress).sentence
 
 
+def test_an_agent_that_names_no_episode_is_told() -> None:
+    progress = Progress(RULES)
+    sentence = state_of("_", progress, RULES, nameless=7).sentence
+    assert sentence.startswith("no episode has ended yet")
+    assert "7 steps named no episode" in sentence
+    play(progress, 1.0)
+    assert "named no" not in state_of("_", progress, RULES, nameless=7).sentence
+
+
 def test_rewards_on_another_scale_are_told() -> None:
     progress = Progress(RULES)
     play(progress, 1.0)

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -141,6 +142,22 @@ def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, after_fit
     answer = client.post("/v1/score", json=wrong)
     assert answer.status_code == 400
     assert "greedy is 3, but there are 3 candidates" in answer.text
+
+
+def test_what_an_agent_forgets_is_told(serve: Serve, settings: Settings) -> None:
+    client = serve(settings)
+    body: dict[str, Any] = {
+        "model": "default",
+        "messages": [{"role": "user", "content": "Find the ring."}],
+    }
+    client.post("/v1/chat/completions", json=body)
+    assert "1 steps named no episode" in state(client)["sentence"]
+
+    client.post("/v1/chat/completions", json=body | {"qguide": {"episode_id": "e"}})
+    client.post("/v1/episodes/e/outcome", json={"reward": 80})
+    sentence = state(client)["sentence"]
+    assert "named no episode" not in sentence
+    assert "rewards of 1 lay outside 0 to 1" in sentence
 
 
 def test_a_learned_model_has_no_name(serve: Serve, after_fit: Settings) -> None:
