@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from qguide_client import QGuide
 from qguide_client.calls import attempts as attempts_call
 from rich.console import Console
@@ -34,12 +34,13 @@ from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, tab
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
+from qguide.training.recordings.formats.read import Reading
 
 _RULE: Final = "valid then majority"
 
 
-class ReplayAttemptsConfig(BaseModel):
-    """Configuration of `python -m benchmarks replay-attempts`.
+class ReplayAttemptsConfig(Reading):
+    """Configuration of `python -m benchmarks replay-attempts`, with the options of reading.
 
     Attributes:
         source: recordings of several models' attempts at the same tasks.
@@ -51,8 +52,6 @@ class ReplayAttemptsConfig(BaseModel):
         learned: attempts that the served Q model learns from, drawn at random.
         seed: of the draws.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     source: tuple[Path, ...] = Field(min_length=1)
     output: Path
@@ -73,7 +72,7 @@ def run_replay_attempts(
         The success of each chooser where one attempt goes on.
     """
     with open_run(config.output, config) as run:
-        attempts = read_attempts(config.source)
+        attempts = read_attempts(config.source, config)
         states = candidates_of(attempts, turns=config.turns, observed=True)
         table = table_of(states, {attempt.model: "" for attempt in attempts})
         flat = [one.attempt for found in states.values() for one in found]

@@ -14,12 +14,10 @@ from typing import Final
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History, Message
-from qguide.training.data.decision_groups import decisions_of, read_groups
+from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import UNNAMED, Trajectory
-from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.recordings.formats.read import Reading, found_episodes, read_source
 
 _NUMBER: Final = re.compile(r"[/_: -]*\d+$")
 
@@ -69,18 +67,18 @@ def family_of(model: str, families: Mapping[str, Sequence[str]]) -> str:
 
 
 def read_attempts(
-    sources: Sequence[Path], *, models: Sequence[str] = ("*",), format_: str = ""
+    sources: Sequence[Path], reading: Reading, *, models: Sequence[str] = ("*",)
 ) -> list[Attempt]:
     """The attempts of some models, in the order of the sources.
 
     Args:
-        sources: recordings that `qguide import` reads, and runs of `recorded-groups`.
-        format_: of the recordings; "" detects it.
+        sources: recordings that `qguide import` reads, what it wrote, and runs of
+            `recorded-groups`.
     """
     found = [
         attempt
         for source in sources
-        for attempt in _read(source, format_)
+        for attempt in _read(source, reading)
         if any(fnmatch(attempt.model, pattern) for pattern in models)
     ]
     if not found:
@@ -90,14 +88,14 @@ def read_attempts(
     return found
 
 
-def _read(source: Path, format_: str) -> Iterator[Attempt]:
-    if RunFolder(source).rows.exists():
+def _read(source: Path, reading: Reading) -> Iterator[Attempt]:
+    if RunFolder(source).rows.exists() and holds_groups(source):
         for row in read_groups(source):
             yield from _of_group(row)
         return
-    for found in read_episodes(recording_of(source, format_ or None), Fields()):
-        if not isinstance(found, BadRecord):
-            yield _of_trajectory(found)
+    found = read_source(source, reading.fields, format_=reading.format)
+    for episode in found_episodes(found, skip_bad=reading.skip_bad):
+        yield _of_trajectory(episode)
 
 
 def _of_group(row: TreeRow) -> Iterator[Attempt]:

@@ -29,6 +29,7 @@ from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
 from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
+from qguide.training.recordings.formats.read import Reading
 
 RECIPE: Final = "recorded-1"
 """Name of the features, the model and its training; changed whenever one of them is."""
@@ -38,12 +39,12 @@ CHOICES: Final = "choices.jsonl"
 _SHOWN_RULE: Final = "valid then majority"
 
 
-class ChooseRecordedConfig(Design):
-    """Configuration of `qguide choose-recorded`, with the fields of its design.
+class ChooseRecordedConfig(Reading, Design):
+    """Configuration of `qguide choose-recorded`, with its design and the options of reading.
 
     Attributes:
-        source: recordings in a format that `qguide import` reads, or runs of `recorded-groups`.
-        format: of the recordings; "" detects it.
+        source: recordings in a format that `qguide import` reads, what it wrote, or runs of
+            `recorded-groups`.
         output: the run folder to write.
         models: patterns of the names of the models whose attempts are taken.
         families: patterns of models by family; any other model is of the family that its name's
@@ -58,7 +59,6 @@ class ChooseRecordedConfig(Design):
     """
 
     source: tuple[Path, ...] = Field(min_length=1)
-    format: str = ""
     output: Path
     models: tuple[NonEmpty, ...] = Field(default=("*",), min_length=1)
     families: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -130,7 +130,7 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
         The mean reward of each chooser, and the share of calls that could be read.
     """
     with open_run(config.output, config) as run:
-        attempts = read_attempts(config.source, models=config.models, format_=config.format)
+        attempts = read_attempts(config.source, config, models=config.models)
         flat, table = _table(config, attempts)
         with _one_thread():
             found = measure(table, config, Training(steps=config.steps))

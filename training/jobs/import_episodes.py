@@ -14,70 +14,45 @@ each episode. The rows appear all at once when everything is read; a killed run 
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.records import MAX_REWARD, TreeRow
+from qguide.qnet.records import TreeRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.fields import Fields, first_at, to_reward
-from qguide.training.recordings.formats.read import read_episodes, recording_of
-from qguide.training.recordings.json_stream import OnBytes, read_values
+from qguide.training.recordings.formats.read import (
+    IMPORTED,
+    Reading,
+    read_episodes,
+    recording_of,
+)
+from qguide.training.recordings.json_stream import OnBytes
 from qguide.training.recordings.report import ImportReport, Tally
 from qguide.training.recordings.task_tree import build_task_trees
 
-TRAJECTORIES = "trajectories"
 TREES = "trees"
 REPORT = "report.json"
 
 
-class ImportConfig(JobOptions):
-    """Configuration of `qguide import`.
+class ImportConfig(Reading):
+    """Configuration of `qguide import`, with the options of reading.
 
     Attributes:
         source: a file, or a folder with files below it; .gz, .bz2 and .xz are read as they are.
-        format: a name of the table in docs/bring/data.md, or `package.module:name` of your own;
-            None detects it by the first record.
         output: the folder to write.
         environment: name of the environment, for recordings that do not name it.
-        reward_key: field of a record, or attribute of a span, that holds the reward, with dots
-            between nested ones; "" takes the format's own.
-        task_key: the same for the task id; without one, episodes with the same first messages are
-            of one task. `@file` is the name of the file, `@folder` that of its folder.
-        messages_key: the same for the messages.
-        outcomes: a JSON file of rewards by task id, or a report with lists such as
-            `resolved_ids`, for episodes that state no reward.
-        default_reward: reward of an episode that states none; None refuses it.
-        skip_bad: leave out records that hold no episode, in place of refusing the source.
     """
 
     source: Path
     output: Path
-    format: str | None = None
     environment: str = Field(default="imported", min_length=1)
-    reward_key: str = ""
-    task_key: str = ""
-    messages_key: str = ""
-    outcomes: Path | None = None
-    default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
-    skip_bad: bool = False
-
-    @property
-    def fields(self) -> Fields:
-        """The fields that the operator names."""
-        outcomes = read_outcomes(self.outcomes) if self.outcomes else {}
-        return Fields(
-            self.reward_key, self.task_key, self.default_reward, self.messages_key, outcomes
-        )
 
 
 def run_import(config: ImportConfig, *, console: Console | None = None) -> ImportReport:
@@ -86,7 +61,7 @@ def run_import(config: ImportConfig, *, console: Console | None = None) -> Impor
     config = config.model_copy(update={"format": recording.format})
     paths, fields = recording.paths, config.fields
     with open_run(config.output, config) as run:
-        trajectories, trees = (run.path / name / "rows.partial" for name in (TRAJECTORIES, TREES))
+        trajectories, trees = (run.path / name / "rows.partial" for name in (IMPORTED, TREES))
         with _removed_on_failure(run, trajectories, trees):
             tally = Tally(files=len(paths))
             with _progress(paths, console) as on_bytes:
@@ -184,52 +159,3 @@ def _progress(paths: Sequence[Path], console: Console | None) -> Iterator[OnByte
     with Progress(*columns, console=console or Console(stderr=True), transient=True) as progress:
         task = progress.add_task("import", total=sum(path.stat().st_size for path in paths))
         yield lambda count: progress.advance(task, count)
-
-
-_SOLVED: Final = ("resolved_ids", "resolved", "solved_ids", "solved", "passed")
-_FAILED: Final = (
-    "unresolved_ids",
-    "unresolved",
-    "empty_patch_ids",
-    "failed",
-)
-"""Not `error_ids` and `incomplete_ids`: what was never judged has no reward."""
-_REWARDS: Final = ("reward", "score", "resolved", "success")
-_INDIVIDUAL: Final = "individual"
-
-
-def read_outcomes(path: Path) -> dict[str, float]:
-    """Rewards by task id.
-
-    Read are an object of rewards, such as `{"task": 1}` or `{"task": {"success": true}}`, and a
-    report that lists ids, such as SWE-bench's `resolved_ids` and `unresolved_ids`.
-    """
-    try:
-        values = list(read_values(path))
-    except RecordError as error:
-        raise ConfigError(str(error)) from error
-    said = values[0].value if len(values) == 1 and not values[0].flaw else None
-    if not isinstance(said, Mapping):
-        raise ConfigError(f"{path} is no JSON object of rewards by task id; name another file")
-    listed = dict.fromkeys(_ids(said, _SOLVED), 1.0)
-    listed |= {task: 0.0 for task in _ids(said, _FAILED) if task not in listed}
-    try:
-        found = listed or dict(_each(said.get(_INDIVIDUAL, said)))
-    except RecordError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not found:
-        raise ConfigError(f"{path} has no reward; give an object of rewards by task id")
-    return found
-
-
-def _ids(report: Mapping[str, object], names: Sequence[str]) -> list[str]:
-    lists = [report[name] for name in names if isinstance(report.get(name), list)]
-    return [str(task) for ids in lists if isinstance(ids, list) for task in ids]
-
-
-def _each(rewards: object) -> list[tuple[str, float]]:
-    found = []
-    for task, said in rewards.items() if isinstance(rewards, Mapping) else ():
-        value = first_at(said, _REWARDS) if isinstance(said, Mapping) else said
-        found.append((str(task), to_reward(value, "a reward")))
-    return found

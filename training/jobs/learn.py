@@ -8,6 +8,7 @@ over.
 """
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,6 @@ from rich.console import Console
 from qguide.qnet.features.hashing import Hasher
 from qguide.qnet.models.feature_q import save_feature_q
 from qguide.qnet.models.manifest import Manifest, PriorSection
-from qguide.qnet.records import MAX_REWARD
 from qguide.training.data.runs import open_run
 from qguide.training.learning.advantage import Options
 from qguide.training.learning.episodes import Episode, HeldBack
@@ -25,15 +25,15 @@ from qguide.training.learning.learner import Learned, judged_by, learn
 from qguide.training.learning.sources import read_learnable
 from qguide.training.licence.domain import fit_domain
 from qguide.training.licence.verdict import licence_of, show_licence
-from qguide.training.options import JobOptions
 from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.formats.read import Reading
 
 CHECKPOINT = "checkpoint"
 _DEFAULTS = Options()
 
 
-class LearnConfig(JobOptions):
-    """Configuration of `qguide learn`.
+class LearnConfig(Reading):
+    """Configuration of `qguide learn`, with the options of reading.
 
     Attributes:
         source: recordings in a format that `qguide import` reads, folders of them, and run folders
@@ -42,13 +42,6 @@ class LearnConfig(JobOptions):
         output: the folder to write.
         name: the name that the Q model is served under.
         environment: name of the environment, for recordings that name none.
-        reward_key: field of a record, or attribute of a span, that holds the reward; "" takes the
-            format's own.
-        task_key: the same for the task id; without one, episodes with the same first messages are
-            of one task.
-        messages_key: the same for the messages.
-        default_reward: reward of an episode that states none; None refuses it.
-        skip_bad: leave out records that hold no episode, in place of refusing the source.
         episodes: ids of those episodes of a server's recording that are learned from; empty: all.
         trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
         alpha: penalty of the squared weights of actions; None chooses it on held-back tasks.
@@ -63,11 +56,6 @@ class LearnConfig(JobOptions):
     output: Path
     name: str = Field(default="features", min_length=1)
     environment: str = Field(default="imported", min_length=1)
-    reward_key: str = ""
-    task_key: str = ""
-    messages_key: str = ""
-    default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
-    skip_bad: bool = False
     episodes: tuple[str, ...] = ()
     trace: float = Field(default=_DEFAULTS.trace, ge=0, le=1)
     alpha: float | None = Field(default=_DEFAULTS.alpha, gt=0)
@@ -77,20 +65,16 @@ class LearnConfig(JobOptions):
 
     @property
     def fields(self) -> Fields:
-        """The fields that the operator names."""
-        return Fields(
-            self.reward_key,
-            self.task_key,
-            self.default_reward,
-            self.messages_key,
-            episodes=frozenset(self.episodes),
-        )
+        """The fields that the operator names, of the episodes that are learned from."""
+        return replace(super().fields, episodes=frozenset(self.episodes))
 
 
 def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifest:
     """Write the checkpoint and show its licence; its manifest says whether it may guide."""
     with open_run(config.output, config) as run:
-        episodes = read_learnable(config.source, config.fields, skip_bad=config.skip_bad)
+        episodes = read_learnable(
+            config.source, config.fields, format_=config.format, skip_bad=config.skip_bad
+        )
         salt = bytes.fromhex(config.salt) if config.salt else secrets.token_bytes(16)
         held_back = judged_by(episodes) if config.held_back == "auto" else config.held_back
         options = Options(trace=config.trace, alpha=config.alpha, held_back=held_back)

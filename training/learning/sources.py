@@ -9,32 +9,34 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import History
 from qguide.training.data.decision_groups import decisions_of, holds_groups, read_groups
 from qguide.training.data.runs import RunFolder
 from qguide.training.learning.episodes import Episode, episode_of
-from qguide.training.recordings.episode import BadRecord
 from qguide.training.recordings.fields import Fields
-from qguide.training.recordings.formats.read import read_episodes, recording_of
+from qguide.training.recordings.formats.read import found_episodes, read_source
 from qguide.training.trajectory import Drawn
 
 
-def read_learnable(sources: Sequence[Path], fields: Fields, *, skip_bad: bool) -> list[Episode]:
+def read_learnable(
+    sources: Sequence[Path], fields: Fields, *, skip_bad: bool, format_: str | None = None
+) -> list[Episode]:
     """All episodes of these sources, in their order.
 
     Args:
         sources: run folders of trajectories, trees or decision groups, recordings, or folders of
             recordings.
         fields: of the reward and the task id in recordings.
+        format_: of the recordings; None detects it.
         skip_bad: leave out records that hold no episode, in place of refusing the source.
 
     Raises:
         ConfigError: a source is missing, of an unknown format, or holds no episode.
         RecordError: a record holds no episode, and `skip_bad` is not set.
     """
-    found = chain.from_iterable(_read(source, fields, skip_bad=skip_bad) for source in sources)
+    found = chain.from_iterable(_read(one, fields, format_, skip_bad=skip_bad) for one in sources)
     if not (episodes := [one for one in found if one.actions]):
         listed = ", ".join(map(str, sources)) or "no source"
         raise ConfigError(f"{listed} holds no episode with an action; name another source")
@@ -52,18 +54,15 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
     return [(episode.task, state) for episode in episodes for state in episode.states]
 
 
-def _read(source: Path, fields: Fields, *, skip_bad: bool) -> Iterator[Episode]:
-    run = RunFolder(source)
-    if run.rows.exists() and holds_groups(source):
+def _read(
+    source: Path, fields: Fields, format_: str | None, *, skip_bad: bool
+) -> Iterator[Episode]:
+    if RunFolder(source).rows.exists() and holds_groups(source):
         for row in read_groups(source):
             yield from _candidates(row)
         return
-    place = run.rows if run.rows.exists() else source
-    for found in read_episodes(recording_of(place, messages=fields.messages), fields):
-        if not isinstance(found, BadRecord):
-            yield episode_of(found)
-        elif not skip_bad:
-            raise RecordError(f"{found}; correct it, or leave such records out with --skip-bad")
+    found = read_source(source, fields, format_=format_)
+    yield from map(episode_of, found_episodes(found, skip_bad=skip_bad))
 
 
 def _candidates(row: TreeRow) -> Iterator[Episode]:

@@ -2,14 +2,16 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from qguide.qnet.errors import RecordError
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.records import MAX_REWARD
+from qguide.training.recordings.json_stream import FIRST, read_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class Fields:
         task: "" takes the format's own.
         default_reward: of a record without one; None refuses it.
         messages: "" takes the format's own.
+        model: the same for the model that made an episode.
         outcomes: rewards by task id, for records without one.
         episodes: ids of the served episodes that are read; empty: all.
     """
@@ -29,6 +32,7 @@ class Fields:
     task: str = ""
     default_reward: float | None = None
     messages: str = ""
+    model: str = ""
     outcomes: Mapping[str, float] = field(default_factory=dict)
     episodes: frozenset[str] = frozenset()
 
@@ -54,10 +58,6 @@ def flaw_of(error: ValidationError, place: str = "") -> str:
 def other_shape(error: Exception) -> RecordError:
     """The error that such a record is refused with; it says nothing of the record's text."""
     return RecordError(f"it does not have the shape of this format ({type(error).__name__})")
-
-
-FIRST: Final = "*"
-"""Stands for the first value of an object whose keys are ids."""
 
 
 def value_at(record: object, place: str) -> Any:
@@ -164,3 +164,52 @@ def to_task_id(value: object, field: str) -> str:
             f"{field!r} has {len(text):,} characters; a task id has at most {_MOST_ID_CHARACTERS:,}"
         )
     return text
+
+
+_SOLVED: Final = ("resolved_ids", "resolved", "solved_ids", "solved", "passed")
+_FAILED: Final = (
+    "unresolved_ids",
+    "unresolved",
+    "empty_patch_ids",
+    "failed",
+)
+"""Not `error_ids` and `incomplete_ids`: what was never judged has no reward."""
+_REWARDS: Final = ("reward", "score", "resolved", "success")
+_INDIVIDUAL: Final = "individual"
+
+
+def read_outcomes(path: Path) -> dict[str, float]:
+    """Rewards by task id.
+
+    Read are an object of rewards, such as `{"task": 1}` or `{"task": {"success": true}}`, and a
+    report that lists ids, such as SWE-bench's `resolved_ids` and `unresolved_ids`.
+    """
+    try:
+        values = list(read_values(path))
+    except RecordError as error:
+        raise ConfigError(str(error)) from error
+    said = values[0].value if len(values) == 1 and not values[0].flaw else None
+    if not isinstance(said, Mapping):
+        raise ConfigError(f"{path} is no JSON object of rewards by task id; name another file")
+    listed = dict.fromkeys(_ids(said, _SOLVED), 1.0)
+    listed |= {task: 0.0 for task in _ids(said, _FAILED) if task not in listed}
+    try:
+        found = listed or dict(_each(said.get(_INDIVIDUAL, said)))
+    except RecordError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if not found:
+        raise ConfigError(f"{path} has no reward; give an object of rewards by task id")
+    return found
+
+
+def _ids(report: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    lists = [report[name] for name in names if isinstance(report.get(name), list)]
+    return [str(task) for ids in lists if isinstance(ids, list) for task in ids]
+
+
+def _each(rewards: object) -> list[tuple[str, float]]:
+    found = []
+    for task, said in rewards.items() if isinstance(rewards, Mapping) else ():
+        value = first_at(said, _REWARDS) if isinstance(said, Mapping) else said
+        found.append((str(task), to_reward(value, "a reward")))
+    return found

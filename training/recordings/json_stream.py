@@ -20,7 +20,9 @@ from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
-from qguide.training.recordings.fields import FIRST
+
+FIRST: Final = "*"
+"""Stands for the first value of an object whose keys are ids."""
 
 MOST_BYTES: Final = 64 * 1024**2
 """Most bytes of one value."""

@@ -58,12 +58,21 @@ def _tau2_turn(said: Record) -> Record:
     return {**turn, "tool_calls": said.get("tool_calls")}
 
 
+_PLAYED: Final = "turn_history"
+
+
 def intercode_records(record: Record) -> Iterator[Record]:
     """An episode of InterCode; its best reward counts, as its authors count.
 
-    What the environment would have said to a last action that was blocked was not recorded.
+    What the environment would have said to a last action that was blocked was not recorded. Runs
+    that plan first keep all episodes in one object, beside their settings.
     """
-    history, summary = record["turn_history"], record.get("summary") or {}
+    if _PLAYED not in record:
+        episodes = [one for one in record.values() if isinstance(one, dict) and _PLAYED in one]
+        for one in episodes:
+            yield from intercode_records(one)
+        return
+    history, summary = record[_PLAYED], record.get("summary") or {}
     turns: list[Record] = [{"role": "user", "content": record["query"]}]
     for action, observation in zip_longest(history["actions"], history["observations"]):
         turns.append({"role": "assistant", "content": action.strip() or "(nothing)"})

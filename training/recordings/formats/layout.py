@@ -96,8 +96,14 @@ def values_of(path: Path, layout: Layout, on_bytes: OnBytes) -> Iterator[Value]:
 
 
 def told_of_file(record: Record, value: Value, path: Path, layout: Layout) -> Record:
-    """A record with `@file`, `@folder` and what stands around and beside it."""
-    told: dict[str, Any] = {"@file": _stem(path), "@folder": path.parent.name, **value.around}
+    """A record with the names of its file and folders, and what stands around and beside it."""
+    folders = [folder.name for folder in path.resolve().parents]
+    told: dict[str, Any] = {
+        "@file": _stem(path),
+        "@folder": folders[0],
+        "@folders": folders,
+        **value.around,
+    }
     if layout.beside and (beside := path.parent / layout.beside).is_file():
         first = next(read_values(beside), None)
         if first is None or first.flaw:

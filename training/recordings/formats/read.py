@@ -1,15 +1,25 @@
 """Recordings in a format that is named or shows in their first record, and their episodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from pydantic import Field
+
 from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.records import MAX_REWARD
 from qguide.qnet.support.operator_code import import_named, plugins, raised_text
+from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
+from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord, Places
-from qguide.training.recordings.fields import Fields, value_at
+from qguide.training.recordings.fields import (
+    Fields,
+    read_outcomes,
+    stated_task,
+    value_at,
+)
 from qguide.training.recordings.formats.benchmarks import (
     inspect_records,
     intercode_records,
@@ -117,8 +127,78 @@ FORMATS: Final[Mapping[str, Layout]] = {
 }
 
 
+class Reading(JobOptions):
+    """Options of every job that reads recordings.
+
+    Attributes:
+        format: a name of the table in docs/bring/data.md, or `package.module:name` of your own;
+            None detects it by the first record.
+        reward_key: field of a record, or attribute of a span, that holds the reward, with dots
+            between nested ones; "" takes the format's own.
+        task_key: the same for the task id; without one, episodes with the same first messages are
+            of one task. `@file` is the name of the file, `@folder` that of its folder, and
+            `@folders.1` that of the folder above it.
+        messages_key: the same for the messages.
+        model_key: the same for the name of the model that made an episode.
+        outcomes: a JSON file of rewards by task id, or a report with lists such as
+            `resolved_ids`, for episodes that state no reward.
+        default_reward: reward of an episode that states none; None refuses it.
+        skip_bad: leave out records that hold no episode, in place of refusing the source.
+    """
+
+    format: str | None = None
+    reward_key: str = ""
+    task_key: str = ""
+    messages_key: str = ""
+    model_key: str = ""
+    outcomes: Path | None = None
+    default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
+    skip_bad: bool = False
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that the operator names."""
+        return Fields(
+            self.reward_key,
+            self.task_key,
+            self.default_reward,
+            self.messages_key,
+            self.model_key,
+            read_outcomes(self.outcomes) if self.outcomes else {},
+        )
+
+
+def read_source(
+    source: Path, fields: Fields, *, format_: str | None = None
+) -> Iterator[Trajectory | BadRecord]:
+    """The episodes of a recording, of a run folder of trajectories or trees, or of an import."""
+    runs = (RunFolder(source).rows, RunFolder(source / IMPORTED).rows)
+    place = next((rows for rows in runs if rows.exists()), None)
+    found = recording_of(place or source, None if place else format_, messages=fields.messages)
+    return read_episodes(found, fields)
+
+
+def found_episodes(
+    found: Iterable[Trajectory | BadRecord], *, skip_bad: bool
+) -> Iterator[Trajectory]:
+    """The episodes among these.
+
+    Raises:
+        RecordError: a record holds none, and `skip_bad` is not set.
+    """
+    for one in found:
+        if not isinstance(one, BadRecord):
+            yield one
+        elif not skip_bad:
+            raise RecordError(f"{one}; correct it, or leave such records out with --skip-bad")
+
+
 _MOST_TRIED: Final = 50
 """Files of a folder in which a format is looked for."""
+
+
+IMPORTED: Final = "trajectories"
+"""The folder of an import that holds every episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +311,11 @@ def read_episodes(
             f"--messages-key is not for {recording.format}, whose messages have one place only; "
             "leave it out, or choose another --format"
         )
+    if fields.model and layout.fragments:
+        raise ConfigError(
+            f"--model-key is not for {recording.format}, whose records are single requests; leave "
+            "it out"
+        )
     if fragments := layout.fragments:
         return read_spans(recording.paths, fields, fragments, on_bytes=on_bytes)
     return _read(recording, fields, on_bytes)
@@ -248,6 +333,16 @@ def _read(
                 if not isinstance(value.value, dict):
                     raise RecordError("it is not a JSON object")
                 record = told_of_file(value.value, value, path, layout)
-                yield from list(layout.episodes(record, fields))
+                episodes = list(layout.episodes(record, fields))
+                yield from _by_model(episodes, record, fields) if fields.model else episodes
             except RecordError as error:
                 yield BadRecord(path, value.line, str(error))
+
+
+def _by_model(
+    episodes: Sequence[Trajectory], record: Mapping[str, object], fields: Fields
+) -> list[Trajectory]:
+    """These episodes, made by the model that the operator's place names."""
+    if not (name := stated_task(record, fields.model)):
+        raise RecordError(f"it has no {fields.model!r}; name another --model-key")
+    return [replace(episode, source=name) for episode in episodes]

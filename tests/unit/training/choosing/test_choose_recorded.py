@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.recorded.groups import run_recorded_groups
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.choosing.choose_recorded import (
     CHOICES,
     ChoiceRow,
@@ -16,6 +16,7 @@ from qguide.training.choosing.choose_recorded import (
     run_choose_recorded,
 )
 from qguide.training.data.runs import RunFolder, read_rows
+from qguide.training.jobs.import_episodes import ImportConfig, run_import
 from tests.support.recordings.llms import (
     bfcl_clone,
     lacking,
@@ -152,3 +153,53 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
     assert 0 < decided["votes"]["written"] <= 1
     with pytest.raises(ConfigError, match="no state of code"):
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
+
+
+def chats(file: Path, *, right: bool, tasks: int = 12) -> None:
+    """One model's answers to a few questions."""
+    answers = ["4" if right else f"{i}" for i in range(tasks)]
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Question {i}?"},
+                {"role": "assistant", "content": answer},
+            ],
+            "reward": float(right),
+            "task_id": f"sums/{i}",
+        }
+        for i, answer in enumerate(answers)
+    ]
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "steps": 25}
+
+
+def test_the_folder_of_a_file_names_its_model(tmp_path: Path) -> None:
+    for model in ("gpt", "claude"):
+        chats(tmp_path / "runs" / model / "logs" / "chats.jsonl", right=model == "gpt")
+    config = ChooseRecordedConfig(
+        source=(tmp_path / "runs",), model_key="@folders.1", output=tmp_path / "out", **SMALL
+    )
+    assert run_choose_recorded(config)["best model"] == 1.0
+
+
+def test_imports_of_several_models_with_outcomes_of_their_own_are_compared(tmp_path: Path) -> None:
+    for model in ("gpt", "claude"):
+        chats(tmp_path / model / "chats.jsonl", right=model == "gpt")
+        source, output = tmp_path / model, tmp_path / "imported" / model
+        run_import(ImportConfig(source=source, model_key="@folder", output=output))
+    imports = tuple(tmp_path / "imported" / model for model in ("gpt", "claude"))
+    config = ChooseRecordedConfig(source=imports, output=tmp_path / "out", **SMALL)
+    means = run_choose_recorded(config)
+    assert (means["random"], means["best model"]) == (0.5, 1.0)
+
+
+def test_a_record_without_an_episode_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    chats(tmp_path / "runs" / "chats.jsonl", right=True)
+    with (tmp_path / "runs" / "chats.jsonl").open("a") as file:
+        file.write('{"messages": [], "reward": 1}\n')
+    config = ChooseRecordedConfig(source=(tmp_path / "runs",), output=tmp_path / "out", **SMALL)
+    with pytest.raises(RecordError, match="line 13: it has no messages; correct it, or"):
+        run_choose_recorded(config)

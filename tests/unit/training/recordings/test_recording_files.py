@@ -8,9 +8,8 @@ import pytest
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.data.trajectories import Trajectory
-from qguide.training.jobs.import_episodes import read_outcomes
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.fields import Fields
+from qguide.training.recordings.fields import Fields, read_outcomes
 from qguide.training.recordings.formats.read import read_episodes, recording_of
 
 CHAT = [{"role": "user", "content": "Find the mug."}, {"role": "assistant", "content": "Here."}]

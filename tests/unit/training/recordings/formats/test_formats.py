@@ -183,6 +183,18 @@ def test_a_blocked_or_empty_action_of_intercode_is_an_action(tmp_path: Path) -> 
     assert read_back.reward == 0.5
 
 
+def test_intercodes_runs_that_plan_keep_their_episodes_beside_their_settings(
+    tmp_path: Path,
+) -> None:
+    history = {"actions": ["ls", "pwd"], "observations": ["a", "b"], "rewards": [0.2, 0.5]}
+    episode = {"environment": "ic_bash", "query": "List.", "turn_history": history}
+    played = {str(i): {**episode, "task_id": i} for i in range(3)}
+    settings = {"data_path": "./tasks.json", "env": "bash", "refine": False}
+    (tmp_path / "plan.json").write_text(json.dumps({"meta": settings, "logs": played}))
+    found = read(tmp_path, "intercode")
+    assert [episode.task_id for episode in found] == [f"ic_bash/None/{i}" for i in range(3)]
+
+
 @pytest.mark.parametrize(
     "row",
     [
