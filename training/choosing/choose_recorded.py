@@ -127,7 +127,8 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     """Write a row for each task, and the figures.
 
     Returns:
-        The mean reward of each chooser, and the share of calls that could be read.
+        The mean reward of each chooser, the share of calls that could be read, and the share of Q
+        models with a licence.
     """
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, config, models=config.models)
@@ -154,7 +155,7 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
             for choice in islice(_choices(flat, table, found), config.shown):
                 writer.write(choice)
     rewards = {name: each["reward"] for name, each in told["all"]["choosers"].items()}
-    return rewards | {"calls read": told["calls_read"]}
+    return rewards | {"calls read": told["calls_read"], "licences": told["licences"]}
 
 
 def _table(
@@ -245,6 +246,7 @@ def _figures(
         "candidates": config.candidates,
         "until_decided": found.until_decided(),
         "taus": found.taus,
+        "licences": round(float(np.mean(found.licences)), 4),
         "all": figures(table, found, kept=[True] * len(rows)),
     }
     untouched = [crc32(row.task_id.encode()) % 2 == 1 for row in rows]

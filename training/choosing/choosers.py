@@ -87,6 +87,26 @@ def fitted_tau(table: Table, groups: Ints, logits: Floats) -> float:
     return _TAUS[int(np.argmax(gains))]
 
 
+def best_rule(table: Table, groups: Ints, scores: Floats) -> tuple[str, bool]:
+    """The rule that earned most in held-back groups, and whether Q earned more than that.
+
+    It did if its gain over the rule, by task, is above the gain's standard error.
+
+    Args:
+        groups: of held-back tasks.
+        scores: of Q, in these groups.
+    """
+    rules = rule_scores(table, groups)
+    gained = {name: earned(table, groups, rules[name]) for name in RULES}
+    best = max(RULES, key=lambda name: gained[name].mean())
+    tasks = table.tasks[groups[:, 0]]
+    sums = np.bincount(tasks, earned(table, groups, scores) - gained[best])
+    counts = np.bincount(tasks)
+    gains = sums[counts > 0] / counts[counts > 0]
+    error = gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.inf
+    return best, bool(gains.mean() > error)
+
+
 STOPPING: Final = ("random", "valid then majority", "q in group")
 """Choosers by which attempts are stopped."""
 

@@ -12,7 +12,7 @@ from qguide.training.choosing.table import Table
 from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value
 
 Column = NDArray[np.float64]
-TRAINED: Final = ("q", "q in group", "posterior")
+TRAINED: Final = ("q", "q in group", "posterior", "licensed")
 _ORDER: Final = ("random", *RULES, KNOWING, *TRAINED, "oracle")
 
 
@@ -41,7 +41,7 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
 
     Returns:
         `choosers`: by name the reward with its interval, and of trained ones `trainings`.
-        `comparisons`: of Q, of Q in its group and of the posterior with a random choice, with the
+        `comparisons`: of each trained chooser with a random choice, with the
         best rule and with the best model. `sections`: some choosers' rewards in each.
         `stopping`: see `stopping_figures`.
     """

@@ -2,7 +2,9 @@
 
 A Q model chooses among candidates of tasks, and of families of models, of which it has seen none.
 Each of its members holds a fifth of the training tasks back, to end training and to fit the
-weight of the votes.
+weight of the votes. On the same tasks Q has to earn its licence: the chooser "licensed" follows Q
+in its group if that earned more than the best rule there, else that rule. A Q model of other
+sections than it chooses in has none, because nothing that was held back is like them.
 """
 
 from collections import defaultdict
@@ -20,6 +22,7 @@ from qguide.qnet.records import NonEmpty
 from qguide.training.choosing.choosers import (
     KNOWING,
     STOPPING,
+    best_rule,
     earned,
     fitted_served_tau,
     fitted_tau,
@@ -77,6 +80,7 @@ class Earned:
         rules: by chooser, (g,).
         trained: by chooser, by training, (g,).
         taus: the fitted weights of the votes.
+        licences: true for every Q model that "licensed" follows.
         kept: by chooser, by training, what is lost and saved by stopping the others.
         shown: the first group of each task, and the logits of Q in its group by the first training.
         decided: by chooser, what it earns and the share of the characters written until decided.
@@ -88,6 +92,7 @@ class Earned:
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     taus: list[float] = field(default_factory=list)
+    licences: list[bool] = field(default_factory=list)
     kept: dict[str, dict[int, list[Floats]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -158,7 +163,7 @@ def _add_training(
     rng = np.random.default_rng(seed)
     tasks = rng.permutation(np.unique(table.tasks[learned]))[: design.training_tasks]
     learned = learned & np.isin(table.tasks, tasks)
-    held_back, held_logits = [], []
+    held_back, held_logits, held_in_group = [], [], []
     logits = {name: np.zeros(groups.shape, np.float32) for name in ("q", "q in group")}
     for member in range(_MEMBERS):
         aside = np.isin(table.tasks, tasks[member::_PARTS])
@@ -180,6 +185,8 @@ def _add_training(
             if name == "q":
                 held_back.append(held)
                 held_logits.append(score(held))
+            else:
+                held_in_group.append(score(held))
     if seed == design.trainings[0]:
         _add_decided(found, table, groups, np.concatenate(held_back), held_logits, logits["q"])
     tau = fitted_tau(table, np.concatenate(held_back), np.concatenate(held_logits))
@@ -188,7 +195,10 @@ def _add_training(
         firsts = np.unique(table.tasks[groups[:, 0]], return_index=True)[1]
         found.shown.append((groups[firsts], logits["q in group"][firsts]))
     both = posterior_scores(table, groups, logits["q"], tau)
-    for name, scores in (logits | {"posterior": both}).items():
+    rule, better = best_rule(table, np.concatenate(held_back), np.concatenate(held_in_group))
+    found.licences.append(better and design.learned_in == design.judged_in)
+    licensed = logits["q in group"] if found.licences[-1] else rule_scores(table, groups)[rule]
+    for name, scores in (logits | {"posterior": both, "licensed": licensed}).items():
         found.add(table, groups, name, scores, seed)
 
 

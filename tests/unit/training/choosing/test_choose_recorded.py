@@ -157,7 +157,7 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
 
 def chats(file: Path, *, right: bool, tasks: int = 12) -> None:
     """One model's answers to a few questions."""
-    answers = ["4" if right else f"{i}" for i in range(tasks)]
+    answers = ["It is four." if right else f"{i}" for i in range(tasks)]
     rows = [
         {
             "messages": [
@@ -203,3 +203,22 @@ def test_a_record_without_an_episode_is_not_left_out_in_silence(tmp_path: Path) 
     config = ChooseRecordedConfig(source=(tmp_path / "runs",), output=tmp_path / "out", **SMALL)
     with pytest.raises(RecordError, match="line 13: it has no messages; correct it, or"):
         run_choose_recorded(config)
+
+
+def test_q_of_other_sections_has_no_licence_and_the_rule_is_followed(tmp_path: Path) -> None:
+    for model in ("gpt", "claude"):
+        chats(tmp_path / "runs" / model / "chats.jsonl", right=model == "gpt", tasks=30)
+    own, foreign = (
+        run_choose_recorded(
+            ChooseRecordedConfig(
+                source=(tmp_path / "runs",),
+                model_key="@folder",
+                output=tmp_path / f"out{number}",
+                judged_in=(judged,),
+                **SMALL,
+            )
+        )
+        for number, judged in enumerate(("*", "sums"))
+    )
+    assert (own["licences"], own["licensed"], own["majority"]) == (1.0, own["q in group"], 0.5)
+    assert (foreign["licences"], foreign["licensed"]) == (0.0, 0.5)

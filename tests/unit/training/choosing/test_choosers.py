@@ -8,6 +8,7 @@ import pytest
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
 from qguide.training.choosing.choosers import (
+    best_rule,
     earned,
     fitted_tau,
     posterior_scores,
@@ -59,6 +60,21 @@ def test_votes_weigh_as_much_beside_q_as_tau_says() -> None:
     }
     assert chosen == {0.0: 0, 0.1: 0, 2.5: 1}
     assert fitted_tau(table, GROUP, logits) == 0.0
+
+
+def test_q_has_to_earn_more_than_the_best_rule_on_held_back_tasks() -> None:
+    attempts = [
+        replace(attempt(f"m{i}", *one), task=f"set/{task}")
+        for task in range(3)
+        for i, one in enumerate(ANSWERS)
+    ]
+    table = table_of(candidates_of(attempts, observed=True), {f"m{i}": "m" for i in range(4)})
+    groups = np.arange(12).reshape(3, 4)
+    right, like_votes = np.zeros((2, 3, 4), np.float32)
+    right[:, 0] = like_votes[:, 1] = 1
+    assert best_rule(table, groups, right) == ("valid", True)
+    assert best_rule(table, groups, like_votes) == ("valid", False)
+    assert best_rule(table, groups[:1], right[:1]) == ("valid", False)  # one task proves nothing
 
 
 def test_a_shared_first_action_makes_a_state() -> None:
