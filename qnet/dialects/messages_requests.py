@@ -3,18 +3,26 @@
 A tool's results become messages of their own, before the rest of the user's message, because a
 chat completion has them so. Thoughts go back to an upstream only if it was an upstream of this
 server that gave them, which their signature says.
-
-The models take whatever was recorded. The server's request bodies are subclasses of them that take
-less.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final
 
+from qguide.qnet.dialects.messages_blocks import (
+    Block,
+    Part,
+    Turn,
+    content_of,
+    joined,
+    misplaced,
+    part_of,
+    parts_of,
+    required,
+)
 from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, passed_on
-from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError
-from qguide.qnet.openai_messages import PART_END, Shape, text_of
+from qguide.qnet.errors import InvalidRequestError
+from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
 
 INVALID_JSON: Final = "INVALID_JSON"
@@ -25,47 +33,7 @@ SIGNATURE: Final = "qguide:"
 THINKING: Final = ("thinking", "redacted_thinking")
 """Types of blocks that hold thoughts."""
 
-Given = TypeVar("Given")
-
 _ERROR: Final = "Error: "
-
-
-class Source(Shape):
-    """Bytes or address of an image or a document."""
-
-    type: str
-    media_type: str | None = None
-    data: str | None = None
-    url: str | None = None
-
-
-class Part(Shape):
-    """A block that can stand in a user's message, in `system` or in a tool's result."""
-
-    type: str
-    text: str | None = None
-    source: Source | None = None
-    tool_name: str | None = None
-
-
-class Block(Part):
-    """A block of a message's content."""
-
-    id: str | None = None
-    name: str | None = None
-    input: dict[str, Any] | None = None
-    tool_use_id: str | None = None
-    content: str | Sequence[Part] | None = None
-    is_error: bool | None = None
-    thinking: str | None = None
-    signature: str | None = None
-
-
-class Turn(Shape):
-    """One message of a conversation."""
-
-    role: Literal["user", "assistant", "system"]
-    content: str | Sequence[Block]
 
 
 def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> list[Json]:
@@ -76,7 +44,7 @@ def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> li
     """
     chat: list[Json] = []
     if system:
-        chat.append({"role": "system", "content": _content(system, "system")})
+        chat.append({"role": "system", "content": content_of(system, "system")})
     for index, turn in enumerate(paced(turns)):
         chat.extend(_turns_of(turn, f"messages[{index}].content"))
     return chat
@@ -112,14 +80,14 @@ def _assistant(blocks: Sequence[Block], place: str) -> Json:
         here = f"{place}[{index}]"
         match block.type:
             case "text":
-                texts.append(_required(block.text, f"{here}.text"))
+                texts.append(required(block.text, f"{here}.text"))
             case "tool_use":
                 calls.append(_call(block, here))
             case "thinking" | "redacted_thinking":
                 if field := thoughts_field(block):
                     thoughts.setdefault(field, []).append(block.thinking or "")
             case other:
-                raise _misplaced(other, here, "the assistant's message")
+                raise misplaced(other, here, "the assistant's message")
     content = "".join(texts)
     turn: Json = {"role": "assistant", "content": None if calls and not content else content}
     turn |= {field: "".join(parts) for field, parts in thoughts.items()}
@@ -128,8 +96,8 @@ def _assistant(blocks: Sequence[Block], place: str) -> Json:
 
 def _call(block: Block, place: str) -> Json:
     arguments = arguments_of(block.input or {})
-    function = {"name": _required(block.name, f"{place}.name"), "arguments": arguments}
-    return {"id": _required(block.id, f"{place}.id"), "type": "function", "function": function}
+    function = {"name": required(block.name, f"{place}.name"), "arguments": arguments}
+    return {"id": required(block.id, f"{place}.id"), "type": "function", "function": function}
 
 
 def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
@@ -138,85 +106,17 @@ def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
     for index, block in enumerate(paced(blocks)):
         here = f"{place}[{index}]"
         if block.type != "tool_result":
-            others.append(_part(block, here))
+            others.append(part_of(block, here))
             continue
-        parts = _parts(block.content or "", f"{here}.content")
+        parts = parts_of(block.content or "", f"{here}.content")
         text = PART_END.join(part["text"] for part in parts if part["type"] == "text")
         if block.is_error and not text.startswith(_ERROR):
             text = _ERROR + text
-        call_id = _required(block.tool_use_id, f"{here}.tool_use_id")
+        call_id = required(block.tool_use_id, f"{here}.tool_use_id")
         yield {"role": "tool", "tool_call_id": call_id, "content": text}
         others.extend(part for part in parts if part["type"] != "text")
     if others or not blocks:
-        yield {"role": role, "content": _joined(others)}
-
-
-def _content(content: str | Sequence[Part], place: str) -> str | list[Json]:
-    return _joined(_parts(content, place))
-
-
-def _parts(content: str | Sequence[Part], place: str) -> list[Json]:
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}]
-    return [_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
-
-
-def _joined(parts: Sequence[Json]) -> str | list[Json]:
-    """One text if there is nothing else: not every upstream takes parts."""
-    if all(part["type"] == "text" for part in parts):
-        return PART_END.join(part["text"] for part in parts)
-    return list(parts)
-
-
-def _part(part: Part, place: str) -> Json:
-    match part.type:
-        case "text":
-            return {"type": "text", "text": _required(part.text, f"{place}.text")}
-        case "image":
-            source = _required(part.source, f"{place}.source")
-            return {"type": "image_url", "image_url": {"url": _address(source, place)}}
-        case "tool_reference":
-            name = _required(part.tool_name, f"{place}.tool_name")
-            return {"type": "text", "text": f"The tool {name} can be called now."}
-        case "document":
-            return _document(_required(part.source, f"{place}.source"), place)
-    raise _misplaced(part.type, place, "a user's message, a tool's result or `system`")
-
-
-def _document(source: Source, place: str) -> Json:
-    if source.type == "text":
-        return {"type": "text", "text": _required(source.data, f"{place}.source.data")}
-    if source.type != "base64":
-        raise MalformedHistoryError(
-            f"{place}.source has the type {source.type[:40]!r}; send a document as base64 or text"
-        )
-    file = {"filename": "document.pdf", "file_data": _address(source, place)}
-    return {"type": "file", "file": file}
-
-
-def _address(source: Source, place: str) -> str:
-    match source.type:
-        case "url":
-            return _required(source.url, f"{place}.source.url")
-        case "base64":
-            media_type = _required(source.media_type, f"{place}.source.media_type")
-            return f"data:{media_type};base64,{_required(source.data, f'{place}.source.data')}"
-    raise MalformedHistoryError(
-        f"{place}.source has the type {source.type[:40]!r}; send an image as base64 or url"
-    )
-
-
-def _required(value: Given | None, place: str) -> Given:
-    if value is None:
-        raise MalformedHistoryError(f"{place} is missing; a block of this type needs it")
-    return value
-
-
-def _misplaced(kind: str, place: str, where: str) -> MalformedHistoryError:
-    return MalformedHistoryError(
-        f"{place} has the type {kind[:40]!r}, which cannot be translated for an upstream as a part "
-        f"of {where}; remove it"
-    )
+        yield {"role": role, "content": joined(others)}
 
 
 MAX_TOKENS: Final = 4096
@@ -230,6 +130,9 @@ _WITHOUT_EFFECT: Final = frozenset(
         "max_completion_tokens",
         "n",
         "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
         "safety_identifier",
         "seed",
         "service_tier",
@@ -241,6 +144,8 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _OWN: Final = ("model", "messages", "temperature", "max_tokens")
 _SYSTEM: Final = ("system", "developer")
+_OPENING: Final[Json] = {"role": "user", "content": [{"type": "text", "text": "(no message yet)"}]}
+"""Before an assistant that speaks first: the first turn of this dialect is the user's."""
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -273,6 +178,8 @@ def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
+    if turns and turns[0]["role"] == "assistant":
+        turns.insert(0, _OPENING)
     system = "\n\n".join(text_of(row["content"]) for row in rows[:first])
     return {"messages": turns, **({"system": system} if system else {})}
 
@@ -358,14 +265,20 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
         said["output_config"] = config
     choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
     if tools := given.pop("tools", None):
-        said["tools"] = [_tool(_function(tool)) for tool in tools]
+        functions = [_function(tool) for tool in tools]
+        if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
+            allowed = choice["allowed_tools"]
+            names = {_function(tool)["name"] for tool in allowed["tools"]}
+            functions = [function for function in functions if function["name"] in names]
+            choice = allowed["mode"]
+        said["tools"] = [_tool(function) for function in functions]
         if choice is not None or parallel is False:
             said["tool_choice"] = _tool_choice(choice, parallel)
     return given | said
 
 
 def _tool(function: Mapping[str, Any]) -> Json:
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    schema = {"type": "object"} | (function.get("parameters") or {"properties": {}})
     kept = {name: function[name] for name in ("description", "strict") if name in function}
     return {"name": function["name"], **kept, "input_schema": schema}
 

@@ -4,11 +4,12 @@ The models take whatever was recorded. The server's request body is a subclass o
 less.
 """
 
+import uuid
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
-from qguide.qnet.dialects.compaction import COMPACTIONS, turn_of
 from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
@@ -24,6 +25,12 @@ _CALLS: Final = {
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS))
 """Types of the items that a chat can express."""
+
+COMPACTIONS: Final = ("compaction", "compaction_summary")
+"""Types of the item; Codex sends it back under the second as well."""
+_OURS: Final = "qguide:"
+"""Begins the content of our own items; only its own server can read another's."""
+_BEFORE: Final = "Summary of the conversation so far, whose earlier turns were left out:\n\n"
 
 Turn = Json
 Value = TypeVar("Value")
@@ -72,7 +79,28 @@ def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list
     if isinstance(items, str):
         return [*turns, {"role": "user", "content": items}]
     said = (_turns_of(item, f"input[{index}]") for index, item in enumerate(paced(items)))
-    return [*turns, *map(_joined, _by_turn(chain.from_iterable(said)))]
+    turns += map(_joined, _by_turn(chain.from_iterable(said)))
+    return list(_with_texts_as_results(turns))
+
+
+def _with_texts_as_results(turns: Iterable[Turn]) -> Iterator[Turn]:
+    """The turns with other parts of results, such as images, in a user's message after them.
+
+    A chat's results are texts.
+    """
+    others: list[Json] = []
+    for turn in turns:
+        if turn["role"] != "tool":
+            if others:
+                yield {"role": "user", "content": others}
+                others = []
+        elif isinstance(parts := turn["content"], list):
+            texts = [part["text"] for part in parts if part["type"] == "text"]
+            others += [part for part in parts if part["type"] != "text"]
+            turn = turn | {"content": PART_END.join(texts)}
+        yield turn
+    if others:
+        yield {"role": "user", "content": others}
 
 
 def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
@@ -90,7 +118,7 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
         if thoughts := _thoughts(item):
             yield {"role": "assistant", "content": None, "reasoning_content": thoughts}
     elif kind in COMPACTIONS:
-        if turn := turn_of(item.model_extra or {}):
+        if turn := compacted_turn(item.model_extra or {}):
             yield turn
     elif kind == "item_reference":
         raise UnsupportedParameterError(
@@ -104,6 +132,24 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
             f"compaction, {', '.join((*_CALLS, *_OUTPUTS))}; leave it out",
             parameter="input",
         )
+
+
+def compaction_of(summary: str) -> Json:
+    """The item that stands for a summarised history."""
+    content = _OURS + urlsafe_b64encode(summary.encode()).decode()
+    return {"id": f"cmp_{uuid.uuid4().hex}", "type": COMPACTIONS[0], "encrypted_content": content}
+
+
+def compacted_turn(item: Mapping[str, Any]) -> Json | None:
+    """The turn of a chat that says the same as a compaction; None for another server's."""
+    content = item.get("encrypted_content")
+    if not isinstance(content, str) or not content.startswith(_OURS):
+        return None
+    try:
+        summary = urlsafe_b64decode(content.removeprefix(_OURS)).decode()
+    except ValueError:
+        return None
+    return {"role": "user", "content": _BEFORE + summary}
 
 
 def _message(item: InputItem, place: str) -> Turn:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from qguide.qnet.dialects import messages_requests
+from qguide.qnet.dialects import messages_blocks
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.answers import StoppedField
 from qguide.server.own_bodies.schemas import (
@@ -19,36 +19,49 @@ from qguide.server.own_bodies.schemas import (
 )
 
 
-class Source(messages_requests.Source, Whole):
-    """Bytes or address of an image or a document."""
+class Passage(messages_blocks.Passage, Whole):
+    """A block of text within another."""
 
-    type: str = Field(description="`base64`, `url`, or `text` for a document of plain text")
+    type: str
+    text: str | None = None
+
+
+class Source(messages_blocks.Source, Whole):
+    """Bytes, text or address of an image or a document."""
+
+    type: str = Field(description="`base64`, `url`; `text` and `content` of a document")
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
+    content: str | ListOf[Passage] | None = Field(default=None, description="with type `content`")
 
 
-class Part(messages_requests.Part, Whole):
+class Part(Passage, messages_blocks.Part):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
-    type: str = Field(description="`text`, `image`, `document` or `tool_reference`")
-    text: str | None = None
-    source: Source | None = None
+    type: str = Field(
+        description="`text`, `image`, `document`, `search_result` or `tool_reference`"
+    )
+    source: Source | str | None = Field(default=None, description="a text in a search_result")
+    title: str | None = Field(default=None, description="of a search_result")
+    content: str | ListOf[Passage] | None = Field(default=None, description="of a search_result")
     tool_name: str | None = Field(default=None, description="the tool of a tool_reference")
 
 
-class Block(Part, messages_requests.Block):
+class Block(Part, messages_blocks.Block):
     """A block of a message's content."""
 
     type: str = Field(
-        description="`text`, `image`, `document`, `tool_use`, `tool_result`, `thinking` or "
-        "`redacted_thinking`"
+        description="`text`, `image`, `document`, `search_result`, `tool_use`, `tool_result`, "
+        "`thinking` or `redacted_thinking`"
     )
     id: str | None = Field(default=None, description="of a tool_use")
     name: str | None = Field(default=None, description="the called tool")
     input: dict[str, Any] | None = Field(default=None, description="the called tool's arguments")
     tool_use_id: str | None = Field(default=None, description="the tool_use of a tool_result")
-    content: str | ListOf[Part] | None = Field(default=None, description="of a tool_result")
+    content: str | ListOf[Part] | None = Field(  # type: ignore[assignment]  # it is only read
+        default=None, description="of a tool_result or search_result"
+    )
     is_error: bool | None = Field(
         default=None, description="true if the tool failed: its text then begins with `Error: `"
     )
@@ -56,7 +69,7 @@ class Block(Part, messages_requests.Block):
     signature: str | None = None
 
 
-class Turn(messages_requests.Turn, Whole):
+class Turn(messages_blocks.Turn, Whole):
     """One message of a conversation."""
 
     role: Literal["user", "assistant", "system"]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from qguide.qnet.dialects.compaction import COMPACTIONS, turn_of
+from qguide.qnet.dialects.responses_requests import COMPACTIONS, compacted_turn
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.native_requests import DialectName, NativeRequest
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
@@ -49,7 +49,7 @@ def as_it_came(
 
 def _readable(item: Json) -> Json:
     """The item, or the message that says what this server compacted, which no upstream reads."""
-    turn = turn_of(item) if item.get("type") in COMPACTIONS else None
+    turn = compacted_turn(item) if item.get("type") in COMPACTIONS else None
     return item if turn is None else {"type": "message", **turn}
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
-from qguide.qnet.dialects.compaction import COMPACTIONS, compaction_of, turn_of
+from qguide.qnet.dialects.responses_requests import COMPACTIONS, compacted_turn, compaction_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError, UpstreamError
 from qguide.server.own_bodies.schemas import ListOf
@@ -97,7 +97,7 @@ def _items(body: ResponsesRequest) -> list[InputItem]:
 def check_readable(body: ResponsesRequest) -> None:
     """Refuse another server's compaction for a policy that cannot read it."""
     for index, item in enumerate(() if isinstance(body.input, str) else body.input):
-        if item.type in COMPACTIONS and turn_of(item.model_extra or {}) is None:
+        if item.type in COMPACTIONS and compacted_turn(item.model_extra or {}) is None:
             raise UnsupportedParameterError(
                 f"input[{index}] was compacted by another server, which alone can read it; send "
                 "the items that it stands for",

@@ -291,36 +291,37 @@ class StoredResponses:
         """Begin a conversation."""
         if self._shelf is None:
             raise UnknownResponseError("nothing is stored (QGUIDE_RESPONSES_TTL_S is 0)")
-        talk = {
-            "id": f"conv_{uuid.uuid4().hex}",
-            "object": "conversation",
-            "created_at": int(time.time()),
-            "metadata": metadata,
-        }
-        await self._rewrite(talk, [as_listed(item) for item in items])
-        return talk
+        talk: Json = {"id": f"conv_{uuid.uuid4().hex}", "object": "conversation"}
+        talk |= {"created_at": int(time.time()), "metadata": metadata}
+        return await self._rewrite(talk, [as_listed(item) for item in items])
 
     async def conversation(self, conversation_id: str) -> Json:
         """A conversation, its `items` included."""
         return await self._known(f"conversation {conversation_id}")
 
+    async def label(self, conversation_id: str, metadata: Json) -> Json:
+        """Replace a conversation's metadata."""
+        talk = await self.conversation(conversation_id)
+        return await self._rewrite(talk | {"metadata": metadata}, talk["items"])
+
     async def say(self, conversation_id: str, items: Sequence[Json]) -> list[Json]:
         """Add items to a conversation; returns them with their ids."""
         talk = await self.conversation(conversation_id)
         new = [as_listed(item) for item in items]
-        return await self._rewrite(talk, [*talk["items"], *new]) and new
+        await self._rewrite(talk, [*talk["items"], *new])
+        return new
 
     async def unsay(self, conversation_id: str, item_id: str) -> Json:
         """Delete an item of a conversation."""
         talk = await self.conversation(conversation_id)
-        await self._rewrite(talk, [item for item in talk["items"] if item["id"] != item_id])
-        return {name: value for name, value in talk.items() if name != "items"}
+        return await self._rewrite(talk, [one for one in talk["items"] if one["id"] != item_id])
 
-    async def _rewrite(self, talk: Json, items: list[Json]) -> list[Json]:
+    async def _rewrite(self, talk: Json, items: list[Json]) -> Json:
+        """Store a conversation with these items; returns it without them."""
         assert self._shelf is not None
         row = {f"conversation {talk['id']}": talk | {"items": items}}
         await self._shelf.put(lambda: row, size=_BYTES_PER_ITEM * len(items))
-        return items
+        return {name: value for name, value in talk.items() if name != "items"}
 
     async def _before(self, previous: str) -> tuple[list[Json], list[str]]:
         """Items up to the end of a response or of one of its candidates, and its chain."""

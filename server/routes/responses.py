@@ -225,11 +225,16 @@ async def _prepare(response: Json, keep: _Keep) -> Json:
     return response
 
 
-class NewConversation(WholeRequest):
+class NewMetadata(WholeRequest):
+    """Data about a conversation, in place of what was there."""
+
+    metadata: dict[str, Any] | None = None
+
+
+class NewConversation(NewMetadata):
     """A conversation to begin."""
 
     items: ListOf[InputItem] | None = None
-    metadata: dict[str, Any] | None = None
 
 
 class NewItems(WholeRequest):
@@ -296,6 +301,14 @@ async def show_conversation(conversation_id: str, request: Request) -> dict[str,
     """Show a conversation without its items."""
     talk = await _stored(request).conversation(conversation_id)
     return {name: value for name, value in talk.items() if name != "items"}
+
+
+@router.post("/conversations/{conversation_id}", responses=_ERRORS)
+async def change_conversation(
+    conversation_id: str, body: NewMetadata, request: Request
+) -> dict[str, Any]:
+    """Replace a conversation's metadata."""
+    return await _stored(request).label(conversation_id, body.metadata or {})
 
 
 @router.delete("/conversations/{conversation_id}", responses=_ERRORS)

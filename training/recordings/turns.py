@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from qguide.qnet.dialects import messages_requests, responses_requests
+from qguide.qnet.dialects import messages_blocks, messages_requests, responses_requests
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, RecordError
 from qguide.qnet.openai_messages import CustomCall, Function, FunctionCall, Shape, calls_of, text_of
 from qguide.qnet.types import Message, Role
@@ -201,9 +201,9 @@ def _block_rows(value: Json, place: str) -> Iterator[Json]:
                 "text"
             )
         if _kind(part) not in _THOUGHTS:
-            blocks.append(_validated(messages_requests.Block, part, here))
+            blocks.append(_validated(messages_blocks.Block, part, here))
     said = {"role": value.get("role"), "content": blocks}
-    turn = _validated(messages_requests.Turn, said, place)
+    turn = _validated(messages_blocks.Turn, said, place)
     try:
         rows = messages_requests.chat_turns(None, [turn])
     except MalformedHistoryError as error:

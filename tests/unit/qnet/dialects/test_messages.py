@@ -53,6 +53,28 @@ def test_system_messages_alone_leave_a_turn_to_answer() -> None:
     assert asked["messages"] == [{"role": "user", "content": [text("find the mug")]}]
 
 
+def test_an_assistant_that_speaks_first_answers_an_opening_of_the_user() -> None:
+    asked = body(Message("assistant", "How can I help?"), Message("user", "find the mug"))
+    assert [turn["role"] for turn in asked["messages"]] == ["user", "assistant", "user"]
+    assert asked["messages"][0]["content"][0]["text"]
+
+
+def test_allowed_tools_are_the_only_ones_that_are_sent() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("look", "go", "take")]
+    allowed = {"mode": "required", "tools": tools[1:]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    asked = body(Message("user", "go"), parameters={"tools": tools, "tool_choice": choice})
+    assert [tool["name"] for tool in asked["tools"]] == ["go", "take"]
+    assert asked["tool_choice"] == {"type": "any"}
+
+
+def test_the_schema_of_a_tool_is_an_objects_also_where_it_refers_to_one() -> None:
+    refers = {"$defs": {"N": {"type": "object"}}, "$ref": "#/$defs/N"}
+    tool = {"type": "function", "function": {"name": "go", "parameters": refers}}
+    [sent] = body(Message("user", "go"), parameters={"tools": [tool]})["tools"]
+    assert sent["input_schema"] == {"type": "object"} | refers
+
+
 def test_arguments_that_are_no_object_come_and_go_as_they_were() -> None:
     call = {"type": "tool_use", "id": "1", "name": "go", "input": {"INVALID_JSON": '{"to'}}
     said = drawn(call, stop_reason="max_tokens")
@@ -90,6 +112,8 @@ def test_other_parameters_have_anthropics_names() -> None:
         "max_completion_tokens": 7,
         "response_format": {"type": "text"},
         "top_k": 3,
+        "prompt_cache_key": "session",
+        "prompt_cache_retention": "24h",
     }
     asked = body(Message("user", "go"), parameters=given)
     assert {name: asked[name] for name in asked if name not in ("model", "messages")} == {

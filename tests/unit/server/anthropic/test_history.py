@@ -125,6 +125,27 @@ def test_images_and_documents_are_parts() -> None:
     assert file["file"]["file_data"] == "data:application/pdf;base64,aGk="
 
 
+def test_a_search_result_is_its_title_source_and_text() -> None:
+    found = {
+        "type": "search_result",
+        "source": "https://example.org/mugs",
+        "title": "Mugs",
+        "content": [text("in the kitchen"), text("on a shelf")],
+        "citations": {"enabled": True},
+    }
+    read = "Mugs (https://example.org/mugs)\nin the kitchen\non a shelf"
+    assert turns(user(found), user(result([found]))) == [
+        {"role": "user", "content": read},
+        {"role": "tool", "tool_call_id": "toolu_1", "content": read},
+    ]
+
+
+def test_a_document_of_blocks_is_their_text() -> None:
+    source = {"type": "content", "content": [text("a"), text("b")]}
+    [turn] = turns(user({"type": "document", "source": source}))
+    assert turn["content"] == "a\nb"
+
+
 def test_thoughts_go_back_only_to_the_upstream_that_had_them() -> None:
     ours = {"type": "thinking", "thinking": "hm", "signature": f"{SIGNATURE}reasoning_content"}
     foreign = {"type": "thinking", "thinking": "secret", "signature": "EqQBCkYIBhgC"}
@@ -138,12 +159,14 @@ def test_thoughts_go_back_only_to_the_upstream_that_had_them() -> None:
     [
         (user({"type": "text"}), r"messages\[0\].content\[0\].text is missing"),
         (user(call()), r"content\[0\] has the type 'tool_use'"),
-        (user({"type": "search_result"}), "has the type 'search_result'"),
+        (user({"type": "search_result"}), r"content\[0\].source is missing"),
+        (user({"type": "image", "source": "a.png"}), "source is a text"),
+        (user({"type": "server_tool_use"}), "has the type 'server_tool_use'"),
         (assistant(result()), "has the type 'tool_result'"),
         (assistant({"type": "tool_use", "name": "go"}), r"content\[0\].id is missing"),
         (user({"type": "tool_result"}), "tool_use_id is missing"),
         (user({"type": "image", "source": {"type": "file"}}), "send an image as base64 or url"),
-        (user({"type": "document", "source": {"type": "url"}}), "send a document as base64 or"),
+        (user({"type": "document", "source": {"type": "url"}}), "send a document as base64, text"),
     ],
 )
 def test_a_block_that_cannot_be_translated_is_named(message: Any, said: str) -> None:

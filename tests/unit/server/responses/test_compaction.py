@@ -7,7 +7,7 @@ import openai
 import pytest
 from fastapi.testclient import TestClient
 
-from qguide.qnet.dialects.compaction import compaction_of
+from qguide.qnet.dialects.responses_requests import compaction_of
 from qguide.qnet.errors import UpstreamError
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.responses.compaction import compacted

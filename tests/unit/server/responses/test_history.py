@@ -94,6 +94,15 @@ def test_two_messages_are_two_turns_and_each_result_ends_its_own() -> None:
     assert [turn.get("content") for turn in turns[:2]] == ["One", "2"]
 
 
+def test_images_of_results_come_after_them_because_a_chats_results_are_texts() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    seen = RESULT | {"output": [{"type": "input_text", "text": "a photo"}, image]}
+    turns = turns_of(USER, CALL, OTHER, seen, RESULT | {"call_id": "c2"}, said("Done."))
+    assert [turn["role"] for turn in turns[2:]] == ["tool", "tool", "user", "assistant"]
+    assert turns[2]["content"] == "a photo"
+    assert turns[4]["content"] == [{"type": "image_url", "image_url": {"url": image["image_url"]}}]
+
+
 def test_reasoning_that_only_openai_reads_is_left_out() -> None:
     encrypted = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
     assert turns_of(USER, encrypted, said("Done.")) == [

@@ -145,3 +145,15 @@ def test_what_is_cancelled_does_not_end_as_failed(
         for _ in range(10):  # while the work ends
             assert client.get(path).json()["status"] == "cancelled"
             time.sleep(0.1)
+
+
+def test_a_conversations_metadata_is_replaced_and_its_items_stay(guided: TestClient) -> None:
+    said = {"type": "message", "role": "user", "content": TASK}
+    begun = {"items": [said], "metadata": {"a": "b"}}
+    talk = guided.post("/v1/conversations", json=begun).json()["id"]
+    path = f"/v1/conversations/{talk}"
+    changed = guided.post(path, json={"metadata": {"x": "y"}}).json()
+    assert changed["metadata"] == {"x": "y"}
+    assert changed == guided.get(path).json()
+    [item] = guided.get(f"{path}/items").json()["data"]
+    assert item["content"][0]["text"] == TASK
