@@ -389,17 +389,50 @@ def _canonical(arguments: str) -> str:
 ACTION_PREFIX: Final = "Action:"
 
 
-def message_key(reply: Message) -> str:
-    """The part of a reply that acts: its tool calls, or all text behind the last "Action:".
+_TAGS: Final = ("action", "command", "tool_call")
+_THOUGHTS: Final = frozenset(
+    ("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection", "explanation")
+)
+"""Fields of a JSON object that say why, and do nothing."""
 
-    Tool calls are equal by name and canonical arguments. A text without the marker is its own key.
-    All lines behind the marker count, because an action may be code, or have its input on a line
-    of its own.
+
+def message_key(reply: Message) -> str:
+    """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
+
+    Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the
+    last "Action:", else in a block of code or an <action> at its end, else all of it; of a JSON
+    object all fields but thoughts. All lines count, because an action may be code, or have its
+    input on a line of its own.
     """
     if reply.tool_calls:
         calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
         return "\n".join(calls)
-    return reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
+    said = reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
+    return _without_thoughts(_at_the_end(said))
+
+
+def _at_the_end(text: str) -> str:
+    """The block of code or the tagged action with which a text ends; else the text."""
+    if text.endswith("```"):
+        language, newline, code = text[:-3].rpartition("```")[2].partition("\n")
+        block = code if newline and len(language.split()) < 2 else f"{language}{newline}{code}"
+        return block.strip() or text
+    for tag in _TAGS:
+        if text.endswith(f"</{tag}>"):
+            return text.removesuffix(f"</{tag}>").rpartition(f"<{tag}>")[2].strip() or text
+    return text
+
+
+def _without_thoughts(text: str) -> str:
+    """A JSON object in canonical form without its thoughts; any other text as it is."""
+    if not (text.startswith("{") and text.endswith("}")):
+        return text
+    try:
+        fields = json.loads(text)
+        acting = {name: v for name, v in fields.items() if name.lower() not in _THOUGHTS}
+        return json.dumps(acting or fields, sort_keys=True, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
 
 
 def effects_of(replies: Sequence[Message]) -> tuple[int, ...]:

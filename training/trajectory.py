@@ -207,21 +207,21 @@ def react_reply(thought: str, action: str) -> str:
     return f"Thought: {thought}\n{ACTION_PREFIX} {action}"
 
 
-def action_key(reply: str) -> str:
-    """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
-
-    Such replies lead to the same state, so a Q model would learn nothing from them as siblings.
-    A reply without the marker is its own key.
-    """
-    return parse_action(reply) or reply.strip()
-
-
 def reply_key(reply: Message) -> str:
-    """The part of a reply by which siblings are told apart: tool calls, or `action_key` of text.
+    """The part of a reply by which siblings are told apart; see `message_key`.
 
-    Unlike `message_key` it reads one line of a text, as the environments here do.
+    Unlike that it reads one line behind "Action:", as the environments here do.
     """
     return message_key(reply) if reply.tool_calls else action_key(reply.content)
+
+
+def action_key(reply: str) -> str:
+    """The same of a reply that calls no tool.
+
+    Siblings that differ in their thoughts alone lead to the same state, so a Q model would learn
+    nothing from them.
+    """
+    return parse_action(reply) or message_key(text_reply(reply))
 
 
 Action = str | ToolCall

@@ -48,6 +48,20 @@ class Families:
         return _mixed(self.hashes)
 
 
+TASK: Final = "task"
+FRAME: Final = "frame"
+
+
+def entry(text: str, kind: str = "") -> str:
+    """Text by which a word or a message of a kind is in the vocabulary.
+
+    Of a long one the beginning and the end: messages may begin with the same instructions.
+    """
+    half = _MOST_CHARACTERS // 2 - len(TASK + FRAME)
+    whole = text if len(text) <= 2 * half else f"{text[:half]}{text[-half:]}"
+    return f"{kind}\0{whole}"
+
+
 class Hasher:
     """Hashes of texts under a salt, and families of them as one sparse vector.
 
@@ -76,15 +90,24 @@ class Hasher:
         """Hash of each text."""
         return np.array([self._hash(text[:_MOST_CHARACTERS]) for text in texts], np.uint64)
 
-    def known(self, words: Iterable[str]) -> list[str]:
-        """The words of a state that are in the vocabulary."""
+    def known(self, words: Iterable[str], kind: str = "") -> list[str]:
+        """The words of a state that are in the vocabulary.
+
+        Args:
+            words: of a state.
+            kind: `TASK` for those of a task, which have a vocabulary of their own.
+        """
         if self._known is None:
             return list(words)
-        return [word for word in words if self._hash(word[:_MOST_CHARACTERS]) in self._known]
+        return [word for word in words if self._hash(entry(word, kind)) in self._known]
 
-    def words(self, words: Iterable[str]) -> Hashes:
+    def words(self, words: Iterable[str], kind: str = "") -> Hashes:
         """Hash of each word of a state that is in the vocabulary."""
-        return self.hashes(self.known(words))
+        return self.hashes(self.known(words, kind))
+
+    def frames(self, text: str) -> bool:
+        """True for a message with which every episode begins."""
+        return self._known is not None and self._hash(entry(text, FRAME)) in self._known
 
     def sparse(self, families: Sequence[Families]) -> Sparse:
         """One vector of all families, each of length 1; an empty family adds nothing."""

@@ -12,7 +12,15 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.hashing import Families, Hasher, Hashes, Sparse, crossed, families_of
+from qguide.qnet.features.hashing import (
+    TASK,
+    Families,
+    Hasher,
+    Hashes,
+    Sparse,
+    crossed,
+    families_of,
+)
 from qguide.qnet.features.words import (
     ActionWords,
     action_words,
@@ -25,7 +33,7 @@ from qguide.qnet.features.words import (
 )
 from qguide.qnet.types import History, Message
 
-FEATURES_VERSION: Final = 3
+FEATURES_VERSION: Final = 4
 """Rises whenever the same text gets other features, because weights belong to features."""
 
 _TASK_WORDS: Final = 60
@@ -52,6 +60,7 @@ class Words:
         actions: the agent's, in order.
         answers: words of the observation after each action.
         text: the last observations whole, in which the places of an action's words are looked up.
+        opening: the message that states the task, in which they are looked up next.
     """
 
     task: tuple[str, ...]
@@ -62,6 +71,7 @@ class Words:
     actions: tuple[ActionWords, ...]
     answers: tuple[tuple[str, ...], ...]
     text: tuple[str, ...]
+    opening: str
 
     @property
     def step(self) -> int:
@@ -105,9 +115,9 @@ class _Found:
 
 def state_of(history: History, hasher: Hasher) -> State:
     """The parts of a history, whatever its length."""
-    start = next((i for i, m in enumerate(history) if m.role == "user"), 0)
+    start = _start_of(history, hasher)
     actions, observed = _turns(history[start + 1 :])
-    task = words_of(history[start].text)[:_TASK_WORDS] if history else ()
+    task = _task_words(history[: start + 1], hasher)
     texts = tuple(text for text in observed if text)[-_RECENT_OBSERVATIONS:]
     last = texts[-1] if texts else ""
     each = _RECENT_WORDS // max(len(texts), 1)
@@ -121,8 +131,29 @@ def state_of(history: History, hasher: Hasher) -> State:
         actions=tuple(actions),
         answers=tuple(words_of(text) for text in observed[1:]),
         text=texts,
+        opening=history[start].text if history else "",
     )
     return State(hasher, read, *_families(read, hasher))
+
+
+def _start_of(history: History, hasher: Hasher) -> int:
+    """Index of the message that states the task: the user's first that is no part of the frame."""
+    users = [i for i, message in enumerate(history) if message.role == "user"]
+    return next((i for i in users if not hasher.frames(history[i].text)), users[0] if users else 0)
+
+
+def _task_words(opening: History, hasher: Hasher) -> tuple[str, ...]:
+    """Words of the task; of a long one, such as behind instructions, those of the vocabulary.
+
+    System messages state a part of it where they differ between tasks.
+    """
+    *before, task = (message.text for message in opening) if opening else ("",)
+    if hasher.vocabulary is not None:
+        told = zip(opening, before, strict=False)
+        before = [text for one, text in told if one.role == "system" and not hasher.frames(text)]
+        task = "\n".join((*before, task))
+    words = words_of(task)
+    return (words if len(words) <= _TASK_WORDS else tuple(hasher.known(words, TASK)))[:_TASK_WORDS]
 
 
 def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
@@ -140,7 +171,8 @@ def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
 
 def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families]:
     """Families of the state itself, and those that stand beside an action and its skeleton."""
-    task, last, recent = map(hasher.words, (read.task, read.last, read.recent))
+    task = hasher.words(read.task, TASK)
+    last, recent = hasher.words(read.last), hasher.words(read.recent)
     verbs = list(dict.fromkeys(action.verb for action in read.actions))
     done, step = hasher.hashes(verbs), hasher.hashes([f"{read.step}"])
     paired = crossed(task[:_PAIRED_WORDS], recent[:_PAIRED_WORDS])
@@ -162,7 +194,7 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "key-task": task,
         "key-last": last,
         "key-recent": recent,
-        "key-both": hasher.words(word for word in read.task if word in read.all_last),
+        "key-both": hasher.words((word for word in read.task if word in read.all_last), TASK),
         "key-task-recent": paired,
         "key-near": near,
         "key-task-beside": crossed(task[:_PAIRED_WORDS], beside),
@@ -191,7 +223,7 @@ def _surroundings(read: Words, hasher: Hasher) -> tuple[Hashes, Hashes]:
     "You carry soaked copper." tells that it is soaked, and of whatever the task is about.
     """
     last = read.text[-1] if read.text else ""
-    found = surroundings(last, frozenset(hasher.known(read.task)))[:_SURROUNDINGS]
+    found = surroundings(last, frozenset(hasher.known(read.task, TASK)))[:_SURROUNDINGS]
     near = dict.fromkeys(" ".join(each) for each in found)
     beside = dict.fromkeys(around for _, around in found)
     return hasher.hashes(near), hasher.hashes(beside or [""])
@@ -206,15 +238,15 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
     """Vector of a candidate in a state, from which its advantage is learned."""
     hasher, read = state.hasher, state.read
     action = action_words(candidate)
+    told = frozenset((*read.task, *words_of(read.opening)))
     relations = [
-        relation(word, task=read.task, last=read.all_last, earlier=read.earlier)
-        for word in action.words
+        relation(word, task=told, last=read.all_last, earlier=read.earlier) for word in action.words
     ]
     texts = (action.key, skeleton(action, relations), action.verb)
     key, form, verb = (hasher.hashes([text]) for text in texts)
     said = f"{min([one.key for one in read.actions].count(action.key), _MOST_REPETITIONS)}"
     found = _sentence_of(action, read)
-    sentence, task = hasher.words(found.words), hasher.words(read.task)[:_PAIRED_WORDS]
+    sentence, task = hasher.words(found.words), hasher.words(read.task, TASK)[:_PAIRED_WORDS]
     of_verb = {
         "verb-step": hasher.hashes([f"{read.step}"]),
         "words": hasher.hashes(dict.fromkeys(action.words[:_BAG_WORDS])),
@@ -259,12 +291,13 @@ def _sentence_of(action: ActionWords, state: Words) -> _Found:
     """
     wanted, task = frozenset(action.words), frozenset(state.task)
     best, rank = _Found(), (0, 0)
-    for text in state.text:
+    for text in (*state.text, state.opening):
         sentences = sentences_of(text)
         for sentence in sentences:
             own = frozenset(sentence)
             rest = own - wanted
-            if (found := (len(own & wanted), len(rest & task))) > rank and found[0]:
+            shared = 0 if text is state.opening else len(rest & task)
+            if (found := (len(own & wanted), shared)) > rank and found[0]:
                 source = frozenset(sentences[0]) - own
                 most = _MOST_REPETITIONS + 2
                 best = _Found(

@@ -96,9 +96,27 @@ def action_words(reply: Message) -> ActionWords:
         key = " ".join(f"{p}={w}" for p, w in named)
         verbs = "+".join(call.name.lower() for call in reply.tool_calls)
         return ActionWords(f"{verbs} {key}", verbs or first, places, words)
-    said = _WORD.findall(read_part(message_key(reply)).lower())
+    if (fields := _fields_of(text := message_key(reply))) is not None:
+        return fields
+    said = _WORD.findall(read_part(text).lower())
     verb = said[0] if said else ""
     return ActionWords(" ".join(said), verb, ("",) * len(said[1:]), tuple(said[1:]))
+
+
+def _fields_of(text: str) -> ActionWords | None:
+    """A reply that is a JSON object, read as a call; None for any other text.
+
+    Its verb is the field that names what is done.
+    """
+    if not text.startswith("{"):
+        return None
+    named = _call_words(ToolCall("", text))
+    said = [next((i for i, (place, _) in enumerate(named) if place == name), -1) for name in _VERBS]
+    first = next((i for i in said if i >= 0), -1)
+    rest = [pair for i, pair in enumerate(named) if i != first]
+    verb = named[first][1] if first >= 0 else ""
+    places, words = zip(*rest, strict=True) if rest else ((), ())
+    return ActionWords(" ".join((verb, *(f"{p}={w}" for p, w in rest))), verb, places, words)
 
 
 def _call_words(call: ToolCall) -> list[tuple[str, str]]:
@@ -143,5 +161,8 @@ def skeleton(action: ActionWords, relations: Sequence[str]) -> str:
             parts.append(part)
     return " ".join((action.verb, *parts[:_MOST_PARTS]))
 
+
+_VERBS: Final = ("action", "tool", "tool_name", "name", "function", "command")
+"""Fields of a JSON object that say what is done, the likeliest first."""
 
 _MOST_PARTS: Final = 8

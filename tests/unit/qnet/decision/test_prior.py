@@ -39,6 +39,36 @@ def test_an_input_on_its_own_line_is_a_part_of_the_action() -> None:
     assert message_key(first) != message_key(second)
 
 
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (
+            '{"thought": "hm", "action": "click", "element": 3}',
+            '{"action": "click", "element": 3, "thought": "so"}',
+            '{"thought": "hm", "action": "click", "element": 4}',
+        ),
+        ("THOUGHT: hm\n\n```bash\nls -l\n```", "so\n```sh\nls -l\n```", "hm\n```bash\nls\n```"),
+        ("The next action is ```click [3]```", "```click [3]```", "```click [4]```"),
+        ("hm <action>go north</action>", "<action> go north </action>", "<action>stay</action>"),
+    ],
+)
+def test_votes_are_pooled_however_the_act_is_written(one: str, same: str, other: str) -> None:
+    assert effects_of(said(one, same, other)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "```", "``````", "{", "{}", '{"thought": "hm"}', "</action>", "[1, 2]", "{" * 9_999],
+)
+def test_a_text_in_which_nothing_acts_is_its_own_key(text: str) -> None:
+    assert message_key(Message("assistant", text)) == text
+
+
+def test_a_block_that_more_text_follows_is_a_part_of_the_answer() -> None:
+    first, second = said("```\nx\n```\nSo it is 4.", "```\nx\n```\nSo it is 5.")
+    assert message_key(first) != message_key(second)
+
+
 def test_equal_tool_calls_pool_their_votes() -> None:
     drawn = [called('{"a": 1, "b": 2}', "hm"), called('{"b":2,"a":1}'), called('{"a": 2}')]
     assert effects_of(drawn) == (0, 0, 1)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.features.hashing import Hasher, entry
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.features.words import action_words, focused, skeleton, surroundings
 from qguide.qnet.types import History, Message, ToolCall
@@ -116,7 +116,7 @@ def test_a_salt_hides_which_weights_a_word_has() -> None:
 
 def test_words_of_states_outside_the_vocabulary_are_not_read() -> None:
     def hasher(*known: str) -> Hasher:
-        return Hasher(b"salt", vocabulary=np.sort(Hasher(b"salt").hashes(known)))
+        return Hasher(b"salt", vocabulary=np.sort(Hasher(b"salt").hashes(map(entry, known))))
 
     reply = call("open", '{"place": "fridge"}')
     other = (*HISTORY[:-1], Message("tool", "No milk here. There is a lamp."))
