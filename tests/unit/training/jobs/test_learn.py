@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import CheckpointError, ConfigError, RecordError
+from qguide.qnet.features.hashing import TASK, entry
 from qguide.qnet.models.feature_q import WEIGHTS, load_feature_q
 from qguide.qnet.models.manifest import MANIFEST, Manifest, is_feature_q, read_manifest, sha256_of
 from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
@@ -113,7 +114,7 @@ def test_a_checkpoint_reads_the_words_that_it_learned_from(tmp_path: Path) -> No
     model, _ = load_feature_q(tmp_path / "run" / CHECKPOINT)
 
     assert model.hasher.vocabulary is not None
-    known = set(model.hasher.hashes(["ring", "coin"]).tolist())
+    known = set(model.hasher.hashes([entry("ring", TASK), entry("coin", TASK)]).tolist())
     assert set(model.hasher.vocabulary.tolist()) == known
 
 
