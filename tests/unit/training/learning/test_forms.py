@@ -112,7 +112,7 @@ def test_a_value_that_instructions_list_is_read_in_observations() -> None:
 
     model = learn(found, Options(), Hasher(b"salt")).model
 
-    for place, right in (("hall", "red"), ("attic", "blue")):
+    for place, best in (("hall", "red"), ("attic", "blue")):
         history = (start, look, Message("user", f"You stand in the {place}."))
         q_values = model.q_values(history, tuple(action(one, "So.") for one in DRAWERS))
-        assert DRAWERS[int(np.argmax(q_values))] == right
+        assert DRAWERS[int(np.argmax(q_values))] == best
