@@ -11,6 +11,8 @@ from qguide.qnet.usage import TokenUsage, UpstreamCalls, total_of
 Result = TypeVar("Result")
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
+INSTRUCTING: Final = ("system", "developer")
+"""Roles that instruct the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,38 +391,50 @@ def _canonical(arguments: str) -> str:
 ACTION_PREFIX: Final = "Action:"
 
 
-_TAGS: Final = ("action", "command", "tool_call")
 _THOUGHTS: Final = frozenset(
-    ("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection", "explanation")
+    ("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection")
 )
-"""Fields of a JSON object that say why, and do nothing."""
+"""Fields of a JSON object that say why, and do nothing; an explanation may be the answer itself."""
+_FENCE: Final = "```"
+_WRAPPINGS: Final = (
+    (_FENCE, _FENCE),
+    *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")),
+)
 
 
 def message_key(reply: Message) -> str:
     """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
 
     Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the
-    last "Action:", else in a block of code or an <action> at its end, else all of it; of a JSON
-    object all fields but thoughts. All lines count, because an action may be code, or have its
-    input on a line of its own.
+    last "Action:", else in the only block of code or the only <action> if the text ends with it,
+    else all of it; of a JSON object all fields but thoughts. All lines count, because an action may
+    be code, or have its input on a line of its own.
     """
     if reply.tool_calls:
         calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
         return "\n".join(calls)
-    said = reply.content.rpartition(ACTION_PREFIX)[2].strip() or reply.content.strip()
-    return _without_thoughts(_at_the_end(said))
+    _, marker, behind = reply.content.rpartition(ACTION_PREFIX)
+    said = behind.strip() or reply.content.strip()
+    return _without_thoughts(_unwrapped(said, whole=bool(marker)))
 
 
-def _at_the_end(text: str) -> str:
-    """The block of code or the tagged action with which a text ends; else the text."""
-    if text.endswith("```"):
-        language, newline, code = text[:-3].rpartition("```")[2].partition("\n")
-        block = code if newline and len(language.split()) < 2 else f"{language}{newline}{code}"
-        return block.strip() or text
-    for tag in _TAGS:
-        if text.endswith(f"</{tag}>"):
-            return text.removesuffix(f"</{tag}>").rpartition(f"<{tag}>")[2].strip() or text
+def _unwrapped(text: str, *, whole: bool) -> str:
+    """The content of the one block of code or tag with which a text ends; else the text.
+
+    Args:
+        whole: nothing may stand before it, such as the name of a tool whose input it is.
+    """
+    for begin, end in _WRAPPINGS:
+        before, found, within = text.removesuffix(end).partition(begin)
+        if text.endswith(end) and found and begin not in within and not (whole and before):
+            return (_code(within) if begin == _FENCE else within).strip() or text
     return text
+
+
+def _code(block: str) -> str:
+    """A block of code without the name of its language."""
+    language, newline, code = block.partition("\n")
+    return code if newline and len(language.split()) < 2 else block
 
 
 def _without_thoughts(text: str) -> str:
@@ -430,9 +444,11 @@ def _without_thoughts(text: str) -> str:
     try:
         fields = json.loads(text)
         acting = {name: v for name, v in fields.items() if name.lower() not in _THOUGHTS}
-        return json.dumps(acting or fields, sort_keys=True, ensure_ascii=False)
-    except (ValueError, RecursionError):
+        key = json.dumps(acting or fields, sort_keys=True, ensure_ascii=False)
+        key.encode()
+    except (ValueError, RecursionError):  # as in `_canonical`
         return text
+    return key
 
 
 def effects_of(replies: Sequence[Message]) -> tuple[int, ...]:

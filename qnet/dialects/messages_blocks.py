@@ -126,12 +126,14 @@ def _search_result(part: Part, place: str) -> str:
     if (content := part.content) is None:
         raise _missing(f"{place}.content")
     head = f"{part.title or ''} ({source if isinstance(source, str) else source.url or ''})"
-    return f"{head.strip()}\n{_text_of(content)}"
+    return f"{head.strip()}\n{_text_of(content, place)}"
 
 
-def _text_of(content: str | Sequence[Passage]) -> str:
+def _text_of(content: str | Sequence[Passage], place: str) -> str:
     if isinstance(content, str):
         return content
+    if other := next((one.type for one in content if one.type != "text"), ""):
+        raise misplaced(other, f"{place}.content", "a document or a search_result")
     return PART_END.join(passage.text for passage in content if passage.text)
 
 
@@ -141,7 +143,7 @@ def _document(source: Source, place: str) -> Json:
     if source.type == "content":
         if (content := source.content) is None:
             raise _missing(f"{place}.source.content")
-        return {"type": "text", "text": _text_of(content)}
+        return {"type": "text", "text": _text_of(content, f"{place}.source")}
     if source.type != "base64":
         raise MalformedHistoryError(
             f"{place}.source has the type {source.type[:40]!r}; send a document as base64, text or "

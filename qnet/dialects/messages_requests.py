@@ -24,6 +24,7 @@ from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, passed_on
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
+from qguide.qnet.types import INSTRUCTING
 
 INVALID_JSON: Final = "INVALID_JSON"
 """The only name in the input of a tool_use block whose arguments are not a JSON object."""
@@ -143,7 +144,6 @@ _WITHOUT_EFFECT: Final = frozenset(
     )
 )
 _OWN: Final = ("model", "messages", "temperature", "max_tokens")
-_SYSTEM: Final = ("system", "developer")
 _OPENING: Final[Json] = {"role": "user", "content": [{"type": "text", "text": "(no message yet)"}]}
 """Before an assistant that speaks first: the first turn of this dialect is the user's."""
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
@@ -168,7 +168,7 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
 
 def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
     """System messages at the beginning, and turns in which a role never follows itself."""
-    first = next((k for k, row in enumerate(rows) if row["role"] not in _SYSTEM), len(rows))
+    first = next((k for k, row in enumerate(rows) if row["role"] not in INSTRUCTING), len(rows))
     first = min(first, len(rows) - 1)  # system messages alone: the last one is the user's
     turns: list[Json] = []
     for row in rows[first:]:
@@ -248,7 +248,12 @@ def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
             f"a tool or call has the type {str(given['type'])[:40]!r}; an upstream of the dialect "
             "'messages' knows functions only"
         )
-    function: Mapping[str, Any] = given["function"]
+    function = given.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidRequestError(
+            'a tool, a call or tool_choice names no function; send {"type": "function", '
+            '"function": {"name": …}}'
+        )
     return function
 
 
@@ -267,14 +272,26 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
     if tools := given.pop("tools", None):
         functions = [_function(tool) for tool in tools]
         if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-            allowed = choice["allowed_tools"]
-            names = {_function(tool)["name"] for tool in allowed["tools"]}
-            functions = [function for function in functions if function["name"] in names]
-            choice = allowed["mode"]
+            functions, choice = _allowed(functions, choice.get("allowed_tools"))
         said["tools"] = [_tool(function) for function in functions]
         if choice is not None or parallel is False:
             said["tool_choice"] = _tool_choice(choice, parallel)
     return given | said
+
+
+def _allowed(
+    functions: Sequence[Mapping[str, Any]], allowed: object
+) -> tuple[list[Mapping[str, Any]], str]:
+    """The functions that may be called, and whether one has to be."""
+    match allowed:
+        case {"mode": str(mode), "tools": list(tools)} if all(isinstance(t, dict) for t in tools):
+            names = {_function(tool)["name"] for tool in tools}
+            if found := [function for function in functions if function["name"] in names]:
+                return found, mode
+    raise InvalidRequestError(
+        'tool_choice allows none of the tools; send {"type": "allowed_tools", "allowed_tools": '
+        '{"mode": "auto", "tools": […]}} with some of them'
+    )
 
 
 def _tool(function: Mapping[str, Any]) -> Json:

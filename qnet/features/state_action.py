@@ -31,7 +31,7 @@ from qguide.qnet.features.words import (
     surroundings,
     words_of,
 )
-from qguide.qnet.types import History, Message
+from qguide.qnet.types import INSTRUCTING, History, Message
 
 FEATURES_VERSION: Final = 4
 """Rises whenever the same text gets other features, because weights belong to features."""
@@ -150,7 +150,7 @@ def _task_words(opening: History, hasher: Hasher) -> tuple[str, ...]:
     *before, task = (message.text for message in opening) if opening else ("",)
     if hasher.vocabulary is not None:
         told = zip(opening, before, strict=False)
-        before = [text for one, text in told if one.role == "system" and not hasher.frames(text)]
+        before = [text for one, text in told if one.role in INSTRUCTING and not hasher.frames(text)]
         task = "\n".join((*before, task))
     words = words_of(task)
     return (words if len(words) <= _TASK_WORDS else tuple(hasher.known(words, TASK)))[:_TASK_WORDS]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -108,9 +108,13 @@ def _fields_of(text: str) -> ActionWords | None:
 
     Its verb is the field that names what is done.
     """
-    if not text.startswith("{"):
+    try:
+        fields = json.loads(text) if text.startswith("{") else None
+    except (ValueError, RecursionError):  # no JSON, or nested without end
         return None
-    named = _call_words(ToolCall("", text))
+    if fields is None:
+        return None
+    named = _named_words(fields)
     said = [next((i for i, (place, _) in enumerate(named) if place == name), -1) for name in _VERBS]
     first = next((i for i in said if i >= 0), -1)
     rest = [pair for i, pair in enumerate(named) if i != first]
@@ -123,10 +127,12 @@ def _call_words(call: ToolCall) -> list[tuple[str, str]]:
     """Each word of a call's arguments, with the argument's name."""
     try:
         arguments = json.loads(call.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = call.arguments
-    if not isinstance(arguments, dict):
-        arguments = {"": arguments}
+    return _named_words(arguments if isinstance(arguments, dict) else {"": arguments})
+
+
+def _named_words(arguments: Mapping[str, object]) -> list[tuple[str, str]]:
     return [
         (str(name).lower(), word)
         for name, value in sorted(arguments.items())

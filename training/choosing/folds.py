@@ -4,7 +4,7 @@ A Q model chooses among candidates of tasks, and of families of models, of which
 Each of its members holds a fifth of the training tasks back, to end training and to fit the
 weight of the votes. On the same tasks Q has to earn its licence: the chooser "licensed" follows Q
 in its group if that earned more than the best rule there, else that rule. A Q model of other
-sections than it chooses in has none, because nothing that was held back is like them.
+sections than it chooses in has none (so `by_section`), because nothing held back is like them.
 """
 
 from collections import defaultdict
@@ -196,7 +196,8 @@ def _add_training(
         found.shown.append((groups[firsts], logits["q in group"][firsts]))
     both = posterior_scores(table, groups, logits["q"], tau)
     rule, better = best_rule(table, np.concatenate(held_back), np.concatenate(held_in_group))
-    found.licences.append(better and design.learned_in == design.judged_in)
+    alike = design.learned_in == design.judged_in and not design.by_section
+    found.licences.append(better and alike)
     licensed = logits["q in group"] if found.licences[-1] else rule_scores(table, groups)[rule]
     for name, scores in (logits | {"posterior": both, "licensed": licensed}).items():
         found.add(table, groups, name, scores, seed)

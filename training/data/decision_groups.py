@@ -32,7 +32,7 @@ from qguide.training.algorithms.tree import Node
 from qguide.training.data.records import node_row
 from qguide.training.data.runs import read_rows
 from qguide.training.options import JobOptions
-from qguide.training.trajectory import Step, observation_message, reply_key
+from qguide.training.trajectory import Step, observation_message, parse_action, reply_key
 
 ContinuationBy = Literal["expert", "policy", "guided"]
 """The agent that plays on after a candidate: the environment's expert, the policy alone, or the
@@ -192,7 +192,7 @@ def choices_of(row: TreeRow) -> list[Decision]:
 
 def _chosen(candidates: Sequence[NodeRow], row: TreeRow) -> int:
     """Index of the one that was taken, once all differ and all were played on."""
-    keys = [reply_key(node.message) for node in candidates]
+    keys = [_key_of(node.message) for node in candidates]
     if repeated := {key for key in keys if keys.count(key) > 1}:
         raise RecordError(
             f"the tree of {row.task_id} has {sorted(repeated)[0]!r} among the candidates of node "
@@ -204,6 +204,13 @@ def _chosen(candidates: Sequence[NodeRow], row: TreeRow) -> int:
     return taken[0]
 
 
+def _key_of(reply: Message) -> str:
+    """The text by which candidates differed in older rows, too: any but an action's, all of it."""
+    if reply.tool_calls:
+        return reply_key(reply)
+    return parse_action(reply.content) or reply.content.strip()
+
+
 def _no_groups(row: TreeRow) -> RecordError:
     return RecordError(
         f"the tree of {row.task_id} holds no decision groups, in which one candidate of each state "
@@ -212,8 +219,11 @@ def _no_groups(row: TreeRow) -> RecordError:
 
 
 def holds_groups(folder: Path) -> bool:
-    """True if the first row of a run folder or file of trees is an episode's decision groups."""
-    return any(row.is_decided for row in islice(read_rows(folder, TreeRow), 1))
+    """True if the first row of a run folder or file is the tree of an episode's decision groups."""
+    try:
+        return any(row.is_decided for row in islice(read_rows(folder, TreeRow), 1))
+    except RecordError:  # a recording of that name, or a flaw that its reader tells
+        return False
 
 
 def read_groups(folder: Path) -> Iterator[TreeRow]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import EARNED, ROOT_ID, TaskRow, TreeRow
-from qguide.qnet.types import History
+from qguide.qnet.types import INSTRUCTING, History
 from qguide.training.algorithms.tree import Node, Tree, mistakes_of, tree_of, without_untried
 from qguide.training.data.records import tree_from_row, tree_row
 from qguide.training.data.runs import read_rows
@@ -116,7 +116,7 @@ class Trajectory:
 
 def split_system(opening: History) -> tuple[str | None, History]:
     """The leading system message, and the other messages."""
-    if opening and opening[0].role in ("system", "developer"):
+    if opening and opening[0].role in INSTRUCTING:
         return opening[0].content, opening[1:]
     return None, opening
 

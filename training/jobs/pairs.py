@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_of
-from qguide.qnet.types import History
+from qguide.qnet.types import History, effects_of
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node
@@ -134,7 +134,12 @@ def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
         state += rows_of(decision.history[len(state) :])
         candidates = decision.candidates
         values = [label.value for label in decision.labels(config.group_labels)]
-        pairs = value_pairs(values, min_margin=config.min_label_margin, most=config.most_per_state)
+        pairs = value_pairs(
+            values,
+            min_margin=config.min_label_margin,
+            most=config.most_per_state,
+            sides=effects_of([candidate.message for candidate in candidates]),
+        )
         for better, worse in pairs:
             yield preference_row(
                 row,

@@ -16,7 +16,7 @@ import numpy as np
 
 from qguide.qnet.features.hashing import FRAME, TASK, Hasher, Hashes, entry
 from qguide.qnet.features.words import words_of
-from qguide.qnet.types import Message
+from qguide.qnet.types import INSTRUCTING, Message
 from qguide.training.learning.episodes import Episode
 
 FEWEST: Final = 2
@@ -50,7 +50,7 @@ def _frame_of(episodes: Sequence[Episode]) -> Sequence[Message]:
 def _opening_and_observed(messages: Sequence[Message]) -> tuple[frozenset[str], frozenset[str]]:
     """Words up to the task's, and of all observations."""
     start = next((i for i, one in enumerate(messages) if one.role == "user"), 0)
-    opening = [one.text for one in messages[: start + 1] if one.role in ("system", "user")]
+    opening = [one.text for one in messages[: start + 1] if one.role in (*INSTRUCTING, "user")]
     after = messages[start + 1 :]
     return _words(opening), _words(
         [one.text for one in after if one.role not in ("assistant", "system")]

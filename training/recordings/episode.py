@@ -11,15 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from qguide.qnet.errors import RecordError
-from qguide.qnet.types import History, Message
+from qguide.qnet.types import INSTRUCTING, History, Message
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.fields import Fields, first_at, stated_reward, stated_task, value_at
 from qguide.training.recordings.turns import Turns, read_turns
-
-_INSTRUCTING: Final = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def _check(turns: Sequence[Message]) -> None:
     for number, turn in enumerate(turns):
         if turn.role != "tool" and not turn.text.strip():
             raise RecordError(f"turn {number} ({turn.role}) is empty")
-    spoken = [turn.role for turn in turns if turn.role not in _INSTRUCTING]
+    spoken = [turn.role for turn in turns if turn.role not in INSTRUCTING]
     if "assistant" not in spoken:
         raise RecordError("it has no reply of the assistant")
     if spoken[0] != "user":
@@ -213,7 +211,7 @@ def _turns(
         turns = read_turns(value_at(record, places.messages), places.messages)
     said = first_at(record, _INSTRUCTIONS)
     begins = turns.messages[0].role if turns.messages else ""
-    if said and isinstance(said, str | list) and begins not in ("system", "developer"):
+    if said and isinstance(said, str | list) and begins not in INSTRUCTING:
         instructed = Turns()
         instructed.add({"role": "system", "content": said}, "system")
         turns.messages[:0] = instructed.messages

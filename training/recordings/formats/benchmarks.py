@@ -58,7 +58,7 @@ def _tau2_turn(said: Record) -> Record:
     return {**turn, "tool_calls": said.get("tool_calls")}
 
 
-_PLAYED: Final = "turn_history"
+_ASKED: Final = "query"
 
 
 def intercode_records(record: Record) -> Iterator[Record]:
@@ -67,13 +67,13 @@ def intercode_records(record: Record) -> Iterator[Record]:
     What the environment would have said to a last action that was blocked was not recorded. Runs
     that plan first keep all episodes in one object, beside their settings.
     """
-    if _PLAYED not in record:
-        episodes = [one for one in record.values() if isinstance(one, dict) and _PLAYED in one]
-        for one in episodes:
-            yield from intercode_records(one)
+    if _ASKED not in record:
+        for one in record.values():
+            if isinstance(one, dict) and _ASKED in one:
+                yield from intercode_records(one)
         return
-    history, summary = record[_PLAYED], record.get("summary") or {}
-    turns: list[Record] = [{"role": "user", "content": record["query"]}]
+    history, summary = record["turn_history"], record.get("summary") or {}
+    turns: list[Record] = [{"role": "user", "content": record[_ASKED]}]
     for action, observation in zip_longest(history["actions"], history["observations"]):
         turns.append({"role": "assistant", "content": action.strip() or "(nothing)"})
         if observation is not None:

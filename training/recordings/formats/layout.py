@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from os.path import normpath
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,7 +99,7 @@ def values_of(path: Path, layout: Layout, on_bytes: OnBytes) -> Iterator[Value]:
 
 def told_of_file(record: Record, value: Value, path: Path, layout: Layout) -> Record:
     """A record with the names of its file and folders, and what stands around and beside it."""
-    folders = [folder.name for folder in path.resolve().parents]
+    folders = _folders_of(path)
     told: dict[str, Any] = {
         "@file": _stem(path),
         "@folder": folders[0],
@@ -110,6 +112,12 @@ def told_of_file(record: Record, value: Value, path: Path, layout: Layout) -> Re
             raise RecordError(f"{layout.beside} is not JSON that can be read")
         told["@beside"] = first.value
     return {**record, **told}
+
+
+@lru_cache(maxsize=1)
+def _folders_of(path: Path) -> list[str]:
+    """Names of the folders around a file, those of a link, whose target is called otherwise."""
+    return [folder.name for folder in Path(normpath(path.absolute())).parents]
 
 
 def _is_json(path: Path) -> bool:

@@ -62,9 +62,11 @@ _MINT_RUN: Final = Places(
     graded=True,
 )
 
+_SERVED: Final = "served"
+
 FORMATS: Final[Mapping[str, Layout]] = {
     # Trajectories of version 1, too, so that they are refused with their remedy.
-    "served": Layout(("nodes", "messages outcome_reward version"), read=read_tree_record),
+    _SERVED: Layout(("nodes", "messages outcome_reward version"), read=read_tree_record),
     "messages": Layout(("messages",)),
     "sharegpt": Layout(
         ("conversations",), read=lambda record, fields: [read_sharegpt_record(record, fields)]
@@ -171,11 +173,20 @@ class Reading(JobOptions):
 def read_source(
     source: Path, fields: Fields, *, format_: str | None = None
 ) -> Iterator[Trajectory | BadRecord]:
-    """The episodes of a recording, of a run folder of trajectories or trees, or of an import."""
+    """The episodes of a recording, of a run folder of trajectories or trees, or of an import.
+
+    Args:
+        format_: of a recording; rows of ours are read as what they are.
+    """
     runs = (RunFolder(source).rows, RunFolder(source / IMPORTED).rows)
-    place = next((rows for rows in runs if rows.exists()), None)
-    found = recording_of(place or source, None if place else format_, messages=fields.messages)
-    return read_episodes(found, fields)
+    rows = next((rows for rows in runs if rows.exists()), None)
+    named = None if rows and _are_ours(rows) else format_
+    return read_episodes(recording_of(rows or source, named, messages=fields.messages), fields)
+
+
+def _are_ours(rows: Path) -> bool:
+    first = next(read_values(rows), None)
+    return first is not None and _SERVED in _formats_of(first.value)
 
 
 def found_episodes(

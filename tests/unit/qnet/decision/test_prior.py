@@ -64,9 +64,30 @@ def test_a_text_in_which_nothing_acts_is_its_own_key(text: str) -> None:
     assert message_key(Message("assistant", text)) == text
 
 
-def test_a_block_that_more_text_follows_is_a_part_of_the_answer() -> None:
-    first, second = said("```\nx\n```\nSo it is 4.", "```\nx\n```\nSo it is 5.")
-    assert message_key(first) != message_key(second)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("```\nx\n```\nSo it is 4.", "```\nx\n```\nSo it is 5."),
+        ("Run\n```\nls\n```\nand\n```\nmake\n```", "Run\n```\nrm a\n```\nand\n```\nmake\n```"),
+        ("````md\none ```x```\n````", "````md\ntwo ```x```\n````"),
+        ("one\nmore ```", "two\nmore ```"),
+        ("Action: create a\n```\nx\n```", "Action: append a\n```\nx\n```"),
+        ("<tool_call>a</tool_call><tool_call>c</tool_call>",
+         "<tool_call>b</tool_call><tool_call>c</tool_call>"),
+        ('{"ok": true, "explanation": "a"}', '{"ok": true, "explanation": "b"}'),
+    ],
+)  # fmt: skip
+def test_what_may_act_or_answer_itself_is_told_apart(one: str, other: str) -> None:
+    assert effects_of(said(one, other)) == (0, 1)
+
+
+def test_a_block_behind_the_marker_is_unwrapped_if_it_is_all() -> None:
+    text = 'Thought: hm\nAction:\n```json\n{"action": "look", "thought": "so"}\n```'
+    assert message_key(Message("assistant", text)) == '{"action": "look"}'
+
+
+def test_a_key_can_be_written_whatever_its_characters() -> None:
+    assert message_key(Message("assistant", '{"a": "\\ud800"}')).encode()
 
 
 def test_equal_tool_calls_pool_their_votes() -> None:

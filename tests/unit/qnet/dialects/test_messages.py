@@ -68,6 +68,20 @@ def test_allowed_tools_are_the_only_ones_that_are_sent() -> None:
     assert asked["tool_choice"] == {"type": "any"}
 
 
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "allows none of the tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}, "allows none"),
+        ({"type": "function", "name": "look"}, "names no function"),
+    ],
+)
+def test_a_choice_of_tools_that_names_none_is_refused(choice: dict[str, Any], said: str) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    with pytest.raises(InvalidRequestError, match=said):
+        body(Message("user", "go"), parameters={"tools": tools, "tool_choice": choice})
+
+
 def test_the_schema_of_a_tool_is_an_objects_also_where_it_refers_to_one() -> None:
     refers = {"$defs": {"N": {"type": "object"}}, "$ref": "#/$defs/N"}
     tool = {"type": "function", "function": {"name": "go", "parameters": refers}}

@@ -143,7 +143,15 @@ def test_an_actions_own_words_are_always_read() -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "reply", [Message("assistant", ""), call("f", "[1, 2]"), call("f", '{"a": {"b": null}}')]
+    "reply",
+    [
+        Message("assistant", ""),
+        Message("assistant", "{no JSON}"),
+        Message("assistant", '{"a":' * 100_000),
+        call("f", '{"a":' * 100_000),
+        call("f", "[1, 2]"),
+        call("f", '{"a": {"b": null}}'),
+    ],
 )
 def test_odd_histories_and_replies_have_finite_features(history: History, reply: Message) -> None:
     hasher = Hasher(b"")

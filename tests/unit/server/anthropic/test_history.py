@@ -161,6 +161,12 @@ def test_thoughts_go_back_only_to_the_upstream_that_had_them() -> None:
         (user(call()), r"content\[0\] has the type 'tool_use'"),
         (user({"type": "search_result"}), r"content\[0\].source is missing"),
         (user({"type": "image", "source": "a.png"}), "source is a text"),
+        (
+            user(
+                {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}
+            ),
+            r"source.content has the type 'image'",
+        ),
         (user({"type": "server_tool_use"}), "has the type 'server_tool_use'"),
         (assistant(result()), "has the type 'tool_result'"),
         (assistant({"type": "tool_use", "name": "go"}), r"content\[0\].id is missing"),

@@ -155,7 +155,9 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
-def chats(file: Path, *, right: bool, tasks: int = 12) -> None:
+def chats(
+    file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...] = ("sums",)
+) -> None:
     """One model's answers to a few questions."""
     answers = ["It is four." if right else f"{i}" for i in range(tasks)]
     rows = [
@@ -165,7 +167,7 @@ def chats(file: Path, *, right: bool, tasks: int = 12) -> None:
                 {"role": "assistant", "content": answer},
             ],
             "reward": float(right),
-            "task_id": f"sums/{i}",
+            "task_id": f"{sections[i % len(sections)]}/{i}",
         }
         for i, answer in enumerate(answers)
     ]
@@ -207,18 +209,21 @@ def test_a_record_without_an_episode_is_not_left_out_in_silence(tmp_path: Path) 
 
 def test_q_of_other_sections_has_no_licence_and_the_rule_is_followed(tmp_path: Path) -> None:
     for model in ("gpt", "claude"):
-        chats(tmp_path / "runs" / model / "chats.jsonl", right=model == "gpt", tasks=30)
-    own, foreign = (
+        file = tmp_path / "runs" / model / "chats.jsonl"
+        chats(file, right=model == "gpt", tasks=60, sections=("sums", "roots"))
+    own, foreign, by_section = (
         run_choose_recorded(
             ChooseRecordedConfig(
                 source=(tmp_path / "runs",),
                 model_key="@folder",
                 output=tmp_path / f"out{number}",
                 judged_in=(judged,),
+                by_section=by_section,
                 **SMALL,
             )
         )
-        for number, judged in enumerate(("*", "sums"))
+        for number, (judged, by_section) in enumerate((("*", False), ("sums", False), ("*", True)))
     )
     assert (own["licences"], own["licensed"], own["majority"]) == (1.0, own["q in group"], 0.5)
     assert (foreign["licences"], foreign["licensed"]) == (0.0, 0.5)
+    assert (by_section["licences"], by_section["licensed"]) == (0.0, 0.5)

@@ -54,6 +54,16 @@ def test_a_recording_becomes_a_licensed_checkpoint_that_jobs_load(tmp_path: Path
     assert result.q_values[1] > result.q_values[0]
 
 
+@pytest.mark.parametrize("format_", [None, "messages"])
+def test_a_folder_whose_recording_is_called_like_rows_is_read(
+    format_: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "recorded").mkdir()
+    recording(tmp_path / "recorded" / "rows.jsonl", count=30)
+    config = LearnConfig(source=(tmp_path / "recorded",), output=tmp_path / "run", format=format_)
+    assert run_learn(config).metrics["episodes"] == 30
+
+
 def test_luck_has_no_licence_and_the_reason_is_kept(tmp_path: Path) -> None:
     learned(tmp_path, luck=True)
 

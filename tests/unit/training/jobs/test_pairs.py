@@ -94,6 +94,14 @@ def test_candidates_of_a_state_are_compared_by_their_steps(tmp_path: Path, group
     assert first.gap == pytest.approx(2 * 0.02)
 
 
+def test_replies_of_older_groups_that_now_count_as_one_action_make_no_pair(tmp_path: Path) -> None:
+    texts = ("Hm.\n```\nls\n```", "So.\n```\nls\n```", "Hm.\n```\npwd\n```")
+    drawn = [candidate(text, (1.0, steps)) for text, steps in zip(texts, (4, 3, 5), strict=True)]
+    row = groups_row((drawn, 0), **TASK, first_observation="start")
+    rows = pairs_of(tmp_path, groups=(write(tmp_path / "groups", row),))
+    assert [row.gap for row in rows] == [pytest.approx(0.02), pytest.approx(0.04)]
+
+
 def test_a_margin_and_a_limit_leave_pairs_out(tmp_path: Path, groups: Path) -> None:
     assert len(pairs_of(tmp_path / "1", groups=(groups,), most_per_state=1)) == 1
     with pytest.raises(ConfigError, match=r"lower min_label_margin \(0.05\)"):

@@ -35,6 +35,10 @@ def in_the_system_message(thing: str) -> History:
     return (Message("system", f"{RULES} Find the {thing}."), Message("user", "Begin."))
 
 
+def in_the_developer_message(thing: str) -> History:
+    return (Message("developer", f"{RULES} Find the {thing}."), Message("user", "Begin."))
+
+
 def after_an_example(thing: str) -> History:
     example = (
         Message("user", "Find the ring in the cellar."),
@@ -76,6 +80,7 @@ def episodes(count: int, opening: Open, say: Say) -> list[Episode]:
         (plain, code),
         (after_long_instructions, action),
         (in_the_system_message, action),
+        (in_the_developer_message, action),
         (after_an_example, action),
     ],
 )

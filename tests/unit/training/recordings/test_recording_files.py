@@ -37,6 +37,15 @@ def test_one_file_per_episode_in_folders_gives_the_task_its_name(tmp_path: Path)
     assert [one.task_id for one in by_file] == ["a", "b", "a"]
 
 
+def test_a_linked_file_is_in_the_folder_that_holds_the_link(tmp_path: Path) -> None:
+    blob = write(tmp_path / "blobs" / "0af3", {"messages": CHAT, "reward": 1})
+    (tmp_path / "gpt" / "runs").mkdir(parents=True)
+    (tmp_path / "gpt" / "runs" / "a.json").symlink_to(blob)
+    for place, folder in (("@folder", "runs"), ("@folders.1", "gpt")):
+        [found] = read(tmp_path / "gpt", Fields(task=place))
+        assert found.task_id == folder
+
+
 def test_a_task_id_may_be_of_several_fields(tmp_path: Path) -> None:
     row = {"messages": CHAT, "reward": 1, "set": "a", "run": {"id": 7}}
     source = write(tmp_path / "rows.json", [row, {**row, "set": None}])

@@ -195,6 +195,14 @@ def test_intercodes_runs_that_plan_keep_their_episodes_beside_their_settings(
     assert [episode.task_id for episode in found] == [f"ic_bash/None/{i}" for i in range(3)]
 
 
+def test_a_record_of_intercode_without_its_turns_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    played = {"environment": "ic_bash", "query": "List.", "task_id": 0}
+    history = {"actions": ["ls"], "observations": ["a"], "rewards": [1.0]}
+    records = {"0": {**played, "turn_history": history}, "1": played}
+    (tmp_path / "runs.json").write_text(json.dumps(records))
+    assert [type(one) for one in read(tmp_path, "intercode")] == [Trajectory, BadRecord]
+
+
 @pytest.mark.parametrize(
     "row",
     [
