@@ -406,9 +406,9 @@ def message_key(reply: Message) -> str:
     """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
 
     Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the
-    last "Action:", else in the only block of code or the only <action> if the text ends with it,
-    else all of it; of a JSON object all fields but thoughts. All lines count, because an action may
-    be code, or have its input on a line of its own.
+    last "Action:", else all of it; if this ends with the only block of code or <action> in it, what
+    is inside of that; if it is a JSON object, all fields but thoughts. All lines count, because an
+    action may be code, or have its input on a line of its own.
     """
     if reply.tool_calls:
         calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]

@@ -216,7 +216,7 @@ def reply_key(reply: Message) -> str:
 
 
 def action_key(reply: str) -> str:
-    """The same of a reply that calls no tool.
+    """The part by which siblings are told apart, of a reply that calls no tool.
 
     Siblings that differ in their thoughts alone lead to the same state, so a Q model would learn
     nothing from them.

@@ -110,7 +110,7 @@ IMPORT: Final = (
 LEARN: Final = (
     Option(
         "source",
-        "Recordings as `qguide import` reads them, or trajectories.",
+        "Recordings as `qguide import` reads them, or run folders of trajectories or trees.",
         list[Path],
         argument=True,
     ),

@@ -53,9 +53,10 @@ FRAME: Final = "frame"
 
 
 def entry(text: str, kind: str = "") -> str:
-    """Text by which a word or a message of a kind is in the vocabulary.
+    """Text under which the vocabulary keeps a word or a message of a kind.
 
-    Of a long one the beginning and the end: messages may begin with the same instructions.
+    A long one is kept by its beginning and its end, because messages may begin with the same
+    instructions.
     """
     half = _MOST_CHARACTERS // 2 - len(TASK + FRAME)
     whole = text if len(text) <= 2 * half else f"{text[:half]}{text[-half:]}"

@@ -69,8 +69,8 @@ class Licence(BaseModel):
         gain: outcome of the posterior minus that of `own`, with its 95 % interval by task.
         ceiling: share of pairs on whose order two halves of the outcomes agree.
         credit: correlation of the advantages of recorded actions with what was earned beyond
-            expectation, with its 95 % interval by task, and the number of those tasks; where single
-            episodes were held back, of those.
+            expectation, with its 95 % interval by task and the number of tasks; by episode and of
+            episodes, where those were held back.
         leads: the same correlation minus that of `votes`, of `greedy` and of both together
             (`prior`), where they are known.
         missing_decisions: about how many more would show the gain, if it is real.

@@ -29,7 +29,7 @@ class Passage(messages_blocks.Passage, Whole):
 class Source(messages_blocks.Source, Whole):
     """Bytes, text or address of an image or a document."""
 
-    type: str = Field(description="`base64`, `url`; `text` and `content` of a document")
+    type: str = Field(description="`base64`; `url` of an image; `text` or `content` of a document")
     media_type: str | None = None
     data: str | None = None
     url: str | None = None

@@ -36,7 +36,7 @@ _OUT_OF_CPU: Final = 128 + 24
 _FEWEST_DECISIONS: Final = 20
 """Decisions below which their other figures say little."""
 _FEWEST_CREDITED: Final = 20
-"""Episodes of which credit is known, as for a licence by it."""
+"""Held-back tasks or episodes, as for a licence by credit."""
 _LITTLE_ROOM: Final = 0.02
 _CHANCE: Final = 0.55
 """Share of pairs in one order in two halves of the outcomes, of which chance has .5."""

@@ -183,7 +183,7 @@ def state_of(
     lost = progress.version is not None and not share
     why = f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
     if nameless and not progress.episodes.count:
-        why += f"; {nameless} steps named no episode, as by X-Session-ID, so none of them counts"
+        why += f"; {nameless:,} of the steps named no episode (X-Session-ID), so none counted"
     fit, silent = progress.fit, progress.silent
     cost = _cost(progress, rules.budget, spent or Spent())
     return LearningState(
@@ -326,8 +326,8 @@ def _sentence(progress: Progress, rules: Rules) -> str:
     held = {"auto": "", "pinned": " (pinned)", "forbidden": " (forbidden by the operator)"}
     unknown = progress.silent.total
     silent = f"; {unknown} more fell silent and count as unknown" if unknown else ""
-    scale = f"; rewards of {progress.cut} lay outside 0 to 1 and count as 0 or 1: scale them"
-    cut = scale if progress.cut else ""
+    outside = f"; {progress.cut:,} of the rewards lay outside 0 to 1 and were cut: scale them"
+    cut = outside if progress.cut else ""
     return _of_phase(progress, rules) + silent + cut + held[progress.mode]
 
 

@@ -41,9 +41,9 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
 
     Returns:
         `choosers`: by name the reward with its interval, and of trained ones `trainings`.
-        `comparisons`: of each trained chooser with a random choice, with the
-        best rule and with the best model. `sections`: some choosers' rewards in each.
-        `stopping`: see `stopping_figures`.
+        `comparisons`: of each trained chooser with a random choice, with the best rule and with
+        the best model. `sections`: some choosers' rewards in each. `stopping`: see
+        `stopping_figures`.
     """
     tasks, means, single = task_means(found)
     among = np.array(kept)

@@ -37,17 +37,17 @@ class LearnConfig(Reading):
 
     Attributes:
         source: recordings in a format that `qguide import` reads, folders of them, and run folders
-            of trajectories, of trees, of which each path to a leaf is an episode, or of decision
-            groups, of which each candidate is one, with the mean outcome of playing on.
+            of trajectories, trees or decision groups. Each path of a tree to a leaf is an episode;
+            each candidate of a decision group is one, with the mean outcome of playing on.
         output: the folder to write.
         name: the name that the Q model is served under.
         environment: name of the environment, for recordings that name none.
         episodes: ids of those episodes of a server's recording that are learned from; empty: all.
         trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
         alpha: penalty of the squared weights of actions; None chooses it on held-back tasks.
-        held_back: what the Q model is judged on, by a model of the others: "tasks" tell what it is
-            worth in new tasks, "episodes" where the same tasks come again; "auto" takes episodes
-            where there are fewer than 20 tasks.
+        held_back: what is kept from the fits that judge the Q model: "tasks" tell what it is worth
+            in new tasks, "episodes" what it is worth where the same tasks come again; "auto" takes
+            episodes where there are fewer than 20 tasks.
         bits: weights have 2^bits places.
         salt: of the hashes, in hex; "" draws one, so that nobody can tell the words of a model.
     """

@@ -1,8 +1,8 @@
 """Learns a Q model without a network from recorded episodes, and assesses it on held-back tasks.
 
 It is assessed by cross-fitting: each fifth of the tasks, or of the episodes, by a model of the
-other four. So every
-recorded episode counts as evidence, and the model that is kept has learned from all of them.
+other four. So every recorded episode counts as evidence, and the model that is kept has learned
+from all of them.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,9 +4,9 @@
 
 over recorded steps of held-back units, which are tasks or episodes; V is the value of the state, G
 the episode's outcome and A the advantage that the Q model gives to the action that was taken. The
-numerator is the derivative
-of the agent's expected outcome along the policy that Q tilts (the policy gradient theorem; Sutton
-et al., 2000), so it is above 0 where following Q helps. It needs no state that occurs twice.
+numerator is the derivative of the agent's expected outcome along the policy that Q tilts (the
+policy gradient theorem; Sutton et al., 2000), so it is above 0 where following Q helps. It needs no
+state that occurs twice.
 
 Where recordings tell what else the agent drew, its own preferences (votes, the greedy reply, both
 together) have such a correlation, too, and a licence needs a higher one than each.

@@ -201,7 +201,10 @@ def found_episodes(
         if not isinstance(one, BadRecord):
             yield one
         elif not skip_bad:
-            raise RecordError(f"{one}; correct it, or leave such records out with --skip-bad")
+            raise RecordError(
+                f"{one}; correct it, or leave such records out with --skip-bad or --set "
+                "skip_bad=true"
+            )
 
 
 _MOST_TRIED: Final = 50

@@ -45,7 +45,7 @@ def test_an_agent_that_names_no_episode_is_told() -> None:
     progress = Progress(RULES)
     sentence = state_of("_", progress, RULES, nameless=7).sentence
     assert sentence.startswith("no episode has ended yet")
-    assert "7 steps named no episode" in sentence
+    assert "7 of the steps named no episode" in sentence
     play(progress, 1.0)
     assert "named no" not in state_of("_", progress, RULES, nameless=7).sentence
 
@@ -56,7 +56,7 @@ def test_rewards_on_another_scale_are_told() -> None:
     assert "scale them" not in told(progress).sentence
     line = EpisodeLine(outcome=1.0, arm=None, cut=True)
     progress.apply(EpisodeLine.model_validate_json(line.model_dump_json()))
-    assert "rewards of 1 lay outside 0 to 1" in told(progress).sentence
+    assert "1 of the rewards lay outside 0 to 1" in told(progress).sentence
 
 
 def test_a_fit_without_a_licence_says_what_is_missing() -> None:

@@ -151,13 +151,13 @@ def test_what_an_agent_forgets_is_told(serve: Serve, settings: Settings) -> None
         "messages": [{"role": "user", "content": "Find the ring."}],
     }
     client.post("/v1/chat/completions", json=body)
-    assert "1 steps named no episode" in state(client)["sentence"]
+    assert "1 of the steps named no episode" in state(client)["sentence"]
 
     client.post("/v1/chat/completions", json=body | {"qguide": {"episode_id": "e"}})
     client.post("/v1/episodes/e/outcome", json={"reward": 80})
     sentence = state(client)["sentence"]
     assert "named no episode" not in sentence
-    assert "rewards of 1 lay outside 0 to 1" in sentence
+    assert "1 of the rewards lay outside 0 to 1" in sentence
 
 
 def test_a_learned_model_has_no_name(serve: Serve, after_fit: Settings) -> None:
