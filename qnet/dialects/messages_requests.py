@@ -20,7 +20,7 @@ from qguide.qnet.dialects.messages_blocks import (
     parts_of,
     required,
 )
-from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, passed_on
+from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
@@ -145,7 +145,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _OWN: Final = ("model", "messages", "temperature", "max_tokens")
 _OPENING: Final[Json] = {"role": "user", "content": [{"type": "text", "text": "(no message yet)"}]}
-"""Before an assistant that speaks first: the first turn of this dialect is the user's."""
+"""Where no one has said anything, or the assistant first: this dialect begins with the user."""
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
@@ -178,7 +178,7 @@ def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
-    if turns and turns[0]["role"] == "assistant":
+    if not turns or turns[0]["role"] == "assistant":
         turns.insert(0, _OPENING)
     system = "\n\n".join(text_of(row["content"]) for row in rows[:first])
     return {"messages": turns, **({"system": system} if system else {})}
@@ -209,18 +209,19 @@ def _row_parts(row: Mapping[str, Any]) -> Iterator[Json]:
         content if isinstance(content, list) else [{"type": "text", "text": content}]
     )
     for part in parts:
-        match part.get("type"):
-            case "text" | "refusal" as kind:
+        match part:
+            case {"type": "text" | "refusal" as kind}:
                 if said := part.get(kind):
                     yield {"type": "text", "text": said}
-            case "image_url":
-                yield {"type": "image", "source": _source(part["image_url"]["url"])}
-            case "file" if "file_data" in (part.get("file") or {}):
-                yield {"type": "document", "source": _source(part["file"]["file_data"])}
-            case other:
+            case {"type": "image_url"}:
+                yield {"type": "image", "source": _source(image_address(part))}
+            case {"type": "file", "file": {"file_data": str(data)}}:
+                yield {"type": "document", "source": _source(data)}
+            case _:
                 raise InvalidRequestError(
-                    f"a message has a part of type {str(other)[:40]!r}, which an upstream of the "
-                    "dialect 'messages' cannot be sent; send text, image_url or file_data"
+                    f"a message has a part of type {str(part.get('type'))[:40]!r}, which an "
+                    "upstream of the dialect 'messages' cannot be sent; send text, image_url or "
+                    "file_data"
                 )
 
 
@@ -243,9 +244,9 @@ def _tool_use(call: Mapping[str, Any]) -> Json:
 
 
 def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    if given.get("type", "function") != "function":
+    if (kind := given.get("type", "function")) != "function":
         raise InvalidRequestError(
-            f"a tool or call has the type {str(given['type'])[:40]!r}; an upstream of the dialect "
+            f"a tool or call has the type {str(kind)[:40]!r}; an upstream of the dialect "
             "'messages' knows functions only"
         )
     function = given.get("function")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
-from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, passed_on
+from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
 from qguide.qnet.turns import paced
@@ -316,7 +316,7 @@ def _items(row: Mapping[str, Any], kinds: dict[str, str]) -> Iterator[Json]:
     if role in ("tool", "function"):
         call_id = row.get("tool_call_id") or ""
         kind = _OUTPUT_OF[kinds.get(call_id, "function")]
-        yield {"type": kind, "call_id": call_id, "output": text_of(row.get("content"))}
+        yield {"type": kind, "call_id": call_id, "output": _output(row.get("content"))}
         return
     content = row.get("content") or row.get("refusal")
     if role == "assistant":
@@ -332,20 +332,28 @@ def _items(row: Mapping[str, Any], kinds: dict[str, str]) -> Iterator[Json]:
         yield {"type": item, "call_id": call["id"], "name": said["name"], field: said[field]}
 
 
+def _output(content: str | Sequence[Json] | None) -> str | list[Json]:
+    """A call's result: a text where it is nothing else, which every upstream takes."""
+    if isinstance(content, str | None) or all(part.get("type") == "text" for part in content):
+        return text_of(content)
+    return _chat_content(content)
+
+
 def _chat_content(content: str | Sequence[Json]) -> str | list[Json]:
     return content if isinstance(content, str) else [_chat_part(part) for part in content]
 
 
 def _chat_part(part: Json) -> Json:
-    match part.get("type"):
-        case "text":
+    match part:
+        case {"type": "text"}:
             return {"type": "input_text", "text": part.get("text") or ""}
-        case "image_url":
-            image = dict(part["image_url"])
-            return {"type": "input_image", "image_url": image.pop("url"), **image}
-        case "file":
-            return {"type": "input_file", **part["file"]}
-        case "input_audio":
+        case {"type": "image_url", "image_url": image}:
+            more = image if isinstance(image, Mapping) else {}
+            own = {"type": "input_image", "image_url": image_address(part)}
+            return {name: value for name, value in more.items() if name != "url"} | own
+        case {"type": "file", "file": dict(file)}:
+            return {"type": "input_file", **file}
+        case {"type": "input_audio"}:
             return part
     raise InvalidRequestError(
         f"a message has a part of type {str(part.get('type'))[:40]!r}, which an upstream of the "
@@ -374,5 +382,9 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
 
 def _flat(nested: Mapping[str, Any]) -> Json:
     """A tool, a choice or a format; chat completions nest its fields below its type."""
-    inner = nested.get(nested["type"])
-    return {"type": nested["type"], **(inner if isinstance(inner, Mapping) else {})}
+    kind = str(nested.get("type", "function"))
+    given = nested.get(kind)
+    inner = dict(given) if isinstance(given, Mapping) else {}
+    if isinstance(allowed := inner.get("tools"), list):
+        inner["tools"] = [_flat(tool) for tool in allowed if isinstance(tool, Mapping)]
+    return {"type": kind, **inner}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from qguide.qnet.errors import UnsupportedParameterError
+from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.support.json_limits import exceeds_max_depth
 
@@ -95,6 +95,18 @@ def thoughts_in(message: Mapping[str, Any]) -> tuple[str, str] | None:
     """Field and text of a reply's thoughts; upstreams with both fields say the same in both."""
     found = [(name, said) for name in THOUGHTS if isinstance(said := message.get(name), str)]
     return next(((name, said) for name, said in found if said), None)
+
+
+def image_address(part: Mapping[str, Any]) -> str:
+    """Address in an `image_url` part of a chat; some clients send it without an object around it.
+
+    Raises:
+        MalformedHistoryError: there is none.
+    """
+    match part.get("image_url"):
+        case {"url": str(address)} | str(address):
+            return address
+    raise MalformedHistoryError("an image_url has no address; send it as `image_url.url`")
 
 
 class OpenCalls:

@@ -47,10 +47,18 @@ _CALLERS: Final = ("bash_", "text_editor_", "computer_", "memory_")
 _TOOL_CHOICES: Final = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def _chosen(by: str, choices: str, fields: Json) -> Json:
-    """Schema of a tool whose field `by` says what it does."""
+def _chosen(by: str, choices: str, fields: Json, *also: str) -> Json:
+    """Schema of a tool whose field `by` says what it does.
+
+    Args:
+        also: fields that every choice needs.
+    """
     chooser = {by: {"type": "string", "enum": choices.split()}}
-    return {"type": "object", "properties": chooser | fields, "required": [by]}
+    return {"type": "object", "properties": chooser | fields, "required": [by, *also]}
+
+
+def _edited(commands: str, fields: Json) -> tuple[str, Json]:
+    return _EDITOR, _chosen("command", commands, fields, "path")
 
 
 _TEXT: Final[Json] = {"type": "string"}
@@ -90,15 +98,17 @@ _CLICKS: Final = (
 _HOLDS: Final = f"{_CLICKS} triple_click left_mouse_down left_mouse_up scroll hold_key wait"
 _EDITOR: Final = "Views, creates and edits text files."
 _SCREEN: Final = "Uses mouse, keyboard and screen."
+_ZOOMS, _HAS_NO_ZOOM = "computer_20251124", "computer_20250124"
+"""Without `enable_zoom` the first has the input of the second."""
 _DOCUMENTED: Final[Mapping[str, tuple[str, Json]]] = {
     "bash_20": (
         "Runs a command in a shell that stays open, or restarts it.",
         {"type": "object", "properties": {"command": _TEXT, "restart": {"type": "boolean"}}},
     ),
-    "text_editor_20241022": (_EDITOR, _chosen("command", f"{_COMMANDS} undo_edit", _OLD_EDITS)),
-    "text_editor_20250124": (_EDITOR, _chosen("command", f"{_COMMANDS} undo_edit", _OLD_EDITS)),
-    "text_editor_20250429": (_EDITOR, _chosen("command", _COMMANDS, _OLD_EDITS)),
-    "text_editor_20250728": (_EDITOR, _chosen("command", _COMMANDS, _EDITS)),
+    "text_editor_20241022": _edited(f"{_COMMANDS} undo_edit", _OLD_EDITS),
+    "text_editor_20250124": _edited(f"{_COMMANDS} undo_edit", _OLD_EDITS),
+    "text_editor_20250429": _edited(_COMMANDS, _OLD_EDITS),
+    "text_editor_20250728": _edited(_COMMANDS, _EDITS),
     "memory_20250818": (
         "Keeps what is to be remembered in files below /memories.",
         _chosen(
@@ -108,8 +118,8 @@ _DOCUMENTED: Final[Mapping[str, tuple[str, Json]]] = {
         ),
     ),
     "computer_20241022": (_SCREEN, _chosen("action", _CLICKS, _AT)),
-    "computer_20250124": (_SCREEN, _chosen("action", _HOLDS, _MOVED)),
-    "computer_20251124": (
+    _HAS_NO_ZOOM: (_SCREEN, _chosen("action", _HOLDS, _MOVED)),
+    _ZOOMS: (
         _SCREEN,
         _chosen("action", f"{_HOLDS} zoom", _MOVED | {"region": _CORNERS}),
     ),
@@ -197,9 +207,11 @@ def _tool(tool: AnthropicTool, place: str) -> Json:
 def _documented(tool: AnthropicTool) -> Json | None:
     """Description and parameters of a tool that Anthropic defines; None if they are not known."""
     kind = tool.type or ""
+    given = tool.model_extra or {}
+    if kind.startswith(_ZOOMS) and not given.get("enable_zoom"):
+        kind = _HAS_NO_ZOOM
     fitting = (known for name, known in _DOCUMENTED.items() if kind.startswith(name))
     for description, parameters in fitting:
-        given = tool.model_extra or {}
         sizes = [f"{name} is {given[name]}." for name in _SIZES if name in given]
         return {"description": " ".join([description, *sizes]), "parameters": parameters}
     return None

@@ -204,7 +204,7 @@ def missing_of(licence: Licence) -> str:
             f"{_FEWEST_CREDITED} whose actions can be judged"
         )
     if licence.credit == 0:
-        return "no signal: all outcomes are alike, so no action is known to be better than another"
+        return "no signal: all outcomes are alike, or all actions, so none is known to be better"
     if licence.decisions >= _FEWEST_DECISIONS and (lack := _lack_of_decisions(licence)):
         return lack
     return (

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qguide.qnet.dialects import responses_requests
 from qguide.qnet.dialects.shapes import Json
@@ -172,6 +172,12 @@ class ResponsesRequest(WholeRequest):
     )
     prompt: dict[str, Any] | None = Field(default=None, description="refused")
     qguide: GuidanceOptions = GuidanceOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_its_prompt(cls, body: object) -> object:
+        """Let a stored prompt be refused by name: it stands in place of the input."""
+        return {"input": "", **body} if isinstance(body, dict) and body.get("prompt") else body
 
     @property
     def wants_logprobs(self) -> bool:

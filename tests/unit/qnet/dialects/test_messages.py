@@ -82,6 +82,34 @@ def test_a_choice_of_tools_that_names_none_is_refused(choice: dict[str, Any], sa
         body(Message("user", "go"), parameters={"tools": tools, "tool_choice": choice})
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url"},
+        {"type": "image_url", "image_url": {}},
+        {"type": "image_url", "image_url": 1},
+        {"type": "file"},
+        {"type": "file", "file": "a.pdf"},
+    ],
+)
+def test_a_part_that_lacks_what_its_type_needs_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        body(Message("user", "", wire={"role": "user", "content": [part]}))
+
+
+def test_the_address_of_an_image_may_stand_alone() -> None:
+    image = {"type": "image_url", "image_url": "data:image/png;base64,AA=="}
+    wire = {"role": "user", "content": [image]}
+    [turn] = body(Message("user", "", wire=wire))["messages"]
+    source = {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    assert turn["content"] == [{"type": "image", "source": source}]
+
+
+def test_where_no_one_has_said_anything_the_user_opens() -> None:
+    [turn] = body(Message("user", ""))["messages"]
+    assert (turn["role"], turn["content"]) == ("user", [text("(no message yet)")])
+
+
 def test_the_schema_of_a_tool_is_an_objects_also_where_it_refers_to_one() -> None:
     refers = {"$defs": {"N": {"type": "object"}}, "$ref": "#/$defs/N"}
     tool = {"type": "function", "function": {"name": "go", "parameters": refers}}

@@ -92,10 +92,63 @@ def test_parts_have_the_types_of_responses() -> None:
     ]
 
 
+def test_images_of_a_result_are_parts_of_its_output() -> None:
+    parts: list[dict[str, Any]] = [
+        {"type": "text", "text": "a photo"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+    ]
+    called = Message("assistant", "", (ToolCall("look", "{}", "1"),))
+    for content, output in (
+        (parts[:1], "a photo"),
+        (
+            parts,
+            [
+                {"type": "input_text", "text": "a photo"},
+                {"type": "input_image", "image_url": "data:image/png;base64,AA=="},
+            ],
+        ),
+    ):
+        wire = {"role": "tool", "tool_call_id": "1", "content": content}
+        seen = Message("tool", "a photo", tool_call_id="1", wire=wire)
+        assert body(called, seen)["input"][-1]["output"] == output
+
+
+def test_allowed_tools_are_named_as_in_responses() -> None:
+    tool = {"type": "function", "function": {"name": "go"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool]}}
+    given = {"tools": [tool, {"function": {"name": "look"}}], "tool_choice": choice}
+    asked = body(Message("user", "go"), parameters=given)
+    named = {"type": "function", "name": "go"}
+    assert asked["tools"] == [named, {"type": "function", "name": "look"}]
+    assert asked["tool_choice"] == {"type": "allowed_tools", "mode": "auto", "tools": [named]}
+
+
 def test_a_part_without_a_counterpart_is_refused() -> None:
     wire = {"role": "user", "content": [{"type": "video"}]}
     with pytest.raises(InvalidRequestError, match="'video'"):
         body(Message("user", "", wire=wire))
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url"},
+        {"type": "image_url", "image_url": {}},
+        {"type": "image_url", "image_url": 1},
+        {"type": "file"},
+        {"type": "file", "file": "a.pdf"},
+    ],
+)
+def test_a_part_that_lacks_what_its_type_needs_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        body(Message("user", "", wire={"role": "user", "content": [part]}))
+
+
+def test_the_address_of_an_image_may_stand_alone() -> None:
+    image = {"type": "image_url", "image_url": "data:image/png;base64,AA=="}
+    wire = {"role": "user", "content": [image]}
+    [turn] = body(Message("user", "", wire=wire))["input"]
+    assert turn["content"] == [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}]
 
 
 def test_items_are_one_reply() -> None:

@@ -60,9 +60,12 @@ def test_tools_that_anthropic_defines_are_described_as_documented() -> None:
         {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
         {"type": "memory_20250818", "name": "memory"},
         screen | {"display_height_px": 600},
+        screen | {"type": "computer_20251124"},
+        screen | {"type": "computer_20251124", "enable_zoom": True},
     ]
     chat = read(tools=tools).chat.model_dump(exclude_unset=True)
-    bash, old, new, memory, computer = (tool["function"] for tool in chat["tools"])
+    functions = [tool["function"] for tool in chat["tools"]]
+    bash, old, new, memory, computer, newer, _ = functions
     assert bash["parameters"]["properties"].keys() == {"command", "restart"}
     commands = [tool["parameters"]["properties"]["command"]["enum"] for tool in (old, new, memory)]
     edits = ["view", "create", "str_replace", "insert"]
@@ -70,10 +73,12 @@ def test_tools_that_anthropic_defines_are_described_as_documented() -> None:
     assert "insert_text" not in old["parameters"]["properties"]
     assert {"insert_text", "view_range"} <= new["parameters"]["properties"].keys()
     assert memory["parameters"]["required"] == ["command"]
-    assert "scroll" in computer["parameters"]["properties"]["action"]["enum"]
-    assert "zoom" not in computer["parameters"]["properties"]["action"]["enum"]
+    assert new["parameters"]["required"] == ["command", "path"]
+    assert "scroll" in newer["parameters"]["properties"]["action"]["enum"]
+    actions = [one["parameters"]["properties"]["action"]["enum"] for one in functions[-3:]]
+    assert ["zoom" in each for each in actions] == [False, False, True]
     assert computer["description"].endswith("display_width_px is 800. display_height_px is 600.")
-    for function in (bash, old, new, memory, computer):
+    for function in functions:
         Draft202012Validator.check_schema(function["parameters"])
 
 

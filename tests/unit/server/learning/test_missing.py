@@ -24,7 +24,7 @@ def licence(*, best: float = 0.9, **more: Any) -> Licence:
     ("refused", "said"),
     [
         (licence(credit_tasks=7), "too few episodes: 7 were held back, and a trial takes 20"),
-        (licence(credit=0.0), "no signal: all outcomes are alike"),
+        (licence(credit=0.0), "no signal: all outcomes are alike, or all actions"),
         (licence(decisions=4, best=0.51), "no signal: what it read in the episodes does not tell"),
         (licence(best=0.51), "no room: the best of the candidates is 0.010 in outcome above"),
         (licence(ceiling=0.5), "no signal: two halves of the outcomes agree on 50%"),

@@ -188,3 +188,9 @@ def test_a_tool_without_a_name_is_refused(tool: Any, said: str) -> None:
 def test_a_seed_that_is_none_is_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError, match="seed: Input should be a valid integer"):
         chat_of(seed="often")
+
+
+def test_a_stored_prompt_is_refused_by_name_also_without_an_input() -> None:
+    request = ResponsesRequest.model_validate({"prompt": {"id": "pmpt_1"}})
+    with pytest.raises(UnsupportedParameterError, match="send the prompt's text as `instructions`"):
+        to_chat_request(request)

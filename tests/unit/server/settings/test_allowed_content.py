@@ -76,6 +76,8 @@ def test_bytes_and_named_hosts_pass() -> None:
         "text": "a",
         "citations": [{"url": "http://10.0.0.1", "file_id": "f"}],
     }
+    document = {"type": "text", "media_type": "text/plain", "data": "Note: see http://10.0.0.1"}
+    Reach().check_addresses([{"type": "document", "source": document}], "p")
     Reach().check_addresses([quoted, {"type": "tool_use", "input": {"url": "http://x"}}], "p")
 
 
