@@ -17,7 +17,7 @@ from starlette.background import BackgroundTask
 from qguide.qnet.decision.guide import AT_UPSTREAM
 from qguide.qnet.dialects import responses_answers
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.errors import QGuideError, UnsupportedParameterError
+from qguide.qnet.errors import InvalidRequestError, QGuideError, UnsupportedParameterError
 from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
@@ -308,6 +308,8 @@ async def change_conversation(
     conversation_id: str, body: NewMetadata, request: Request
 ) -> dict[str, Any]:
     """Replace a conversation's metadata."""
+    if "metadata" not in body.model_fields_set:
+        raise InvalidRequestError("metadata is missing; send what replaces it, {} for nothing")
     return await _stored(request).label(conversation_id, body.metadata or {})
 
 

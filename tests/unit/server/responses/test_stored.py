@@ -154,6 +154,7 @@ def test_a_conversations_metadata_is_replaced_and_its_items_stay(guided: TestCli
     path = f"/v1/conversations/{talk}"
     changed = guided.post(path, json={"metadata": {"x": "y"}}).json()
     assert changed["metadata"] == {"x": "y"}
+    assert guided.post(path, json={"meta": {}}).status_code == 400
     assert changed == guided.get(path).json()
     [item] = guided.get(f"{path}/items").json()["data"]
     assert item["content"][0]["text"] == TASK
