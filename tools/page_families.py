@@ -35,6 +35,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "hotpotqa_mended",
         "hotpotqa_guided",
         "hotpotqa_learned",
+        "sciworld_learned",
     ),
     "embedded.md": (
         "embedded_valid_seen",
