@@ -145,7 +145,7 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _OWN: Final = ("model", "messages", "temperature", "max_tokens")
 _OPENING: Final[Json] = {"role": "user", "content": [{"type": "text", "text": "(no message yet)"}]}
-"""Where no one has said anything, or the assistant first: this dialect begins with the user."""
+"""Put first where nobody or the assistant has spoken first: this dialect begins with the user."""
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
 
 
