@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 INSTRUCTING: Final = ("system", "developer")
-"""Roles that instruct the model."""
+"""Roles that instruct the model, at any position; they do not take part in turn order."""
 
 
 @dataclass(frozen=True, slots=True)

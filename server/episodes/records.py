@@ -28,7 +28,7 @@ from qguide.qnet.records import (
     TreeRow,
     rows_of,
 )
-from qguide.qnet.types import Message, message_key
+from qguide.qnet.types import INSTRUCTING, Message, message_key
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
 
@@ -242,7 +242,7 @@ def task_id(system: str | None, first_observation: str) -> str:
 def _opening(episode: Transcript, redact: Redact) -> tuple[str | None, tuple[Message, ...]]:
     """The system message, if any, and the other messages before the first action."""
     before = tuple(takewhile(lambda message: message.role != "assistant", episode.messages))
-    instructed = before and before[0].role in ("system", "developer")
+    instructed = before and before[0].role in INSTRUCTING
     system = redact(before[0].content) if instructed else None
     opening = before[1:] if instructed else before
     if not opening:

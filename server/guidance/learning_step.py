@@ -10,7 +10,7 @@ import structlog
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.selection import EXPLORED, distinct, prior_of, select
 from qguide.qnet.openai_messages import tools_in
-from qguide.qnet.types import ScoreRequest, effects_of
+from qguide.qnet.types import INSTRUCTING, ScoreRequest, effects_of
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
 from qguide.server.guidance.step_types import (
@@ -21,7 +21,6 @@ from qguide.server.guidance.step_types import (
 )
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
-from qguide.server.own_bodies.history import INSTRUCTING
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END
-from qguide.qnet.types import History, Message
-from qguide.server.own_bodies.history import INSTRUCTING, check_readable
+from qguide.qnet.types import INSTRUCTING, History, Message
+from qguide.server.own_bodies.history import check_readable
 
 _SHOWN_CHARACTERS: Final = 40
 

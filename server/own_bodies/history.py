@@ -13,11 +13,9 @@ from qguide.qnet.errors import (
     MalformedHistoryError,
 )
 from qguide.qnet.turns import paced
-from qguide.qnet.types import History, Message, Role
+from qguide.qnet.types import INSTRUCTING, History, Message, Role
 from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage
 
-INSTRUCTING: Final = ("system", "developer")
-"""Roles allowed at any position; they do not take part in turn order."""
 _NAMED_CALLS: Final = 5
 """Most tool calls that an error names."""
 
