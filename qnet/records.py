@@ -245,16 +245,12 @@ class TreeRow(TaskRow):
     episode: str = _omitted("")
 
     @model_validator(mode="after")
-    def _columns_have_a_value_per_node(self) -> Self:
+    def _columns_and_opening_fit(self) -> Self:
         for name, column in self.values.items():
             if len(column) != len(self.nodes):
                 raise ValueError(
                     f"the column {name!r} has {len(column)} values for {len(self.nodes)} nodes"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _opens_before_any_action(self) -> Self:
         if any(row.role == "assistant" for row in self.opening):
             raise ValueError("the opening holds an assistant's message; make it a node")
         return self

@@ -4,7 +4,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult, Slices
 
 Result = TypeVar("Result")
@@ -82,25 +81,3 @@ def finish(work: Generator[Any, Any, Result]) -> Result:
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-def require_observations(request: ScoreRequest, *, name: str, reads_observation: bool) -> None:
-    """Refuse observations that a Q model does not read, and their absence where it does."""
-    if request.observations and not reads_observation:
-        raise InvalidCandidatesError(
-            f"candidates bring an observation, but {name} reads Q at the action, before anything "
-            "is observed; leave out candidates[].observation, or name a Q model whose read_at is "
-            "'observation'"
-        )
-    if reads_observation and len(request.observations) != len(request.candidates):
-        raise InvalidCandidatesError(
-            f"{name} reads Q after the observation (read_at is 'observation'), but the candidates "
-            "bring none; give what trying each one answered as candidates[].observation of "
-            "/v1/score, or name a Q model that reads at the action"
-        )
-
-
-def require_candidates(request: ScoreRequest) -> None:
-    """Refuse a request that asks for nothing."""
-    if not request.candidates:
-        raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
+from qguide.qnet.errors import InvalidCandidatesError
 from qguide.qnet.native_requests import NativeAnswer, NativeRequest
 from qguide.qnet.usage import TokenUsage, UpstreamCalls, total_of
 
@@ -237,6 +238,23 @@ class ScoreRequest:
     logprobs: tuple[float | None, ...] = ()
     tools: tuple[Mapping[str, Any], ...] = field(default=(), hash=False, repr=False)
 
+    def require_readable(self, *, name: str, reads_observation: bool) -> None:
+        """Refuse no candidates, unread observations, and their absence where they are read."""
+        if not self.candidates:
+            raise InvalidCandidatesError("there are 0 candidates to score; give at least 1")
+        if self.observations and not reads_observation:
+            raise InvalidCandidatesError(
+                f"candidates bring an observation, but {name} reads Q at the action, before "
+                "anything is observed; leave out candidates[].observation, or name a Q model whose "
+                "read_at is 'observation'"
+            )
+        if reads_observation and len(self.observations) != len(self.candidates):
+            raise InvalidCandidatesError(
+                f"{name} reads Q after the observation (read_at is 'observation'), but the "
+                "candidates bring none; give what trying each one answered as "
+                "candidates[].observation of /v1/score, or name a Q model that reads at the action"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
@@ -314,15 +332,6 @@ class Policy(Protocol):
         ...
 
 
-@runtime_checkable
-class CountsTokens(Protocol):
-    """A policy whose tokenizer is in this process."""
-
-    async def count_tokens(self, history: History) -> int:
-        """Tokens of a history as the policy reads it, however many they are."""
-        ...
-
-
 class AsyncScorer(Protocol):
     """A scorer that can be awaited; `qguide.qnet.device.device_thread.ScoringWorker` makes one."""
 
@@ -386,76 +395,3 @@ def _canonical(arguments: str) -> str:
     except (ValueError, RecursionError):  # no JSON, half a character, or nested without end
         return arguments
     return text
-
-
-ACTION_PREFIX: Final = "Action:"
-
-
-_THOUGHTS: Final = frozenset(
-    ("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection")
-)
-"""Fields of a JSON object that say why, and do nothing; an explanation may be the answer itself."""
-_FENCE: Final = "```"
-_WRAPPINGS: Final = (
-    (_FENCE, _FENCE),
-    *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")),
-)
-
-
-def message_key(reply: Message) -> str:
-    """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
-
-    Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the
-    last "Action:", else all of it; if this ends with the only block of code or <action> in it, what
-    is inside of that; if it is a JSON object, all fields but thoughts. All lines count, because an
-    action may be code, or have its input on a line of its own.
-    """
-    if reply.tool_calls:
-        calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
-        return "\n".join(calls)
-    _, marker, behind = reply.content.rpartition(ACTION_PREFIX)
-    said = behind.strip() or reply.content.strip()
-    return _without_thoughts(_unwrapped(said, whole=bool(marker)))
-
-
-def _unwrapped(text: str, *, whole: bool) -> str:
-    """The content of the one block of code or tag with which a text ends; else the text.
-
-    Args:
-        whole: nothing may stand before it, such as the name of a tool whose input it is.
-    """
-    for begin, end in _WRAPPINGS:
-        before, found, within = text.removesuffix(end).partition(begin)
-        if text.endswith(end) and found and begin not in within and not (whole and before):
-            return (_code(within) if begin == _FENCE else within).strip() or text
-    return text
-
-
-def _code(block: str) -> str:
-    """A block of code without the name of its language."""
-    language, newline, code = block.partition("\n")
-    return code if newline and len(language.split()) < 2 else block
-
-
-def _without_thoughts(text: str) -> str:
-    """A JSON object in canonical form without its thoughts; any other text as it is."""
-    if not (text.startswith("{") and text.endswith("}")):
-        return text
-    try:
-        fields = json.loads(text)
-        acting = {name: v for name, v in fields.items() if name.lower() not in _THOUGHTS}
-        key = json.dumps(acting or fields, sort_keys=True, ensure_ascii=False)
-        key.encode()
-    except (ValueError, RecursionError):  # as in `_canonical`
-        return text
-    return key
-
-
-def effects_of(replies: Sequence[Message]) -> tuple[int, ...]:
-    """Number of each reply's effect, counted from 0 in the order of first appearance.
-
-    Replies with equal keys have one effect, whatever was thought before the action.
-    """
-    keys = [message_key(reply) for reply in replies]
-    number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    return tuple(number[key] for key in keys)

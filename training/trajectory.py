@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from qguide.qnet.effects import ACTION_PREFIX, message_key
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.types import ACTION_PREFIX, History, Message, ToolCall, message_key
+from qguide.qnet.types import History, Message, ToolCall
 
 Tool = Mapping[str, Any]
 """One tool: `{"type": "function", "function": {"name", "description", "parameters"}}`."""

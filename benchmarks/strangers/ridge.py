@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import lsqr
 
-from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult, message_key
+from qguide.qnet.effects import message_key
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.trajectories import Trajectory
 
 Keys = NDArray[np.uint64]

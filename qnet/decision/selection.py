@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final, Literal
 
+from qguide.qnet.effects import effects_of
 from qguide.qnet.errors import InvalidCandidatesError, ScorerUnavailableError
-from qguide.qnet.types import Message, effects_of
+from qguide.qnet.types import Message
 
 PriorBy = Literal["votes", "likelihood", "likelihood-per-token"]
 """The prior's source: smoothed shares of the draws; the policy's own log-likelihood; or that

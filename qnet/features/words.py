@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from qguide.qnet.types import Message, ToolCall, message_key
+from qguide.qnet.effects import message_key
+from qguide.qnet.types import Message, ToolCall
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")

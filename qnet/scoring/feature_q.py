@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from qguide.qnet.models.feature_q import FeatureQ
-from qguide.qnet.sliced_scorer import CachingScorer, require_candidates, require_observations
+from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
 
 
@@ -22,8 +22,7 @@ class FeatureScorer(CachingScorer):
         return [self._score(request) for request in requests]
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
-        require_candidates(request)
-        require_observations(request, name=self.name, reads_observation=False)
+        request.require_readable(name=self.name, reads_observation=False)
         q_values = self._model.q_values(request.history, request.candidates)
         messages = (*request.history, *request.candidates)
         return ScoreResult(q_values, sum(len(message.text.split()) for message in messages))

@@ -18,12 +18,7 @@ from qguide.qnet.models.match_features import (
     turns_of,
 )
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
-from qguide.qnet.sliced_scorer import (
-    CacheUse,
-    CachingScorer,
-    require_candidates,
-    require_observations,
-)
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.types import History, ScoreRequest
 
 
@@ -96,8 +91,7 @@ class RequestRenderer:
                 model reads none, or none where it reads them.
             MalformedHistoryError: the history has no token, and needs one.
         """
-        require_candidates(request)
-        require_observations(request, name=self.name, reads_observation=self.reads_observation)
+        request.require_readable(name=self.name, reads_observation=self.reads_observation)
         state = self.renderer.encode_state(request.history, most_tokens=self.context)
         if self.needs_history and not state.token_ids:
             raise MalformedHistoryError(
@@ -229,8 +223,7 @@ class ConversationRenderer:
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
         """The request's tokens."""
-        require_candidates(request)
-        require_observations(request, name=self.name, reads_observation=False)
+        request.require_readable(name=self.name, reads_observation=False)
         whole = [self._encode((*request.history, said)) for said in request.candidates]
         require_fit(max(map(len, whole)), name=self.name, context=self.context)
         # Each candidate keeps a token of its own, at which it is read.

@@ -16,15 +16,9 @@ from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
 from qguide.qnet.decision.selection import log_likelihoods
+from qguide.qnet.effects import effects_of
 from qguide.qnet.errors import ScorerUnavailableError
-from qguide.qnet.types import (
-    Message,
-    Scorer,
-    ScoreRequest,
-    ScoreResult,
-    ToolCall,
-    effects_of,
-)
+from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult, ToolCall
 
 RuleName = Literal["validity", "votes", "likelihood"]
 RULES: Final[tuple[RuleName, ...]] = get_args(RuleName)

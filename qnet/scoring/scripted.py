@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from qguide.qnet.sliced_scorer import CachingScorer, require_candidates, require_observations
+from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
 
 
@@ -33,8 +33,7 @@ class ScriptedScorer(CachingScorer):
         return [self._score(request) for request in requests]
 
     def _score(self, request: ScoreRequest) -> ScoreResult:
-        require_candidates(request)
-        require_observations(request, name=self.name, reads_observation=self.reads_observation)
+        request.require_readable(name=self.name, reads_observation=self.reads_observation)
         observed = request.observations
         read = observed or [(message,) for message in request.candidates]
         said = ["\n".join(message.text for message in messages) for messages in read]

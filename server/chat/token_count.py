@@ -4,14 +4,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError, UpstreamError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.types import CountsTokens, History, Message
+from qguide.qnet.types import History, Message
 from qguide.server.chat.schemas import GuidanceOptions, chat_request_of
 from qguide.server.chat.translation import read_request, to_chat_history
 from qguide.server.guidance.readable_view import readable_view
@@ -22,6 +22,15 @@ from qguide.server.settings.settings import Settings
 
 _COUNTING_S: Final = 5.0
 """Time for an upstream to count; agents ask before each turn."""
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A policy whose tokenizer is in this process."""
+
+    async def count_tokens(self, history: History) -> int:
+        """Tokens of a history as the policy reads it, however many they are."""
+        ...
 
 
 class TokenSource(BaseModel):

@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any, Final
 
 from qguide.qnet.decision.selection import EXPLORED
+from qguide.qnet.effects import message_key
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.records import (
     EARNED,
@@ -28,7 +29,7 @@ from qguide.qnet.records import (
     TreeRow,
     rows_of,
 )
-from qguide.qnet.types import INSTRUCTING, Message, message_key
+from qguide.qnet.types import INSTRUCTING, Message
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
 

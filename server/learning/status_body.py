@@ -177,13 +177,13 @@ def state_of(
         share: of new episodes that are guided here; None is what the phase says. It is 0 where the
             version could not be loaded.
         spent: in the budget's period; None: nothing.
-        nameless: steps that named no episode.
+        nameless: steps in this process that named no episode; other replicas count their own.
     """
     share = progress.share if share is None else share
     lost = progress.version is not None and not share
     why = f"; version {progress.version} cannot be loaded, so nothing is guided" if lost else ""
     if nameless and not progress.episodes.count:
-        why += f"; {nameless:,} of the steps named no episode (X-Session-ID), so none counted"
+        why += f"; of this process's steps {nameless:,} named no episode (X-Session-ID)"
     fit, silent = progress.fit, progress.silent
     cost = _cost(progress, rules.budget, spent or Spent())
     return LearningState(

@@ -19,8 +19,9 @@ from typing import Final
 
 import numpy as np
 
+from qguide.qnet.effects import message_key
 from qguide.qnet.features.words import words_of
-from qguide.qnet.types import Message, message_key
+from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn
 from qguide.training.choosing.calls import Call, calls_of
 from qguide.training.choosing.schemas import (

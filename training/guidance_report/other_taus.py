@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 
 from qguide.qnet.decision.selection import log_votes
+from qguide.qnet.effects import effects_of, message_key
 from qguide.qnet.records import OfferRow
-from qguide.qnet.types import Message, effects_of, message_key
+from qguide.qnet.types import Message
 from qguide.training.evaluation.statistics import bootstrap_interval
 from qguide.training.guidance_report.comparison import FEWEST_TASKS
 from qguide.training.guidance_report.schema import TauEstimate

@@ -26,9 +26,10 @@ from typing import Any, Final
 from pydantic import Field
 from rich.console import Console
 
+from qguide.qnet.effects import message_key
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, NodeRow, TreeRow, rows_of
-from qguide.qnet.types import BatchPolicy, Scorer, message_key
+from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import node_row, step_from_row, tree_from_row

@@ -20,9 +20,10 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from qguide.qnet.effects import effects_of
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MAX_REWARD, ROOT_ID, MessageRow, TreeRow, rows_of
-from qguide.qnet.types import History, effects_of
+from qguide.qnet.types import History
 from qguide.training.algorithms.labelling import TreeTarget
 from qguide.training.algorithms.preferences import best_path_pairs, value_pairs
 from qguide.training.algorithms.tree import Node

@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from qguide.qnet.effects import message_key
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.hub import model_folder
@@ -30,7 +31,7 @@ from qguide.qnet.models.loading import load_renderer
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.text_model import load_causal_lm
 from qguide.qnet.rendering.renderer import Renderer
-from qguide.qnet.types import Message, message_key
+from qguide.qnet.types import Message
 from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.licence.assessment import Assessment

@@ -25,9 +25,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from qguide.qnet.effects import message_key
 from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.types import History, Message, message_key
+from qguide.qnet.types import History, Message
 from qguide.training.learning.episodes import Episode, HeldBack, folds_of, units_of
 from qguide.training.learning.ridge import (
     Design,

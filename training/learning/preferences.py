@@ -12,7 +12,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from qguide.qnet.decision.selection import prior_of
-from qguide.qnet.types import Message, message_key
+from qguide.qnet.effects import message_key
+from qguide.qnet.types import Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.ridge import Floats
 from qguide.training.trajectory import Drawn

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qguide.qnet.decision.selection import prior_of
-from qguide.qnet.types import History, Message, message_key
+from qguide.qnet.effects import message_key
+from qguide.qnet.types import History, Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.licence.evidence import HeldBackDecision
 from qguide.training.trajectory import Drawn

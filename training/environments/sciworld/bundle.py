@@ -12,8 +12,9 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, field_validator
 
+from qguide.qnet.effects import ACTION_PREFIX
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.types import ACTION_PREFIX, TaskMarker
+from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
 from qguide.training.environments.sciworld.simulator import Simulator, SimulatorPool, find_simulator
 from qguide.training.trajectory import ChatFormat

@@ -45,7 +45,7 @@ def test_an_agent_that_names_no_episode_is_told() -> None:
     progress = Progress(RULES)
     sentence = state_of("_", progress, RULES, nameless=7).sentence
     assert sentence.startswith("no episode has ended yet")
-    assert "7 of the steps named no episode" in sentence
+    assert "of this process's steps 7 named no episode" in sentence
     play(progress, 1.0)
     assert "named no" not in state_of("_", progress, RULES, nameless=7).sentence
 

@@ -151,7 +151,7 @@ def test_what_an_agent_forgets_is_told(serve: Serve, settings: Settings) -> None
         "messages": [{"role": "user", "content": "Find the ring."}],
     }
     client.post("/v1/chat/completions", json=body)
-    assert "1 of the steps named no episode" in state(client)["sentence"]
+    assert "of this process's steps 1 named no episode" in state(client)["sentence"]
 
     client.post("/v1/chat/completions", json=body | {"qguide": {"episode_id": "e"}})
     client.post("/v1/episodes/e/outcome", json={"reward": 80})

@@ -11,6 +11,7 @@ from qguide.cli import app as cli
 from qguide.qnet.errors import CheckpointError, RoutingError
 from qguide.server.q_models.build import build_models
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
+from tests.support.serving import free_port
 from tests.unit.server.conftest import FAKES, Serve
 
 BODY = {"messages": [{"role": "user", "content": "a secret place"}], "num_candidates": 3}
@@ -199,7 +200,9 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_serve_says_what_it_cannot_load_without_a_traceback(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["serve", "--policy", str(tmp_path)])
+    result = CliRunner().invoke(
+        cli, ["serve", "--port", str(free_port()), "--policy", str(tmp_path)]
+    )
     assert result.exit_code == 1
     assert "holds no config.json" in " ".join(result.output.split())
     assert "Traceback" not in result.output
