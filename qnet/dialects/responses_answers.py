@@ -178,7 +178,9 @@ def _new_id(prefix: str) -> str:
 def opening_events(response: Json) -> Iterator[Json]:
     """The first events; they need no output."""
     yield {"type": "response.created", "response": response}
-    yield {"type": "response.in_progress", "response": response}
+    if response["status"] == "queued":
+        yield {"type": "response.queued", "response": response}
+    yield {"type": "response.in_progress", "response": response | {"status": "in_progress"}}
 
 
 def closing_events(response: Json) -> Iterator[Json]:

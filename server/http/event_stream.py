@@ -137,6 +137,29 @@ class EventStream(StreamingResponse):
                 yield written
 
 
+class OutlivingStream(EventStream):
+    """Events of an answer whose work goes on when its client is gone.
+
+    Args:
+        work: makes what `complete` waits for.
+    """
+
+    def __init__(self, *args: Any, work: Callable[[], Awaitable[None]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._outliving = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the work, tell the events to a client that listens, and end with the work."""
+        self._request.state.outlives_client = True
+        work = asyncio.ensure_future(self._outliving())
+        try:
+            await super().__call__(scope, receive, send)
+            await work
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+
 async def answered(
     request: Request,
     complete: Callable[[], Awaitable[Json]],

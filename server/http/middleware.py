@@ -70,7 +70,8 @@ class HttpMiddleware(ABC):
 class CancelWhenGone(HttpMiddleware):
     """Cancels a request when its client disconnects, so that its queued work is never done.
 
-    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on.
+    Neither uvicorn nor Starlette does that: a handler waiting for the device would go on. One that
+    sets `request.state.outlives_client` does go on.
     """
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +83,7 @@ class CancelWhenGone(HttpMiddleware):
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            if not answered:
+            if not answered and not scope["state"].get("outlives_client"):
                 cancellation.reschedule(0)  # a deadline in the past: cancels at once
 
         async def read() -> Message:

@@ -69,6 +69,14 @@ def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
     }
 
 
+def reopened(response: Json) -> Json:
+    """A stored response as it was before its answer."""
+    status = "queued" if response["background"] else "in_progress"
+    nothing: Json = dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"))
+    known = {name: value for name, value in response.items() if name != "qguide"}
+    return known | nothing | {"status": status, "output": []}
+
+
 def _text(text: TextOptions | None) -> Json:
     given = text.model_dump(exclude_none=True) if text else {}
     format_ = given.get("format", {"type": "text"})
@@ -131,13 +139,19 @@ def failed(response: Json, error: Json) -> Json:
 
 
 class ResponseWriter(EventWriter):
-    """The events of one response, numbered in their order."""
+    """The events of one response, numbered in their order.
 
-    def __init__(self, response: Json) -> None:
+    Args:
+        response: as it was opened.
+        after: number of the last event that the caller has; -1 for none.
+    """
+
+    def __init__(self, response: Json, *, after: int = -1) -> None:
         super().__init__(closing_events, written=self._numbered)
         self._response = response
-        self._opening = map(self._numbered, opening_events(response))
+        self._opening = filter(None, map(self._numbered, opening_events(response)))
         self._numbers = count()
+        self._after = after
 
     def waiting(self) -> Iterable[bytes]:
         """The first events; from then on comments, which clients skip."""
@@ -145,7 +159,7 @@ class ResponseWriter(EventWriter):
 
     def finished(self, answer: Json) -> Iterator[bytes]:
         """The output and the end."""
-        return chain(self._opening, super().finished(answer))
+        return chain(self._opening, filter(None, super().finished(answer)))
 
     def failed(self, error: Json) -> Iterator[bytes]:
         """The error and the end."""
@@ -153,4 +167,6 @@ class ResponseWriter(EventWriter):
         return chain(self._opening, map(self._numbered, ended))
 
     def _numbered(self, one: Json) -> bytes:
-        return named_event(one | {"sequence_number": next(self._numbers)})
+        """The event; nothing if the caller has it."""
+        number = next(self._numbers)
+        return named_event(one | {"sequence_number": number}) if number > self._after else b""

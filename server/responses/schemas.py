@@ -1,7 +1,8 @@
 """Request body of POST /v1/responses, with the `qguide` extension, and its items as JSON."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
@@ -9,6 +10,7 @@ from pydantic import Field, model_validator
 from qguide.qnet.dialects import responses_requests
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
+from qguide.server.http.long_bodies import LONG_BYTES
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     WHOLE,
@@ -30,6 +32,8 @@ _OF_RESPONSES_ONLY: Final = frozenset(
 )
 """Parameters of the Responses API that chat completions do not have, and that an answer is valid
 without."""
+BYTES_PER_ITEM: Final = 128
+"""The least that a stored item takes."""
 _PREFIXES: Final = {"function_call": "fc", "reasoning": "rs", "custom_tool_call": "ctc"}
 
 Penalty = Annotated[float | None, Field(allow_inf_nan=False)]
@@ -168,7 +172,7 @@ class ResponsesRequest(WholeRequest):
     )
     background: bool | None = Field(
         default=None,
-        description="true: the answer is `queued`, and is fetched by its id; not with `stream`",
+        description="true: the response is made without its client, and is fetched by its id",
     )
     prompt: dict[str, Any] | None = Field(default=None, description="refused")
     qguide: GuidanceOptions = GuidanceOptions()
@@ -189,6 +193,30 @@ class ResponsesRequest(WholeRequest):
         """Unknown parameters that chat completions may have."""
         given = super().parameters
         return {name: value for name, value in given.items() if name not in _OF_RESPONSES_ONLY}
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A request with all of its items.
+
+    Attributes:
+        own: items that the request brings itself.
+        size: about so many bytes of them.
+        chain: responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`.
+        conversation: id of its conversation, "" for none.
+    """
+
+    body: ResponsesRequest
+    own: Sequence[InputItem | Json]
+    size: int = 0
+    chain: list[str] = field(default_factory=list)
+    conversation: str = ""
+
+    @property
+    def is_long(self) -> bool:
+        """True if translating it keeps the event loop for too long."""
+        items = 0 if isinstance(self.body.input, str) else len(self.body.input)
+        return self.size + BYTES_PER_ITEM * items > LONG_BYTES
 
 
 def said(text: str) -> Json:

@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -22,10 +21,12 @@ from pydantic import TypeAdapter
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.http.errors import PreviousResponseError, UnknownResponseError
-from qguide.server.http.long_bodies import LONG_BYTES, LongBodies
+from qguide.server.http.long_bodies import LongBodies
 from qguide.server.observability.request_context import scoped_episode_id
 from qguide.server.redis.client import RedisLink
 from qguide.server.responses.schemas import (
+    BYTES_PER_ITEM,
+    Continued,
     InputItem,
     ResponsesRequest,
     as_listed,
@@ -43,7 +44,6 @@ _ITEMS: Final = TypeAdapter(list[InputItem])
 _LOST_S: Final = 60.0
 """Beyond a step's time limit, until a response in the background is taken for lost."""
 _LOOK_S: Final = 1.0  # between looks whether another server was told to stop a response
-_BYTES_PER_ITEM: Final = 128  # the least that a stored item takes
 
 
 def build_stored(
@@ -62,30 +62,6 @@ def build_stored(
         unstored=shelf(None, ttl_s=math.inf),
         longest_s=settings.timeout_s + _LOST_S,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """A request with all of its items.
-
-    Attributes:
-        own: items that the request brings itself.
-        size: about so many bytes of them.
-        chain: responses before it, the first first; as `RESPONSE_ID` or `RESPONSE_ID.N`.
-        conversation: id of its conversation, "" for none.
-    """
-
-    body: ResponsesRequest
-    own: Sequence[InputItem | Json]
-    size: int = 0
-    chain: list[str] = field(default_factory=list)
-    conversation: str = ""
-
-    @property
-    def is_long(self) -> bool:
-        """True if translating it keeps the event loop for too long."""
-        items = 0 if isinstance(self.body.input, str) else len(self.body.input)
-        return self.size + _BYTES_PER_ITEM * items > LONG_BYTES
 
 
 class StoredResponses:
@@ -140,7 +116,7 @@ class StoredResponses:
             update |= {"previous_response_id": None, "conversation": None}
             return Continued(body.model_copy(update=update), ours, size, chain, conversation)
 
-        return await self._unstored.apart(whole, size=size + _BYTES_PER_ITEM * len(given))
+        return await self._unstored.apart(whole, size=size + BYTES_PER_ITEM * len(given))
 
     async def keep(
         self,
@@ -179,7 +155,7 @@ class StoredResponses:
                 kept[f"conversation {request.conversation}"] = talk | {"items": items}
             return kept
 
-        size = request.size + _BYTES_PER_ITEM * len(talk.get("items", ()))
+        size = request.size + BYTES_PER_ITEM * len(talk.get("items", ()))
         await shelf.put(rows, size=size)
 
     def forget_open(self, names: Sequence[str]) -> None:
@@ -263,7 +239,7 @@ class StoredResponses:
             return told
         told = ended(told)
         row = {f"response {response_id}": record | {"response": told}}
-        await self._shelf.put(lambda: row, size=_BYTES_PER_ITEM * len(record["input"]))
+        await self._shelf.put(lambda: row, size=BYTES_PER_ITEM * len(record["input"]))
         return told
 
     async def response(self, response_id: str) -> Json:
@@ -272,6 +248,15 @@ class StoredResponses:
         if told["status"] in _UNANSWERED and time.time() > told["created_at"] + self._longest_s:
             lost = {"code": "server_error", "message": "the server that answered it has stopped"}
             return told | {"status": "failed", "error": lost}
+        return told
+
+    async def ended(self, response_id: str) -> Json:
+        """A stored response, once it has been answered."""
+        while (told := await self.response(response_id))["status"] in _UNANSWERED:
+            if work := self._running.get(scoped_episode_id(response_id)):
+                await asyncio.wait({work}, timeout=_LOOK_S)
+            else:
+                await asyncio.sleep(_LOOK_S)
         return told
 
     async def input_items(self, response_id: str) -> list[Json]:
@@ -320,7 +305,7 @@ class StoredResponses:
         """Store a conversation with these items; returns it without them."""
         assert self._shelf is not None
         row = {f"conversation {talk['id']}": talk | {"items": items}}
-        await self._shelf.put(lambda: row, size=_BYTES_PER_ITEM * len(items))
+        await self._shelf.put(lambda: row, size=BYTES_PER_ITEM * len(items))
         return {name: value for name, value in talk.items() if name != "items"}
 
     async def _before(self, previous: str) -> tuple[list[Json], list[str]]:

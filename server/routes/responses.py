@@ -17,7 +17,7 @@ from starlette.background import BackgroundTask
 from qguide.qnet.decision.guide import AT_UPSTREAM
 from qguide.qnet.dialects import responses_answers
 from qguide.qnet.dialects.shapes import Json
-from qguide.qnet.errors import InvalidRequestError, QGuideError, UnsupportedParameterError
+from qguide.qnet.errors import InvalidRequestError, QGuideError
 from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.server.chat.schemas import GuidanceOptions, OpenAIErrorBody, WholeRequest, options_of
@@ -29,7 +29,13 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
-from qguide.server.http.event_stream import answer_or_events, answered, described_errors
+from qguide.server.http.event_stream import (
+    EventStream,
+    OutlivingStream,
+    answer_or_events,
+    answered,
+    described_errors,
+)
 from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
@@ -47,10 +53,11 @@ from qguide.server.responses.output import (
     opened,
     outputs_of,
     prepared,
+    reopened,
 )
-from qguide.server.responses.schemas import InputItem, ResponsesRequest
+from qguide.server.responses.schemas import Continued, InputItem, ResponsesRequest
 from qguide.server.responses.socket import OPENED, ResponsesSocket
-from qguide.server.responses.stored import Continued, StoredResponses
+from qguide.server.responses.stored import StoredResponses
 from qguide.server.responses.translation import read_request, temperature_of, to_chat_request
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -101,7 +108,9 @@ async def create_response(
         response |= told
         complete = partial(_complete, response, asked, options, stepper, keep)
     if body.background:
-        return await _in_background(body, request, response, complete, stored, continued)
+        return await _in_background(
+            body, request, response, complete, stored, continued, settings.heartbeat_s
+        )
     writer = ResponseWriter(response) if body.stream else None
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
@@ -120,14 +129,12 @@ async def _in_background(
     complete: Callable[[], Awaitable[Json]],
     stored: StoredResponses,
     continued: Continued,
+    heartbeat_s: float,
 ) -> Response:
-    """The response as it is queued; the work goes on after it within the request and its limits."""
-    if body.stream:
-        raise UnsupportedParameterError(
-            "background responses are not streamed; fetch the response by its id, or leave out "
-            "one of the two",
-            parameter="background",
-        )
+    """The response as it is queued, or its events.
+
+    The work is within the request and its limits, and goes on without the client.
+    """
     await stored.begin(continued, response)
 
     def ended(told: Json, error: BaseException) -> Json:
@@ -139,8 +146,16 @@ async def _in_background(
             answer = known_error_response(request, DrainingError("the server shut down"))
         return failed(told, json.loads(bytes(answer.body)))
 
-    work = BackgroundTask(stored.run, response, complete, ended)
-    return JSONResponse(response, background=work)
+    work = partial(stored.run, response, complete, ended)
+    if not body.stream:
+        return JSONResponse(response, background=BackgroundTask(work))
+    return OutlivingStream(
+        request,
+        partial(stored.ended, response["id"]),
+        ResponseWriter(response),
+        heartbeat_s=heartbeat_s,
+        work=work,
+    )
 
 
 @router.post("/responses/input_tokens", responses=_ERRORS)
@@ -263,10 +278,22 @@ async def admit_websocket(request: Request) -> Response:
     return Response(status_code=OPENED)
 
 
-@router.get("/responses/{response_id}", responses=_ERRORS)
-async def show_response(response_id: str, request: Request) -> dict[str, Any]:
-    """Show a stored response."""
-    return await _stored(request).response(response_id)
+@router.get("/responses/{response_id}", responses=_RESPONSES, response_class=JSONResponse)
+async def show_response(
+    response_id: str,
+    request: Request,
+    settings: SettingsDep,
+    stream: bool = False,
+    starting_after: int = -1,
+) -> Response:
+    """Show a stored response, or tell its events, as they come, after the one of a number."""
+    stored = _stored(request)
+    told = await stored.response(response_id)
+    if not stream:
+        return JSONResponse(told)
+    writer = ResponseWriter(reopened(told), after=starting_after)
+    heartbeat_s = settings.heartbeat_s
+    return EventStream(request, partial(stored.ended, response_id), writer, heartbeat_s=heartbeat_s)
 
 
 @router.post("/responses/{response_id}/cancel", responses=_ERRORS)

@@ -87,7 +87,6 @@ def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(
         ({"input": 3}, "malformed_body", "input", "valid"),
         ({"input": []}, "malformed_history", None, "messages is empty"),
         ({"temperature": 9}, "malformed_body", "temperature", "less than or equal"),
-        ({"background": True, "stream": True}, "unsupported_parameter", "background", "streamed"),
         ({"background": True, "store": False}, "invalid_request", None, "a stored response"),
         ({"qguide": {"m": 3}}, "malformed_body", "qguide.m", "not permitted"),
     ],
