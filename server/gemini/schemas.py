@@ -47,6 +47,15 @@ class GeminiCall(Whole):
     args: dict[str, Any] | None = None
 
 
+class ResultPart(Whole):
+    """A file of a result."""
+
+    model_config = _NAMES
+
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+
+
 class GeminiResult(Whole):
     """The result of a called function."""
 
@@ -55,6 +64,7 @@ class GeminiResult(Whole):
         default=None, description="of its call; without one, the first open call of that name"
     )
     response: dict[str, Any] | None = None
+    parts: ListOf[ResultPart] | None = Field(default=None, description="files of the result")
 
 
 class GeminiPart(Whole):

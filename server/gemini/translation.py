@@ -28,6 +28,7 @@ from qguide.server.gemini.schemas import (
     GeminiResult,
     GenerateContentRequest,
     GenerationConfig,
+    ResultPart,
 )
 from qguide.server.settings.allowed_parameters import without_effect
 
@@ -42,6 +43,7 @@ _CACHED: Final = frozenset(("cachedContent", "cached_content"))
 _MODES: Final = {"ANY": "required", "NONE": "none"}
 _FINISH_REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
 _JSON: Final = "application/json"
+_NUMBERS: Final = re.compile(r"\d+")
 _COUNTS: Final = re.compile(r"(min|max)(Items|Length|Properties)")
 
 
@@ -120,6 +122,11 @@ def _tools(body: GeminiPrompt, calling: CallingConfig | None) -> list[Json]:
             for declared in tool.function_declarations or ()
             if not allowed or declared.name in allowed
         ]
+    if allowed and not tools:
+        raise InvalidRequestError(
+            f"toolConfig allows {allowed[0][:40]!r}, which no tool declares; name functions of "
+            "functionDeclarations in allowedFunctionNames"
+        )
     return tools
 
 
@@ -259,13 +266,20 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
         parts = [_part(part, "systemInstruction.parts") for part in system.parts]
         turns.append({"role": "system", "content": _joined(parts)})
     open_calls = OpenCalls()
+    said: list[tuple[str, GeminiPart]] = []  # of the model's turn, with their places
     for index, content in enumerate(paced(contents)):
-        place = f"contents[{index}].parts"
+        parts = [
+            (f"contents[{index}].parts[{number}]", part)
+            for number, part in enumerate(content.parts or ())
+        ]
         if content.role == "model":
-            turns.append(_model_turn(content.parts or (), index, place))
-            open_calls = OpenCalls(turns[-1].get("tool_calls", ()))
+            said += parts
+            if index + 1 < len(contents) and contents[index + 1].role == "model":
+                continue  # Google's clients send back each piece of a stream as a content
+            turns.append(_model_turn(said))
+            open_calls, said = OpenCalls(turns[-1].get("tool_calls", ())), []
         else:
-            turns.extend(_user_turns(content.parts or (), open_calls, place))
+            turns.extend(_user_turns(parts, open_calls))
     return turns
 
 
@@ -277,40 +291,41 @@ def signature_of(field: str) -> str:
 _FIELDS: Final = {signature_of(field): field for field in THOUGHTS}
 
 
-def _model_turn(parts: Sequence[GeminiPart], index: int, place: str) -> Json:
+def _model_turn(parts: Sequence[tuple[str, GeminiPart]]) -> Json:
     texts: list[str] = []
     calls: list[Json] = []
     thoughts: dict[str, list[str]] = {}
-    for number, part in enumerate(paced(parts)):
+    for place, part in paced(parts):
         if part.thought:
             # An upstream gets back only thoughts of its own.
             if field := _FIELDS.get(part.thought_signature or ""):
                 thoughts.setdefault(field, []).append(part.text or "")
         elif call := part.function_call:
             function = {"name": call.name, "arguments": arguments_of(call.args or {})}
-            call_id = call.id or f"call_{index}_{number}"
+            call_id = call.id or "call_" + "_".join(_NUMBERS.findall(place))
             calls.append({"id": call_id, "type": "function", "function": function})
         elif part.text is not None:
             texts.append(part.text)
         else:
-            raise _misplaced(f"{place}[{number}]", "the model's turn has text and function calls")
+            raise _misplaced(place, "the model's turn has text and function calls")
     text = "".join(texts)
     turn: Json = {"role": "assistant", "content": None if calls and not text else text}
     turn |= {field: "".join(said) for field, said in thoughts.items()}
     return turn | {"tool_calls": calls} if calls else turn
 
 
-def _user_turns(parts: Sequence[GeminiPart], open_calls: OpenCalls, place: str) -> Iterator[Json]:
-    """Results of functions, then a message of everything else."""
+def _user_turns(parts: Sequence[tuple[str, GeminiPart]], open_calls: OpenCalls) -> Iterator[Json]:
+    """Results of functions, then a message of everything else; files of results are in it."""
     others: list[Json] = []
-    for number, part in enumerate(paced(parts)):
-        here = f"{place}[{number}]"
+    for place, part in paced(parts):
         if result := part.function_response:
-            call_id = _answered(result, open_calls, here)
+            call_id = _answered(result, open_calls, place)
             content = _text_of(result.response or {})
             yield {"role": "tool", "tool_call_id": call_id, "content": content}
+            within = f"{place}.functionResponse.parts"
+            others += [_part(one, f"{within}[{k}]") for k, one in enumerate(result.parts or ())]
         else:
-            others.append(_part(part, here))
+            others.append(_part(part, place))
     if others or not parts:
         yield {"role": "user", "content": _joined(others)}
 
@@ -335,14 +350,14 @@ def _text_of(response: Mapping[str, Any]) -> str:
     return json.dumps(response, ensure_ascii=False)
 
 
-def _part(part: GeminiPart, place: str) -> Json:
-    if part.text is not None:
+def _part(part: GeminiPart | ResultPart, place: str) -> Json:
+    if isinstance(part, GeminiPart) and part.text is not None:
         return {"type": "text", "text": part.text}
     if blob := part.inline_data:
         return _file(blob.mime_type, f"data:{blob.mime_type};base64,{blob.data}", place)
     if file := part.file_data:
         return _file(file.mime_type or "image/", file.file_uri, place)
-    raise _misplaced(place, "a user's turn has text, images, PDF files and results of functions")
+    raise _misplaced(place, "a user's turn has text, files and results of functions")
 
 
 def _file(mime_type: str, address: str, place: str) -> Json:
@@ -350,7 +365,16 @@ def _file(mime_type: str, address: str, place: str) -> Json:
         return {"type": "image_url", "image_url": {"url": address}}
     if mime_type == "application/pdf" and address.startswith("data:"):
         return {"type": "file", "file": {"filename": "document.pdf", "file_data": address}}
-    raise _misplaced(place, f"{mime_type[:40]!r} is neither an image nor a PDF file that is sent")
+    if mime_type.startswith("text/") and address.startswith("data:"):
+        return {"type": "text", "text": _decoded(address.partition(",")[2], place)}
+    raise _misplaced(place, f"{mime_type[:40]!r} is no image, text or PDF file that is sent")
+
+
+def _decoded(data: str, place: str) -> str:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except ValueError as error:
+        raise MalformedHistoryError(f"{place} is no text in UTF-8 and base64; send one") from error
 
 
 def _joined(parts: Sequence[Json]) -> str | list[Json]:

@@ -345,15 +345,15 @@ def test_a_stream_in_the_background_is_taken_up_where_it_broke_off(
     with client.responses.create(
         model="demo", input=TASK, background=True, stream=True
     ) as begun:  # the client leaves after three events, before anything is drawn
-        first = [next(begun) for _ in range(3)]
+        first: list[Any] = [next(begun) for _ in range(3)]
     kinds = ["response.created", "response.queued", "response.in_progress"]
     assert [event.type for event in first] == kinds
     response_id = first[0].response.id
-    rest = list(client.responses.retrieve(response_id, stream=True, starting_after=2))
+    rest: list[Any] = list(client.responses.retrieve(response_id, stream=True, starting_after=2))
     assert [event.sequence_number for event in rest] == list(range(3, 3 + len(rest)))
     assert rest[-1].type == "response.completed"
     assert rest[-1].response.output_text == BEST
-    again = list(client.responses.retrieve(response_id, stream=True))
+    again: list[Any] = list(client.responses.retrieve(response_id, stream=True))
     assert [event.type for event in again[:3]] == kinds
     assert again[0].response.status == "queued"
     assert again[3:] == rest, "though it has long ended"
@@ -363,7 +363,8 @@ def test_a_stream_in_the_background_ends_with_the_responses_failure(
     client: openai.OpenAI, upstream: FakeUpstream
 ) -> None:
     upstream.fault = "500"
-    [*_, last] = client.responses.create(model="demo", input=TASK, background=True, stream=True)
+    told = client.responses.create(model="demo", input=TASK, background=True, stream=True)
+    last: Any = list(told)[-1]
     assert last.type == "response.failed"
     assert "upstream demo answered with 500" in last.response.error.message
 

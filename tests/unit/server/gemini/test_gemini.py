@@ -160,6 +160,41 @@ def test_images_reach_the_upstream_and_the_q_model_reads_the_text(
     assert shown == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
 
 
+def test_a_turn_that_comes_back_as_the_pieces_of_its_stream_is_one_turn(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    thought = {"thought": True, "thoughtSignature": signature_of("reasoning_content")}
+    pieces: list[dict[str, Any]] = [
+        {"text": "hm ", **thought},
+        {"text": "ah", **thought},
+        {"text": "I "},
+        {"text": "look."},
+        {"functionCall": {"name": "look", "args": {}}},
+        {"functionCall": {"name": "look", "args": {}}},
+    ]
+    turns = [{"role": "model", "parts": [piece]} for piece in pieces]
+    result = {"functionResponse": {"name": "look", "response": {"output": "a mug"}}}
+    results = {"role": "user", "parts": [result, result]}
+    ask(guided, contents=[FIND, *turns, {"role": "model", "parts": []}, results])
+    _, said, *told = upstream.asked[-1]["messages"]
+    assert (said["content"], said["reasoning_content"]) == ("I look.", "hm ah")
+    ids = [call["id"] for call in said["tool_calls"]]
+    assert len({*ids}) == 2
+    assert ids == [turn["tool_call_id"] for turn in told]
+
+
+def test_files_of_a_result_come_after_it(guided: TestClient, upstream: FakeUpstream) -> None:
+    data = base64.b64encode(b"hi").decode()
+    files = [{"inlineData": {"mimeType": kind, "data": data}} for kind in ("image/png", "text/csv")]
+    call = {"role": "model", "parts": [{"functionCall": {"name": "look"}}]}
+    result = {"name": "look", "response": {"output": "see"}, "parts": files}
+    ask(guided, contents=[FIND, call, {"parts": [{"functionResponse": result}]}])
+    *_, told, seen = upstream.asked[-1]["messages"]
+    assert (told["role"], told["content"]) == ("tool", "see")
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+    assert seen == {"role": "user", "content": [image, {"type": "text", "text": "hi"}]}
+
+
 def test_an_address_that_the_operator_has_not_allowed_is_not_fetched(guided: TestClient) -> None:
     part = {"fileData": {"mimeType": "image/png", "fileUri": "http://169.254.169.254/x"}}
     response = post(guided, contents=[{"role": "user", "parts": [part]}])
@@ -237,6 +272,23 @@ def test_the_key_of_geminis_clients(serve: Serve, address: Any, tmp_path: Any) -
             "INVALID_ARGUMENT",
             "unsupported_parameter",
             "no tools that Google runs",
+        ),
+        (
+            {
+                "tools": TOOLS,
+                "toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["fly"]}},
+            },
+            400,
+            "INVALID_ARGUMENT",
+            "invalid_request",
+            "allows 'fly', which no tool declares",
+        ),
+        (
+            {"contents": [{"parts": [{"inlineData": {"mimeType": "text/csv", "data": "?"}}]}]},
+            400,
+            "INVALID_ARGUMENT",
+            "malformed_history",
+            "is no text in UTF-8 and base64",
         ),
         (
             {"cachedContent": "cachedContents/1"},
