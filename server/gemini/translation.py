@@ -263,8 +263,8 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
     """The messages of a chat completion."""
     turns: list[Json] = []
     if system and system.parts:
-        parts = [_part(part, "systemInstruction.parts") for part in system.parts]
-        turns.append({"role": "system", "content": _joined(parts)})
+        instructions = [_part(part, "systemInstruction.parts") for part in system.parts]
+        turns.append({"role": "system", "content": _joined(instructions)})
     open_calls = OpenCalls()
     said: list[tuple[str, GeminiPart]] = []  # of the model's turn, with their places
     for index, content in enumerate(paced(contents)):
