@@ -56,6 +56,14 @@ def chat_of(body: Mapping[str, Any]) -> tuple[Json, set[str]]:
     return chat, {f"options.{name}" for name in options.keys() - OPTIONS.keys()}
 
 
+def chat_of_prompt(body: Mapping[str, Any]) -> Json:
+    """The body of a chat that says what a prompt for generating says."""
+    others = {k: v for k, v in body.items() if k not in ("prompt", "system", "images")}
+    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
+    said = {"role": "user", "content": body["prompt"], "images": body.get("images")}
+    return others | {"messages": [*system, said]}
+
+
 def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
     turns: list[Json] = []
     open_calls = OpenCalls()
@@ -152,6 +160,16 @@ def lines_of(answer: Json) -> Iterator[Json]:
     for call in message.get("tool_calls", ()):
         yield _line(answer, {"content": "", "tool_calls": [call]})
     yield answer | {"message": {"role": "assistant", "content": ""}}
+
+
+def generated(line: Json) -> Json:
+    """An answer to a chat, or a line of one, as an answer to a prompt."""
+    said = line.get("message")
+    if said is None:  # an error
+        return line
+    thoughts = {"thinking": said["thinking"]} if "thinking" in said else {}
+    rest = {name: value for name, value in line.items() if name != "message"}
+    return rest | {"response": said["content"]} | thoughts
 
 
 def sign_of_life(model: str, at: float) -> Json:

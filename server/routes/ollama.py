@@ -1,7 +1,8 @@
-"""POST /api/chat: Ollama's API, answered with the best candidate; its lists of models."""
+"""POST /api/chat, /api/generate: Ollama's API, answered with the best candidate; its lists."""
 
 import json
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -11,8 +12,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
-from qguide.qnet.dialects.ollama import OPTIONS, answer_of, chat_of, lines_of, sign_of_life
+from qguide.qnet.dialects.ollama import (
+    OPTIONS,
+    answer_of,
+    chat_of,
+    chat_of_prompt,
+    generated,
+    lines_of,
+    sign_of_life,
+)
 from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.errors import UnsupportedParameterError
 from qguide.server.chat.answers import ChatGuidance
 from qguide.server.chat.schemas import (
     GuidanceOptions,
@@ -91,13 +101,11 @@ class OllamaOptions(Whole):
     num_predict: Integer | None = Field(default=None, description="below 0 is no limit")
 
 
-class OllamaChatRequest(WholeRequest):
-    """Ollama's request body."""
+class OllamaRequest(WholeRequest):
+    """Base of Ollama's request bodies."""
 
     model: str
-    messages: ListOf[OllamaMessage] = Field(json_schema_extra=NOT_EMPTY)
     stream: bool | None = Field(default=None, description="null is true")
-    tools: ListOf[dict[str, Any]] | None = None
     format: str | dict[str, Any] | None = Field(
         default=None, description="`json`, or the JSON schema of the answer"
     )
@@ -106,6 +114,21 @@ class OllamaChatRequest(WholeRequest):
     )
     options: OllamaOptions | None = None
     qguide: GuidanceOptions = GuidanceOptions()
+
+
+class OllamaChatRequest(OllamaRequest):
+    """Ollama's request body of a chat."""
+
+    messages: ListOf[OllamaMessage] = Field(json_schema_extra=NOT_EMPTY)
+    tools: ListOf[dict[str, Any]] | None = None
+
+
+class OllamaGenerateRequest(OllamaRequest):
+    """Ollama's request body of a prompt."""
+
+    prompt: str = Field(default="", description="empty: nothing is drawn")
+    system: str | None = None
+    images: ListOf[str] | None = Field(default=None, description="JPEG, PNG, GIF, WebP in base64")
 
 
 class OllamaReply(BaseModel):
@@ -117,19 +140,31 @@ class OllamaReply(BaseModel):
     tool_calls: list[OllamaCall] | Absent = None
 
 
-class OllamaAnswer(BaseModel):
-    """The answer with the best candidate, or a line of it; the last line has the other fields."""
+class OllamaEnd(BaseModel):
+    """Fields of an answer, or of a line of it; only the last line has all."""
 
     model: str = Field(description="name of the policy")
     created_at: datetime
-    message: OllamaReply
     done: bool
-    done_reason: Literal["stop", "length"] | Absent = None
+    done_reason: Literal["stop", "length", "load"] | Absent = None
     total_duration: int | Absent = Field(default=None, description="in nanoseconds")
     prompt_eval_count: int | Absent = Field(default=None, description="tokens of all prompts")
     eval_count: int | Absent = Field(default=None, description="tokens of all candidates")
     eval_duration: int | Absent = Field(default=None, description="of the draws, in nanoseconds")
     qguide: ChatGuidance | Absent = None
+
+
+class OllamaAnswer(OllamaEnd):
+    """The answer of a chat with the best candidate, or a line of it."""
+
+    message: OllamaReply
+
+
+class OllamaGenerated(OllamaEnd):
+    """The answer to a prompt with the best candidate, or a line of it."""
+
+    response: str
+    thinking: str | Absent = None
 
 
 class OllamaModel(BaseModel):
@@ -172,31 +207,68 @@ class OllamaVersion(BaseModel):
 
 
 _ERRORS: Final = described_errors(OllamaErrorBody, STATUSES)
-_CHAT: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
+
+
+def _described(answer: type[OllamaEnd]) -> dict[int | str, dict[str, Any]]:
+    """Responses of a route for the OpenAPI document."""
+    schema = {"$ref": f"#/components/schemas/{answer.__name__}"}
+    told = {
         "description": "The answer, or with `stream` its lines.",
-        "model": OllamaAnswer,
-        "content": {_NDJSON: {"schema": {"$ref": "#/components/schemas/OllamaAnswer"}}},
-    },
-    **_ERRORS,
-}
+        "model": answer,
+        "content": {_NDJSON: {"schema": schema}},
+    }
+    return {200: told, **_ERRORS}
 
 
-@router.post("/chat", response_class=JSONResponse, responses=_CHAT)
+@router.post("/chat", response_class=JSONResponse, responses=_described(OllamaAnswer))
 async def ollama_chat(body: OllamaChatRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as Ollama's answer."""
+    return await _answered(body, body.model_dump(exclude={"qguide"}), request, stepper)
+
+
+@router.post("/generate", response_class=JSONResponse, responses=_described(OllamaGenerated))
+async def ollama_generate(
+    body: OllamaGenerateRequest, request: Request, stepper: StepperDep
+) -> Response:
+    """Draw M candidates for a prompt and return the one with the highest Q."""
+    if not (body.prompt or body.images):  # Ollama's clients load a model so
+        policy = _policy(body.model, stepper.models)
+        line = sign_of_life(policy.name, time.time()) | {"done": True, "done_reason": "load"}
+        return JSONResponse(generated(line))
+    asked = chat_of_prompt(body.model_dump(exclude={"qguide"}))
+    return await _answered(body, asked, request, stepper, told=generated)
+
+
+async def _answered(
+    body: OllamaRequest,
+    asked: Json,
+    request: Request,
+    stepper: GuidedStepService,
+    *,
+    told: Callable[[Json], Json] = lambda line: line,
+) -> Response:
+    """The answer to a chat, whole or in lines.
+
+    Args:
+        asked: the chat's body.
+        told: the form of the answer and of its lines.
+    """
     options = options_of(body.qguide, request.headers)
     policy = _policy(body.model, stepper.models)
-    read = partial(_read, body, options, policy, stepper.settings)
+    read = partial(_read, body, asked, options, policy, stepper.settings)
     step, warnings = await translate_body(request, read)
     thinks = body.think is not False
     complete = partial(_complete, step, options, stepper, thinks=thinks, warnings=warnings)
     if body.stream is False:
-        return JSONResponse(await complete())
-    heartbeat_s = stepper.settings.heartbeat_s
+        return JSONResponse(told(await complete()))
+
+    def written(line: Json) -> bytes:
+        return json.dumps(told(line), ensure_ascii=False).encode(errors="replace") + b"\n"
+
     writer = EventWriter(
-        lines_of, written=_written, sign=lambda: _written(sign_of_life(policy.name, time.time()))
+        lines_of, written=written, sign=lambda: written(sign_of_life(policy.name, time.time()))
     )
+    heartbeat_s = stepper.settings.heartbeat_s
     return EventStream(request, complete, writer, heartbeat_s=heartbeat_s, media_type=_NDJSON)
 
 
@@ -207,6 +279,12 @@ async def list_ollama_models(models: ModelsDep) -> OllamaModels:
     return OllamaModels(
         models=[OllamaModel(name=name, model=name, modified_at=started) for name in models.policies]
     )
+
+
+@router.get("/ps", responses=_ERRORS)
+async def list_loaded_ollama_models(models: ModelsDep) -> OllamaModels:
+    """List the policies as Ollama lists the models that it has loaded."""
+    return await list_ollama_models(models)
 
 
 @router.post("/show", responses=_ERRORS)
@@ -233,9 +311,18 @@ def _policy(name: str, models: Models) -> ServedPolicy:
 
 
 def _read(
-    body: OllamaChatRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
+    body: OllamaRequest,
+    asked: Json,
+    options: GuidanceOptions,
+    policy: ServedPolicy,
+    settings: Settings,
 ) -> tuple[GuidedStepRequest, tuple[str, ...]]:
-    chat, dropped = chat_of(body.model_dump(exclude={"qguide"}))
+    if suffix := body.parameters.get("suffix"):
+        raise UnsupportedParameterError(
+            f"suffix is {str(suffix)[:40]!r}, but a chat fills nothing in; leave it out",
+            parameter="suffix",
+        )
+    chat, dropped = chat_of(asked)
     step = read_request(chat_request_of(chat), options, policy, settings, names=_CALLED_HERE)
     return step, without_effect(dropped | body.parameters.keys())
 
@@ -250,7 +337,3 @@ async def _complete(
 ) -> Json:
     completion = completion_of(await stepper.take(step), n=1, options=options)
     return answer_of(completion, thinks=thinks, warnings=warnings)
-
-
-def _written(line: Json) -> bytes:
-    return json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n"

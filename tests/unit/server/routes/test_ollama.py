@@ -45,3 +45,38 @@ def test_what_has_no_effect_is_named(guided: TestClient, upstream: FakeUpstream)
     body = BODY | {"stream": False, "keep_alive": "5m", "options": options}
     [warning] = guided.post("/api/chat", json=body).json()["qguide"]["warnings"]
     assert warning.endswith("on this server: keep_alive, options.num_ctx")
+
+
+def test_a_prompt_is_answered_whole_and_in_lines(
+    guided: TestClient, upstream: FakeUpstream
+) -> None:
+    body = {"model": "demo", "prompt": "find the mug", "system": "Be brief."}
+    whole = guided.post("/api/generate", json=body | {"stream": False, "context": [1]}).json()
+    assert whole["response"] == DEFAULT_REPLIES[2]
+    assert whole["done_reason"] == "stop"
+    assert "message" not in whole
+    [warning] = whole["qguide"]["warnings"]
+    assert warning.endswith("on this server: context")
+    roles = [turn["role"] for turn in upstream.asked[0]["messages"]]
+    assert roles == ["system", "user"]
+    response = guided.post("/api/generate", json=body)
+    assert response.headers["content-type"] == "application/x-ndjson"
+    lines = [json.loads(line) for line in response.text.splitlines()]
+    assert "".join(line["response"] for line in lines) == DEFAULT_REPLIES[2]
+    assert [line["done"] for line in lines[-2:]] == [False, True]
+
+
+def test_an_empty_prompt_draws_nothing(guided: TestClient, upstream: FakeUpstream) -> None:
+    told = guided.post("/api/generate", json={"model": "demo"}).json()
+    assert (told["response"], told["done"], told["done_reason"]) == ("", True, "load")
+    assert upstream.asked == []
+
+
+def test_a_suffix_is_refused(guided: TestClient) -> None:
+    refused = guided.post("/api/generate", json={"model": "demo", "prompt": "a", "suffix": "b"})
+    assert refused.status_code == 400
+    assert "fills nothing in" in refused.json()["error"]
+
+
+def test_policies_are_loaded(guided: TestClient) -> None:
+    assert guided.get("/api/ps").json() == guided.get("/api/tags").json()

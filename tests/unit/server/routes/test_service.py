@@ -49,6 +49,8 @@ def test_the_documentation_describes_every_endpoint(client: TestClient) -> None:
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/api/chat",
+        "/api/generate",
+        "/api/ps",
         "/api/tags",
         "/api/show",
         "/api/version",
