@@ -16,10 +16,12 @@ mask is given, which would cost attention its causal kernel.
 
 import inspect
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -53,6 +55,9 @@ _COPIES_BYTES: Final = 2**30
 """Copies of a history's state at once, which a long history or a wide recurrence makes large."""
 
 _CPU_CHUNK: Final = 32
+_CPU_DELTA_CHUNK: Final = 16
+_DELTA_RULES: Final = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
+"""Names of the delta rules' reference code in the modules of transformers."""
 
 _log = logging.getLogger(__name__)
 
@@ -352,13 +357,20 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def shorten_chunks(model: PreTrainedModel) -> None:
-    """Let state spaces on a CPU compute chunks of few tokens, which changes outputs by rounding.
+    """Let recurrent layers on a CPU compute short chunks, which changes outputs by rounding.
 
-    Their reference code, which runs there, fills each pass up to whole chunks of 256 tokens.
+    Their reference code, which runs there, fills each pass up to whole chunks: of 256 tokens in
+    state spaces, of 64 in delta rules, where a candidate has a dozen.
     """
     for module in model.modules() if model.device.type == "cpu" else ():
         if isinstance(size := getattr(module, "chunk_size", None), int):
             module.chunk_size = min(size, _CPU_CHUNK)  # type: ignore[assignment]
+        # A delta rule is a function of the module's file, and its chunk an argument that no layer
+        # passes.
+        code = vars(sys.modules[type(module).__module__])
+        for name in _DELTA_RULES:
+            if name in code and not isinstance(code[name], partial):
+                code[name] = partial(code[name], chunk_size=_CPU_DELTA_CHUNK)
 
 
 def _tail_length(row: _Row) -> int:
