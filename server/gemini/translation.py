@@ -220,7 +220,7 @@ def _parts_of(message: Json, *, thinks: bool) -> tuple[list[Json], list[str]]:
         name, given, warning = read_call(call, "args")
         warnings += warning
         parts.append({"functionCall": {"id": call["id"], "name": name, "args": given}})
-    return parts, warnings
+    return parts or [{"text": ""}], warnings
 
 
 def _usage(usage: Json) -> Json:
@@ -236,21 +236,23 @@ def _usage(usage: Json) -> Json:
 
 
 def chunks_of(answer: Json) -> Iterator[Json]:
-    """The answers of a stream, which together are the whole answer. Pure."""
+    """The answers of a stream, which together are the whole answer. Pure.
+
+    None is without parts: Google's chats forget a turn with such an answer.
+    """
     [candidate] = answer["candidates"]
     same = {name: answer[name] for name in ("modelVersion", "responseId")}
-    for part in candidate["content"]["parts"]:
-        for piece in _pieces(part):
-            content = {"role": "model", "parts": [piece]}
-            yield {"candidates": [{"content": content, "index": candidate["index"]}], **same}
-    yield answer | {"candidates": [candidate | {"content": {"role": "model", "parts": []}}]}
+    *pieces, last = (piece for part in candidate["content"]["parts"] for piece in _pieces(part))
+    for piece in pieces:
+        content = {"role": "model", "parts": [piece]}
+        yield {"candidates": [{"content": content, "index": candidate["index"]}], **same}
+    yield answer | {"candidates": [candidate | {"content": {"role": "model", "parts": [last]}}]}
 
 
 def _pieces(part: Json) -> Iterator[Json]:
-    if "text" not in part:
+    if not part.get("text"):
         yield part
-        return
-    for piece in pieces_of(part["text"]):
+    for piece in pieces_of(part.get("text", "")):
         yield part | {"text": piece}
 
 

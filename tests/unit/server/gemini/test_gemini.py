@@ -224,8 +224,17 @@ def test_a_stream_of_events_adds_up_to_the_answer(guided: TestClient) -> None:
     read = [json.loads(event.removeprefix("data: ")) for event in events]
     assert "".join(part["text"] for one in read for part in parts_of(one)) == DEFAULT_REPLIES[2]
     assert [one["candidates"][0].get("finishReason") for one in read[-2:]] == [None, "STOP"]
+    assert all(map(parts_of, read)), "Google's chats forget a turn that has a piece without parts"
     assert read[-1]["qguide"]["guided"] is True
     assert read[-1]["usageMetadata"]["totalTokenCount"] > 0
+
+
+def test_an_empty_answer_has_a_part(guided: TestClient, upstream: FakeUpstream) -> None:
+    upstream.replies = [""]
+    assert parts_of(ask(guided)) == [{"text": ""}]
+    [only] = post(guided, method="streamGenerateContent").json()
+    assert parts_of(only) == [{"text": ""}]
+    assert only["candidates"][0]["finishReason"] == "STOP"
 
 
 def test_a_stream_without_events_is_a_list(guided: TestClient) -> None:
