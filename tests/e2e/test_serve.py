@@ -22,7 +22,7 @@ END_S = 30
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Serving]:
     """A process with the scripted models on a free port."""
-    with serving_process(tmp_path) as started:
+    with serving_process(tmp_path, forked=False) as started:
         yield started
 
 

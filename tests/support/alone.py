@@ -26,7 +26,13 @@ _SHARE: Final = 0.8
 
 _FRESH: Final = get_context("forkserver")
 # Imported once, in a process that does nothing else: torch and its libraries take seconds.
-_FRESH.set_forkserver_preload(["pytest", "tests.conftest", "tests.support.trainings"])
+_FRESH.set_forkserver_preload(
+    [
+        *("pytest", "tests.conftest", "tests.support.trainings"),
+        *("qguide.cli", "qguide.server.app", "qguide.server.q_models.local_models"),
+        *("transformers.models.llama.modeling_llama", "transformers.tokenization_utils_tokenizers"),
+    ]
+)
 
 _OPTIONS: Final = (
     *("-q", "-n", "0", "-p", "no:cacheprovider", "-p", "no:schemathesis"),

@@ -20,36 +20,92 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
+from qguide.cli import app as command_line
 from qguide.server.http.server import server_config
+from tests.support.alone import fresh_process
 
 ROOT = Path(__file__).parents[2]
 START_S = 180.0
 END_S = 60
 
 
+class ForkedProcess:
+    """A command of `qguide` in a process that has imported torch and the server already.
+
+    It has what these tests use of `subprocess.Popen`. Starting Python for each server would cost
+    the suite more than what they serve.
+    """
+
+    def __init__(self, arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> None:
+        self._process = fresh_process(_run_command, list(arguments), dict(variables), log)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended."""
+        self._process.join(timeout)
+        if (status := self.poll()) is None:
+            raise TimeoutError(f"process {self.pid} runs on after {timeout} s")
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _run_command(arguments: list[str], variables: dict[str, str], log: Path) -> None:
+    os.chdir(ROOT)
+    os.environ.clear()
+    os.environ.update(variables)
+    with log.open("wb") as stderr:
+        os.dup2(stderr.fileno(), 2)
+    sys.argv = ["qguide", *arguments]
+    command_line()
+
+
 @dataclass(frozen=True)
 class Serving:
     """A running process, its address and where its stderr goes."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | ForkedProcess"
     url: str
     log: Path
 
 
 @contextmanager
 def serving_process(
-    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    folder: Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    forked: bool = True,
 ) -> Iterator[Serving]:
-    """`qguide serve` with the scripted models on a free port, ready."""
+    """`qguide serve` with the scripted models on a free port, ready.
+
+    Args:
+        forked: it need not be a new Python with a command line of its own.
+    """
     options = ["--policy", "scripted", "--q-model", "scripted", *arguments]
-    with _process(options, environment or {}, folder / "stderr.log", START_S) as started:
+    log = folder / "stderr.log"
+    with _serving(options, environment or {}, log, START_S, forked=forked) as started:
         yield started
 
 
 @contextmanager
-def serving(*options: str, env: Mapping[str, str], log: Path, start_s: float) -> Iterator[str]:
+def serving(
+    *options: str, env: Mapping[str, str], log: Path, start_s: float, forked: bool = False
+) -> Iterator[str]:
     """The root URL of `qguide serve` once it is ready; it is ended by SIGTERM and has to end."""
-    with _process(options, env, log, start_s) as started:
+    with _serving(options, env, log, start_s, forked=forked) as started:
         try:
             yield started.url
         finally:
@@ -58,12 +114,18 @@ def serving(*options: str, env: Mapping[str, str], log: Path, start_s: float) ->
 
 
 @contextmanager
-def _process(
-    options: Sequence[str], environment: Mapping[str, str], log: Path, start_s: float
+def _serving(
+    options: Sequence[str], given: Mapping[str, str], log: Path, start_s: float, *, forked: bool
 ) -> Iterator[Serving]:
     port = free_port()
-    command = [sys.executable, "-m", "qguide", "serve", "--port", str(port), *options]
-    with running(command, port, environment, log, start_s) as started:
+    arguments = ["serve", "--port", str(port), *options]
+    if not forked:
+        command = [sys.executable, "-m", "qguide", *arguments]
+        with running(command, port, given, log, start_s) as started:
+            yield started
+        return
+    process = ForkedProcess(arguments, _variables(given), log)
+    with _ready(process, port, log, start_s) as started:
         yield started
 
 
@@ -72,17 +134,29 @@ def running(
     command: Sequence[str], port: int, environment: Mapping[str, str], log: Path, start_s: float
 ) -> Iterator[Serving]:
     """A command that serves on this port, ready."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment)
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(command, cwd=ROOT, env=variables, stderr=stderr) as process,
+        subprocess.Popen(command, cwd=ROOT, env=_variables(environment), stderr=stderr) as process,
+        _ready(process, port, log, start_s) as started,
     ):
-        started = Serving(process, f"http://127.0.0.1:{port}", log)
-        try:
-            _wait_until_ready(started, start_s)
-            yield started
-        finally:
-            process.kill()
+        yield started
+
+
+@contextmanager
+def _ready(
+    process: "subprocess.Popen[bytes] | ForkedProcess", port: int, log: Path, start_s: float
+) -> Iterator[Serving]:
+    started = Serving(process, f"http://127.0.0.1:{port}", log)
+    try:
+        _wait_until_ready(started, start_s)
+        yield started
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _variables(given: Mapping[str, str]) -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"} | dict(given)
 
 
 class _Server(uvicorn.Server):
