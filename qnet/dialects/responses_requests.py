@@ -269,9 +269,8 @@ def _needed(value: Value | None, name: str, kind: str, place: str) -> Value:
 
 _OWN: Final = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens")
 _WITHOUT_EFFECT: Final = frozenset(
-    ["max_completion_tokens", "n", "prediction", "seed", "store", "stream_options"]
+    ["max_completion_tokens", "n", "prediction", "seed", "stop", "store", "stream_options"]
 )
-_UNKNOWN: Final = CHATS_ALONE | {"stop"}
 _OUTPUT_OF: Final = {"function": "function_call_output", "custom": "custom_tool_call_output"}
 _CALL_OF: Final = {
     "function": ("function_call", "arguments"),
@@ -362,7 +361,7 @@ def _chat_part(part: Json) -> Json:
 
 
 def _parameters(parameters: Mapping[str, object]) -> Json:
-    given = passed_on(parameters, "responses", without_effect=_WITHOUT_EFFECT, unknown=_UNKNOWN)
+    given = passed_on(parameters, "responses", without_effect=_WITHOUT_EFFECT, unknown=CHATS_ALONE)
     said: Json = {}
     if effort := given.pop("reasoning_effort", None):
         said["reasoning"] = {"effort": effort}

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Annotated, Any
@@ -226,6 +226,34 @@ def _message(said: _ReplyMessage) -> Message:
     if not said.tool_calls:
         wire.pop("tool_calls", None)
     return Message("assistant", said.text, calls, wire=wire)
+
+
+def cut_at(candidate: Candidate, stop: object) -> Candidate:
+    """The candidate up to the first of the texts `stop`, as an upstream that knows them ends it.
+
+    The log-probability of what is left is unknown.
+    """
+    texts = stop if isinstance(stop, list) else [stop]
+    content = candidate.message.content
+    found = [
+        (content.index(text), text)
+        for text in texts
+        if isinstance(text, str) and text and text in content
+    ]
+    if not found:
+        return candidate
+    end, text = min(found)
+    wire = {k: v for k, v in (candidate.message.wire or {}).items() if k != "tool_calls"}
+    return replace(
+        candidate,
+        message=Message("assistant", content[:end], wire=wire | {"content": content[:end]}),
+        logprob=None,
+        logprobs=None,
+        finished=True,
+        finish_reason="stop",
+        extra={**candidate.extra, "stop_reason": text},
+        native=None,
+    )
 
 
 def _split(total: int, parts: int) -> Sequence[int]:

@@ -296,7 +296,7 @@ class OpenAICompatiblePolicy:
             # The circuit opened while it was retried; what failed first is what the caller has to
             # know.
             raise failures[0] from None
-        return drawn[:n]
+        return self._dialect.ended(drawn[:n], sampling)
 
     def _wait_before_retry(self, error: Exception) -> bool | float:
         if not isinstance(error, UpstreamError) or not error.retriable:

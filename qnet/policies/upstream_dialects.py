@@ -14,8 +14,8 @@ from qguide.qnet.dialects import (
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.openai_messages import wire_message
-from qguide.qnet.policies.answers import Completion, object_in, read_completion
-from qguide.qnet.types import History, Sampling
+from qguide.qnet.policies.answers import Completion, cut_at, object_in, read_completion
+from qguide.qnet.types import Candidate, History, Sampling
 
 MaxTokensName = Literal["max_tokens", "max_completion_tokens"]
 """Parameter for the longest completion; OpenAI's reasoning models take only the second."""
@@ -66,6 +66,7 @@ class Dialect:
         completion_of: the chat completion that says the same as an answer.
         headers: of every request, with the key.
         takes_n: False if a request draws one candidate.
+        takes_stop: False if a request names no texts that end a candidate; they end it here.
         as_stream: fields of a request whose answer is to be a stream.
         max_tokens_name: the parameter of chat completions for the longest completion.
         counting: path of the route that counts a prompt's tokens, and what its requests may
@@ -83,6 +84,7 @@ class Dialect:
     completion_of: Callable[[Json], Json] | None = None
     headers: Callable[[str | None], dict[str, str]] = _bearer
     takes_n: bool = False
+    takes_stop: bool = True
     as_stream: Mapping[str, Any] = field(default_factory=lambda: {"stream": True})
     max_tokens_name: MaxTokensName = "max_tokens"
     counting: tuple[str, frozenset[str]] | None = None
@@ -114,6 +116,11 @@ class Dialect:
             return chat
         native = self._own(history, sampling)
         return self.request_of(chat, native.body if native else None)
+
+    def ended(self, drawn: Sequence[Candidate], sampling: Sampling) -> list[Candidate]:
+        """The candidates, ended where the upstream could not be told to end them."""
+        stop = None if self.takes_stop else sampling.parameters.get("stop")
+        return [cut_at(candidate, stop) for candidate in drawn]
 
     def request_headers(self, history: History, sampling: Sampling) -> dict[str, str]:
         """Headers of one request: the betas that the caller's own body asks for."""
@@ -170,6 +177,7 @@ RESPONSES: Final = Dialect(
     responses_answers.assembled_response,
     responses_requests.request_of,
     responses_answers.completion_of,
+    takes_stop=False,
     counting=(
         "responses/input_tokens",
         frozenset(

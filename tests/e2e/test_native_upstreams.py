@@ -72,6 +72,31 @@ def test_the_sdks_read_what_the_fake_itself_says(behind: str) -> None:
     assert (message.stop_reason, response.status) == ("end_turn", "completed")
 
 
+def test_a_candidate_of_responses_ends_at_a_stop_that_it_cannot_be_told(
+    url: str, fake: DialectUpstream
+) -> None:
+    with claude(url) as client:
+        message = client.messages.create(
+            model="responses",
+            max_tokens=9,
+            messages=ASKED,
+            stop_sequences=["nowhere", "\nAction:"],
+            extra_body={**ONE},
+        )
+    [text] = message.content
+    assert text.type == "text"
+    assert text.text == DEFAULT_REPLIES[0].partition("\nAction:")[0]
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "\nAction:")
+    with gpt(url) as client:
+        completion = client.chat.completions.create(
+            model="responses", messages=ASKED, stop="around", extra_body={**ONE}
+        )
+    [choice] = completion.choices
+    assert choice.message.content == DEFAULT_REPLIES[0].partition("around")[0] != ""
+    assert choice.finish_reason == "stop"
+    assert not any("stop" in body for body in fake.asked)
+
+
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_client_is_guided_on_every_upstream(url: str, name: DialectName) -> None:
     with claude(url) as client:
