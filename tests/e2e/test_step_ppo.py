@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -25,6 +22,7 @@ from qguide.training.environments.alfworld.bundle import AlfWorldConfig, build_s
 from qguide.training.environments.registry import build_selected_suite, environment_config
 from qguide.training.rollouts.episode import Episode
 from qguide.training.trajectory import Step
+from tests.support.alone import run_forked, run_script
 from tests.support.serving import ROOT, serving
 
 EXAMPLE = ROOT / "clients/python/examples/step_ppo"
@@ -198,13 +196,10 @@ def train(
     """Train the embedded policy for two steps; what was printed."""
     options = {"--policy": embedded_path("policy"), "--steps": 2, "--learning-rate": 1e-3} | options
     arguments = [str(part) for pair in options.items() for part in pair]
-    command = [sys.executable, str(EXAMPLE / script), *arguments, "--cpu"]
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (env or {})
-    done = subprocess.run(
-        command, env=variables, cwd=cwd, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    command = [str(EXAMPLE / script), *arguments, "--cpu"]
+    code, output = run_forked(run_script, command, cwd=cwd or ROOT, variables=env)
+    assert code == 0, output
+    return output
 
 
 def assert_trained(path: Path, observation: str) -> None:

@@ -7,6 +7,7 @@ controls the run. In a process of its own a test finds what a job finds.
 
 import contextlib
 import os
+import runpy
 import signal
 import sys
 import tempfile
@@ -52,17 +53,24 @@ class Alone(pytest.Item):
         """Run it there, and fail with the output of that process if it does not pass."""
         __tracebackhide__ = True
         limit_s = _SHARE * float(self.config.getini("timeout") or 0)
-        options = [*_OPTIONS, f"--timeout={limit_s:g}", self.nodeid]
-        code, output = _run(options, self.config.rootpath)
+        options = [f"--timeout={limit_s:g}", self.nodeid]
+        code, output = run_tests(options, cwd=self.config.rootpath)
         if code:
             pytest.fail(f"exit status {code} of its process:\n{output}", pytrace=False)
 
 
-def _run(arguments: Sequence[str], folder: Path) -> tuple[int | None, str]:
+def run_forked(
+    main: Callable[[list[str]], str | int | None],
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[int | None, str]:
+    """Exit status and output of what a command line would run, in a fresh process."""
     # A file, not a pipe, which a forked process could hold open when the test has died.
     with tempfile.NamedTemporaryFile() as output:
-        environment = os.environ | {_INSIDE: "1"}
-        process = fresh_process(_run_here, arguments, folder, environment, output.name)
+        environment = os.environ | {_INSIDE: "1"} | dict(variables or {})
+        process = fresh_process(_run_here, main, list(arguments), cwd, environment, output.name)
         process.start()
         try:
             process.join()
@@ -75,8 +83,26 @@ def _run(arguments: Sequence[str], folder: Path) -> tuple[int | None, str]:
         return process.exitcode, output.read().decode(errors="replace")
 
 
+def run_tests(
+    options: Sequence[str], *, cwd: Path, variables: Mapping[str, str] | None = None
+) -> tuple[int | None, str]:
+    """Exit status and output of pytest in a fresh process."""
+    return run_forked(pytest.main, [*_OPTIONS, *options], cwd=cwd, variables=variables)
+
+
+def run_script(arguments: list[str]) -> None:
+    """Run a script by its path, with the arguments behind it, as Python would."""
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).parent))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
 def _run_here(
-    arguments: list[str], folder: Path, environment: Mapping[str, str], output: str
+    main: Callable[[list[str]], str | int | None],
+    arguments: list[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    output: str,
 ) -> None:
     os.setsid()
     os.chdir(folder)
@@ -85,7 +111,7 @@ def _run_here(
     with open(output, "wb") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
-    sys.exit(pytest.main(arguments))
+    sys.exit(main(arguments))
 
 
 def put_alone(items: list[pytest.Item]) -> None:
