@@ -101,6 +101,12 @@ class KeyFile:
         self._reread()
         return self._keys.find(given)
 
+    @property
+    def names(self) -> set[str]:
+        """Names of all keys in the current file."""
+        self._reread()
+        return {key.name for key in self._keys.keys}
+
     def _reread(self) -> None:
         stamp = _stamp(self._path)
         if stamp == self._stamp:

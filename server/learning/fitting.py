@@ -33,6 +33,10 @@ _WALL_PER_CPU: Final = 20
 _MOST_CHARACTERS: Final = 300
 _OUT_OF_CPU: Final = 128 + 24
 """Status of a child that the system ended for its CPU time."""
+_OUT_OF_MEMORY: Final = ("MemoryError", "Memory allocation", "failed to map segment")
+"""Last words of Python, of OpenBLAS, and of a library that could not be loaded."""
+_PLAIN: Final = {"OMP_NUM_THREADS": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
+"""For the child: one thread, and tracebacks whose last line has the whole reason."""
 _FEWEST_DECISIONS: Final = 20
 """Decisions below which their other figures say little."""
 _FEWEST_CREDITED: Final = 20
@@ -114,7 +118,7 @@ class Fitter:
         with ManagedProcess(
             "the fit",
             (sys.executable, "-I", *limited, *learn),
-            environment=child_environment(os.environ) | {"OMP_NUM_THREADS": "1"},
+            environment=child_environment(os.environ) | _PLAIN,
             output=work / "log",
         ) as process:
             while process.running:
@@ -131,7 +135,7 @@ class Fitter:
             return f"it took more than {self._limits.cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
         lines = log.read_text(errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line), "no message")
-        if "MemoryError" in last:
+        if any(words in last for words in _OUT_OF_MEMORY):
             megabytes = self._limits.memory_bytes // 1024**2
             return f"it needs more than {megabytes:,} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"
         return last[:_MOST_CHARACTERS]

@@ -121,6 +121,17 @@ class Seat:
         return newer or self.model(self.version)
 
 
+def group_of(key: str | None, groups: Mapping[str, str]) -> str:
+    """Name of the group that a key's episodes teach.
+
+    Args:
+        groups: key -> group of the operator's.
+    """
+    if not key:
+        return KEYLESS
+    return f"+{groups[key]}" if key in groups else key
+
+
 def play_of(
     seat: Seat, place: str, episode: Episode | None, arm: Arm, *, exploration: float
 ) -> Play:

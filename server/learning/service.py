@@ -24,7 +24,7 @@ from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order
 from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLine, SpentLine
 from qguide.server.learning.parameters import Rules
-from qguide.server.learning.seat import KEYLESS, Play, Seat, arm_of, play_of
+from qguide.server.learning.seat import Play, Seat, arm_of, group_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
 from qguide.server.learning.status_body import (
     CurveState,
@@ -74,10 +74,7 @@ class Learning:
 
     def group_of(self, key: str | None) -> str:
         """Name of the group that a key's episodes teach."""
-        if not key:
-            return KEYLESS
-        group = self._settings.learn_groups.get(key)
-        return f"+{group}" if group else key
+        return group_of(key, self._settings.learn_groups)
 
     async def play(
         self, episode_id: str | None, episode: Episode | None, *, prompt: Callable[[], str]
@@ -177,9 +174,9 @@ class Learning:
         async with seat.lock:
             return curve_of(group, seat.group.progress)
 
-    async def groups(self) -> tuple[LearningState, ...]:
-        """The state of every group that has learned here."""
-        return tuple([await self.state(name) for name in sorted(self._seats)])
+    async def names(self) -> list[str]:
+        """Names of the groups that have learned here, on whichever replica."""
+        return [folder.name for folder in await asyncio.to_thread(_folders, self._folder)]
 
     async def follow(self) -> None:
         """Follow what other replicas write, end silent episodes, and fit where a fit is due."""

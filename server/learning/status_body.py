@@ -253,12 +253,13 @@ def extra_figures(progress: Progress) -> dict[str, float]:
 
 def _cost(progress: Progress, budget: Budget, spent: Spent) -> CostState:
     extra, gain = extra_figures(progress), progress.interval.estimate
+    gained = round(100 * gain) > 0  # less is told as +0, and may be what rounding left of no gain
     cost = extra.get("cost")
     return CostState(
         tokens=extra.get("tokens", 0.0),
         cost=cost,
-        tokens_per_success=extra["tokens"] / gain if extra and gain > 0 else None,
-        cost_per_success=cost / gain if cost is not None and gain > 0 else None,
+        tokens_per_success=extra["tokens"] / gain if extra and gained else None,
+        cost_per_success=cost / gain if cost is not None and gained else None,
         spent_tokens=spent.tokens,
         spent_cost=spent.cost,
         period=budget.period,

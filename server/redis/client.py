@@ -149,6 +149,9 @@ class RedisLink:
         except self._failures as error:
             self._set(up=False, reason=type(error).__name__)
         else:
+            if not self.up:
+                # Those that idled while Redis died are dead; each would fail one more request.
+                await self._pool.disconnect(inuse_connections=False)
             self._set(up=True, reason="")
 
     def _set(self, *, up: bool, reason: str) -> None:

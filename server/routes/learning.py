@@ -5,14 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
+from qguide.qnet.errors import InvalidRequestError
 from qguide.server.http.admission import require_admin
 from qguide.server.http.bodies import BodyRoute
+from qguide.server.http.keys import KeyFile
 from qguide.server.learning.group import GROUP_PATTERN, Order
 from qguide.server.learning.service import Learning
 from qguide.server.learning.status_body import CurveState, LearningState
 from qguide.server.observability.request_context import calling_key
 from qguide.server.own_bodies.schemas import Body
 from qguide.server.routes.dependencies import LearningDep
+from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1/learning", tags=["learning"])
 orders = APIRouter(
@@ -23,7 +26,10 @@ orders = APIRouter(
 )
 """Served with the other admin routes (`QGUIDE_ADMIN`)."""
 
-_GROUP = 'a key, "+name" for a group or "_" on a server without keys; the default is your own'
+_GROUP = (
+    'a key, which stands for the group that it is in; "+name" for a group; "_" on a server without '
+    "keys; the default is your own"
+)
 
 
 class LearningOrder(Body):
@@ -65,19 +71,41 @@ async def learning_curve(
 @router.get("/groups", dependencies=[Depends(require_admin)])
 async def learning_groups(learning: LearningDep) -> LearningGroups:
     """The state of all groups; needs an admin key."""
-    return LearningGroups(groups=await learning.groups())
+    states = [await learning.state(name) for name in await learning.names()]
+    return LearningGroups(groups=tuple(states))
 
 
 async def _allowed(request: Request, learning: Learning, group: str | None) -> str:
     """The group that the caller may read."""
     own = learning.group_of(calling_key())
-    if group not in (None, own):
+    if group in (None, own):
+        return own
+    if group != calling_key():
         await require_admin(request)
-    return own if group is None else group
+    return await _named(request, learning, group)
+
+
+async def _named(request: Request, learning: Learning, name: str) -> str:
+    """The group of this name, or that of the key of this name.
+
+    Raises:
+        InvalidRequestError: nobody's episodes teach it, so an order to it would do nothing.
+    """
+    keys: KeyFile | None = request.app.state.keys
+    settings: Settings = request.app.state.settings
+    group = learning.group_of(name)
+    named = {f"+{one}" for one in settings.learn_groups.values()} | (keys.names if keys else set())
+    if group in named or group in await learning.names():
+        return group
+    raise InvalidRequestError(
+        f"no group and no key is named {name!r}; GET /v1/learning/groups lists those that learn, "
+        'and "+name" is a group of QGUIDE_LEARN_GROUPS'
+    )
 
 
 @orders.post("")
-async def order_learning(body: LearningOrder, learning: LearningDep) -> LearningState:
+async def order_learning(
+    request: Request, body: LearningOrder, learning: LearningDep
+) -> LearningState:
     """Pin, forbid, promote or roll back by hand; needs an admin key."""
-    own = learning.group_of(calling_key())
-    return await learning.order(own if body.group is None else body.group, body.order)
+    return await learning.order(await _allowed(request, learning, body.group), body.order)

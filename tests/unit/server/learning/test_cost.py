@@ -79,6 +79,22 @@ def test_spending_is_of_the_latest_period() -> None:
     assert spending.since(0.0) == Spent(25, 12.5)
 
 
+def test_a_gain_that_only_rounding_left_has_no_price() -> None:
+    progress = Progress(Rules())
+    progress.apply(phase_changes.begun(progress, 1, "better"))
+    for number, outcome in enumerate((0.3333, 1 / 3) * 2):
+        arm = Arm(trial=1, guided=number % 2 == 1, share=0.5)
+        tokens = 300 if arm.guided else 100
+        progress.apply(
+            EpisodeLine(episode=str(number), outcome=outcome, arm=arm, prompt_tokens=tokens)
+        )
+    found = state_of("_", progress, Rules())
+    assert 0 < found.difference.estimate < 1e-4
+    assert found.cost.tokens_per_success is None
+    assert "+200 tokens an episode" in found.sentence
+    assert "gained" not in found.sentence
+
+
 def test_the_state_tells_the_cost_of_a_success_gained() -> None:
     progress, rules = Progress(Rules()), Rules(budget=Budget(tokens=50, period="hour"))
     progress.apply(phase_changes.begun(progress, 1, "better"))

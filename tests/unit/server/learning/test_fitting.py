@@ -1,6 +1,9 @@
 """Fits: what they learn from, and which versions are kept."""
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from qguide.server.learning.fitting import KEPT_VERSIONS, FitLimits, Fitter
 from qguide.server.learning.lines import EpisodeLine, PhaseLine
@@ -8,8 +11,8 @@ from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
 
 
-def fitter(folder: Path) -> Fitter:
-    return Fitter(folder, FitLimits(cpu_s=60, memory_bytes=1024**3))
+def fitter(folder: Path, *, memory_mb: int = 1024) -> Fitter:
+    return Fitter(folder, FitLimits(cpu_s=60, memory_bytes=memory_mb * 1024**2))
 
 
 def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
@@ -23,6 +26,18 @@ def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
     assert progress.newest() == ()
     assert fitter(tmp_path).fit(tmp_path, progress) is None
     assert not (tmp_path / "versions").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited on Linux alone")
+@pytest.mark.parametrize("memory_mb", [64, 256], ids=["to start", "to load its libraries"])
+def test_a_fit_without_enough_memory_says_so(tmp_path: Path, memory_mb: int) -> None:
+    progress = Progress(Rules())
+    progress.apply(EpisodeLine(episode="a", outcome=1, arm=None))
+    line = fitter(tmp_path, memory_mb=memory_mb).fit(tmp_path, progress)
+    assert line is not None
+    assert line.failed
+    said = f"the fit failed: it needs more than {memory_mb} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"
+    assert line.reason == said
 
 
 def test_the_version_that_may_guide_is_kept(tmp_path: Path) -> None:

@@ -214,6 +214,44 @@ def test_keys_of_a_group_learn_together(serve: Serve, settings: Settings, tmp_pa
     assert state(client, keys[0])["episodes"] == 2
 
 
+def test_a_key_stands_for_its_group_and_an_unknown_name_is_refused(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    keys = {name: create_key(tmp_path / "keys.json", name) for name in ("ada", "bob")}
+    root = create_key(tmp_path / "keys.json", "root", admin=True)
+    more = {"keys_file": tmp_path / "keys.json", "learn_groups": {"ada": "shop"}}
+    client = serve(settings.model_copy(update=more))
+    play(client, 0, Random(3), keys["ada"])
+
+    assert state(client, root, group="ada")["group"] == "+shop"
+    assert state(client, keys["ada"], group="ada")["episodes"] == 1
+    forbid = {"order": "forbid", "group": "ada"}
+    client.post("/v1/learning", json=forbid, headers=bearer(root)).raise_for_status()
+    assert state(client, keys["ada"])["mode"] == "forbidden"
+
+    assert state(client, root, group="bob")["episodes"] == 0  # it may begin to learn
+    for query in ("adda", "%2Bshops", "_"):
+        refused = client.get(f"/v1/learning?group={query}", headers=bearer(root))
+        assert refused.status_code == 400
+        assert "no group and no key is named" in refused.json()["error"]["message"]
+    typing_error = forbid | {"group": "adda"}
+    answer = client.post("/v1/learning", json=typing_error, headers=bearer(root))
+    assert answer.status_code == 400
+    assert {folder.name for folder in (tmp_path / LEARNING).iterdir()} == {"+shop", "bob"}
+
+
+def test_groups_that_another_replica_has_begun_are_listed(
+    serve: Serve, settings: Settings, tmp_path: Path
+) -> None:
+    key = create_key(tmp_path / "keys.json", "ada")
+    root = create_key(tmp_path / "keys.json", "root", admin=True)
+    keyed = settings.model_copy(update={"keys_file": tmp_path / "keys.json"})
+    client, other = serve(keyed), serve(keyed)
+    play(client, 0, Random(3), key)
+    listed = other.get("/v1/learning/groups", headers=bearer(root)).json()["groups"]
+    assert {one["group"]: one["episodes"] for one in listed} == {"ada": 1}
+
+
 def test_a_fit_over_its_limits_has_failed_and_the_server_goes_on(
     serve: Serve, settings: Settings, tmp_path: Path
 ) -> None:

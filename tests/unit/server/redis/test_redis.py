@@ -82,6 +82,24 @@ async def test_redis_killed_and_back(redis: RedisServer, link: RedisLink) -> Non
     assert third in ([True, True, False], [True, False, False])
 
 
+async def test_connections_that_died_with_redis_are_not_used_once_it_is_back(
+    redis: RedisServer, link: RedisLink
+) -> None:
+    async def shared() -> bool:
+        return bool(await link.client.ping())
+
+    async def own() -> bool:
+        return False
+
+    await asyncio.gather(*(link.use(shared, own) for _ in range(8)))
+    redis.kill()
+    await until(link, up=False)
+    redis.start()
+    await until(link, up=True)
+    assert all(await asyncio.gather(*(link.use(shared, own) for _ in range(8))))
+    assert link.up
+
+
 async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
     redis: RedisServer, link: RedisLink
 ) -> None:
