@@ -3,7 +3,7 @@
 import json
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pydantic import Field
@@ -21,6 +21,7 @@ from qguide.qnet.dialects.shapes import (
     Json,
     Said,
     calls_in,
+    chat_name,
     pieces_of,
     read_as,
     thoughts_in,
@@ -55,6 +56,7 @@ class _Block(Shape):
     signature: Said = ""
     id: str = ""
     name: str = ""
+    toolset_name: Said = ""
     input: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -111,7 +113,8 @@ def _reply(blocks: Sequence[_Block], said: Sequence[Json]) -> Json:
 
 
 def _call(block: _Block) -> Json:
-    function = {"name": block.name, "arguments": arguments_of(block.input)}
+    name = chat_name(block.name, block.toolset_name)
+    function = {"name": name, "arguments": arguments_of(block.input)}
     return {"id": block.id, "type": "function", "function": function}
 
 
@@ -121,6 +124,7 @@ def message_of(
     thinks: bool,
     stop_sequences: Sequence[str],
     native: Mapping[str, Any] | None = None,
+    toolsets: Collection[str] = (),
 ) -> tuple[Json, list[str]]:
     """The message that says the same as a chat completion's first choice, and warnings.
 
@@ -128,13 +132,14 @@ def message_of(
         thinks: the upstream's thoughts are wanted as blocks.
         stop_sequences: texts that end an answer.
         native: the message of an upstream of this dialect, whose blocks are the content.
+        toolsets: names of the toolsets whose tools may be called.
     """
     choice, warnings = completion["choices"][0], list[str]()
     if native is not None:
         blocks = native["content"]
         stop_reason, stop_sequence = native.get("stop_reason"), native.get("stop_sequence")
     else:
-        blocks, warnings = _blocks(choice["message"], thinks=thinks)
+        blocks, warnings = _blocks(choice["message"], toolsets, thinks=thinks)
         stop_reason, stop_sequence = _stop_reason(choice, stop_sequences)
     return {
         "id": f"msg_{uuid.uuid4().hex}",
@@ -148,7 +153,9 @@ def message_of(
     }, warnings
 
 
-def _blocks(message: Json, *, thinks: bool) -> tuple[list[Json], list[str]]:
+def _blocks(
+    message: Json, toolsets: Collection[str], *, thinks: bool
+) -> tuple[list[Json], list[str]]:
     """Content of a reply, and warnings of calls whose arguments are not a JSON object."""
     blocks: list[Json] = []
     if thinks and (thoughts := thoughts_in(message)):
@@ -161,7 +168,9 @@ def _blocks(message: Json, *, thinks: bool) -> tuple[list[Json], list[str]]:
     for call in calls_in(message):
         name, given, warning = read_call(call, "input")
         warnings += warning
-        blocks.append({"type": "tool_use", "id": call["id"], "name": name, "input": given})
+        toolset, _, member = name.partition("__")
+        own = {"name": member, "toolset_name": toolset} if toolset in toolsets else {"name": name}
+        blocks.append({"type": "tool_use", "id": call["id"], **own, "input": given})
     return blocks, warnings
 
 

@@ -4,6 +4,7 @@ The models take whatever was recorded. The server's request bodies are subclasse
 less.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -50,6 +51,7 @@ class Block(Part):
 
     id: str | None = None
     name: str | None = None
+    toolset_name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
     content: str | Sequence[Part] | None = None
@@ -104,6 +106,9 @@ def part_of(part: Part, place: str) -> Json:
             return {"type": "text", "text": f"The tool {name} can be called now."}
         case "document":
             return _document(_source_of(part, place), place)
+        case "browser_state":
+            state = {k: v for k, v in (part.model_extra or {}).items() if k != "cache_control"}
+            return {"type": "text", "text": f"Browser: {json.dumps(state, ensure_ascii=False)}"}
         case "search_result":
             return {"type": "text", "text": _search_result(part, place)}
     raise misplaced(part.type, place, "a user's message, a tool's result or `system`")

@@ -20,7 +20,14 @@ from qguide.qnet.dialects.messages_blocks import (
     parts_of,
     required,
 )
-from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, image_address, passed_on
+from qguide.qnet.dialects.shapes import (
+    CHATS_ALONE,
+    THOUGHTS,
+    Json,
+    chat_name,
+    image_address,
+    passed_on,
+)
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
@@ -97,7 +104,8 @@ def _assistant(blocks: Sequence[Block], place: str) -> Json:
 
 def _call(block: Block, place: str) -> Json:
     arguments = arguments_of(block.input or {})
-    function = {"name": required(block.name, f"{place}.name"), "arguments": arguments}
+    name = chat_name(required(block.name, f"{place}.name"), block.toolset_name)
+    function = {"name": name, "arguments": arguments}
     return {"id": required(block.id, f"{place}.id"), "type": "function", "function": function}
 
 

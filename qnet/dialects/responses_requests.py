@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
-from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, image_address, passed_on
+from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, chat_name, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
 from qguide.qnet.turns import paced
@@ -56,11 +56,6 @@ class InputItem(Shape):
     arguments: str | None = None
     input: str | None = None
     output: str | Sequence[ItemPart] | None = None
-
-
-def chat_name(name: str, namespace: str | None) -> str:
-    """Name of a tool in a chat, which has no namespaces."""
-    return f"{namespace}__{name}" if namespace else name
 
 
 def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list[Turn]:

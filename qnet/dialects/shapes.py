@@ -82,6 +82,11 @@ def read_as(kind: type[Read], said: dict[str, Any]) -> Read | None:
     return None if exceeds_max_depth(said) else read
 
 
+def chat_name(name: str, namespace: str | None) -> str:
+    """Name of a tool in a chat, which has no namespaces or toolsets."""
+    return f"{namespace}__{name}" if namespace else name
+
+
 def calls_in(message: Mapping[str, Any]) -> list[Json]:
     """The calls of a chat's reply, also where its upstream knows OpenAI's deprecated form only."""
     calls: list[Json] = message.get("tool_calls") or []

@@ -40,7 +40,8 @@ class Part(Passage, messages_blocks.Part):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
     type: str = Field(
-        description="`text`, `image`, `document`, `search_result` or `tool_reference`"
+        description="`text`, `image`, `document`, `search_result`, `tool_reference` or, in a "
+        "result, `browser_state`"
     )
     source: Source | str | None = Field(default=None, description="a text in a search_result")
     title: str | None = Field(default=None, description="of a search_result")
@@ -57,6 +58,7 @@ class Block(Part, messages_blocks.Block):
     )
     id: str | None = Field(default=None, description="of a tool_use")
     name: str | None = Field(default=None, description="the called tool")
+    toolset_name: str | None = Field(default=None, description="the toolset that it is of")
     input: dict[str, Any] | None = Field(default=None, description="the called tool's arguments")
     tool_use_id: str | None = Field(default=None, description="the tool_use of a tool_result")
     content: str | ListOf[Part] | None = Field(  # type: ignore[assignment]  # it is only read
@@ -77,9 +79,9 @@ class Turn(messages_blocks.Turn, Whole):
 
 
 class AnthropicTool(Whole):
-    """A tool that the caller runs."""
+    """A tool that the caller runs, or a toolset of them, which has no name."""
 
-    name: str
+    name: str = ""
     description: str | None = None
     input_schema: dict[str, Any] | None = Field(
         default=None,
@@ -89,6 +91,9 @@ class AnthropicTool(Whole):
     strict: bool | None = None
     defer_loading: bool | None = Field(
         default=None, description="true leaves it out until a tool_reference names it"
+    )
+    configs: dict[str, Any] | None = Field(
+        default=None, description="`enabled` and `defer_loading` of a toolset's tools, by name"
     )
 
 

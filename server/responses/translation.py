@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-from qguide.qnet.dialects.responses_requests import chat_name, to_turns
+from qguide.qnet.dialects.responses_requests import to_turns
+from qguide.qnet.dialects.shapes import chat_name
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.types import DEFAULT_TEMPERATURE
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of

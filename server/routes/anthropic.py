@@ -20,13 +20,13 @@ from qguide.server.anthropic.schemas import (
     MessagesRequest,
     Prompt,
 )
+from qguide.server.anthropic.tools import require_known_tools
 from qguide.server.anthropic.translation import (
     CALLED_HERE,
     Asked,
     answer_of,
     chat_prompt,
     read_message,
-    require_known_tools,
 )
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import CountedTokens, count_tokens, read_prompt
@@ -101,7 +101,7 @@ def _read(
     step = read_request(asked.chat, options, policy, settings, names=CALLED_HERE)
     step = _as_it_came(step, body, settings, betas)
     if step.sampling.native is None or options.policies:  # several upstreams get a translation
-        require_known_tools(body)
+        require_known_tools(body.tools or ())
         return step, asked
     return step, replace(asked, warnings=())  # of what an upstream of another dialect would not get
 

@@ -409,3 +409,30 @@ def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialec
         asked["extra_body"] = {"qguide": {"policies": [{"name": "chat", "n": 2}]}}
         pooled = client.messages.create(model="messages", messages=ASKED, **asked)
         assert pooled.type == "message"
+
+
+def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
+    url: str, fake: DialectUpstream
+) -> None:
+    toolset = {"type": "computer_toolset_20260801", "configs": {"zoom": {"enabled": False}}}
+    asked: dict[str, Any] = {"max_tokens": 9, "tools": [toolset], "extra_body": {**ONE}}
+    with claude(url) as client:
+        client.beta.messages.create(model="messages", messages=ASKED, **asked)
+        assert fake.asked[-1]["tools"] == [toolset]
+        message = client.beta.messages.create(model="chat", messages=ASKED, **asked)
+        names = {tool["function"]["name"] for tool in fake.asked[-1]["tools"]}
+        assert "computer__left_click" in names
+        assert "computer__zoom" not in names
+        [use] = message.content
+        assert use.type == "tool_use"
+        assert use.model_dump()["toolset_name"] == "computer"
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "done"}
+        turns: Any = [
+            *ASKED,
+            {"role": "assistant", "content": message.content},
+            {"role": "user", "content": [result]},
+        ]
+        assert client.beta.messages.create(model="chat", messages=turns, **asked).content
+        toolset["type"] = "computer_toolset_20990101"
+        with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
+            client.beta.messages.create(model="chat", messages=ASKED, **asked)

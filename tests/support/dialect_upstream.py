@@ -168,7 +168,11 @@ def chat_of_message(body: Json) -> Json:
         turns.extend(_turns(turn["role"], turn["content"]))
     chat: Json = {"model": body["model"], "messages": turns}
     if tools := body.get("tools"):
-        functions = [{"name": t["name"], "parameters": t.get("input_schema", {})} for t in tools]
+        functions = [
+            {"name": t["name"], "parameters": t.get("input_schema", {})}
+            for t in tools
+            if "name" in t
+        ]
         chat["tools"] = [{"type": "function", "function": function} for function in functions]
     if (body.get("tool_choice") or {}).get("type") == "none":
         chat["tool_choice"] = "none"

@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 import pytest
+from anthropic.types import beta
 from jsonschema import Draft202012Validator
 
 from qguide.qnet.decision.decision import Decision, StepUsage
+from qguide.qnet.dialects.messages_answers import completion_of as upstreams
 from qguide.qnet.dialects.messages_answers import events_of
-from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
+from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import plain_message
 from qguide.qnet.types import Candidate, Message, ToolCall
 from qguide.qnet.usage import TokenUsage
@@ -80,6 +82,75 @@ def test_tools_that_anthropic_defines_are_described_as_documented() -> None:
     assert computer["description"].endswith("display_width_px is 800. display_height_px is 600.")
     for function in functions:
         Draft202012Validator.check_schema(function["parameters"])
+
+
+TOOLSETS = {family: f"{family}_toolset_20260801" for family in ("browser", "computer")}
+
+
+@pytest.mark.parametrize("family", TOOLSETS)
+def test_a_toolsets_tools_have_the_fields_that_anthropics_sdk_reads(family: str) -> None:
+    configs = getattr(beta, f"Beta{family.title()}ToolsetConfigsParam").__annotations__
+    switched_on = {name: {"enabled": True} for name in configs}
+    chat = read(tools=[{"type": TOOLSETS[family], "configs": switched_on}]).chat
+    functions = [tool["function"] for tool in chat.model_dump(exclude_unset=True)["tools"]]
+    assert {function["name"] for function in functions} == {f"{family}__{n}" for n in configs}
+    for function in functions:
+        Draft202012Validator.check_schema(function["parameters"])
+        member = function["name"].partition("__")[2].title().replace("_", "")
+        fields = getattr(beta, f"Beta{family.title()}{member}Input").model_fields
+        theirs = {field.alias or name: field.is_required() for name, field in fields.items()}
+        theirs.pop("document_ids", None)  # files that only Anthropic holds
+        needed = function["parameters"]["required"]
+        optional_here = {"paths", "scroll_amount"}  # a model without its own training says them
+        ours = {name: name in needed for name in function["parameters"]["properties"]}
+        assert ours.keys() == theirs.keys(), function["name"]
+        for name in theirs.keys() - optional_here:
+            assert ours[name] == theirs[name], (function["name"], name)
+
+
+def test_a_toolsets_tools_are_left_out_where_they_are_off_or_deferred() -> None:
+    def names(family: str, **configs: Any) -> set[str]:
+        chat = read(tools=[{"type": TOOLSETS[family], "configs": configs or None}, TOOL]).chat
+        tools = chat.model_dump(exclude_unset=True)["tools"]
+        return {tool["function"]["name"] for tool in tools}
+
+    assert {"browser__navigate", "go"} <= names("browser")
+    assert "browser__javascript_exec" not in names("browser")
+    assert "browser__javascript_exec" in names("browser", javascript_exec={"enabled": True})
+    assert "computer__zoom" not in names("computer", zoom={"enabled": False})
+    assert "computer__zoom" not in names("computer", zoom={"defer_loading": True})
+
+
+def test_a_call_of_a_toolset_goes_out_and_comes_back() -> None:
+    target = {"type": "ref", "ref": "ref_7"}
+    call = ToolCall("browser__left_click", json.dumps({"target": target}), "c1")
+    tools = [{"type": TOOLSETS["browser"]}]
+    message = answer(drawn("", call), tools=tools)
+    [block] = message["content"]
+    assert (block["name"], block["toolset_name"]) == ("left_click", "browser")
+    state = {"type": "browser_state", "tabs": [{"tab_id": "1", "title": "A", "url": "a.org"}]}
+    result = {"type": "tool_result", "tool_use_id": block["id"], "content": [state]}
+    messages = [
+        {"role": "user", "content": "find it"},
+        {"role": "assistant", "content": message["content"]},
+        {"role": "user", "content": [result]},
+    ]
+    _, called, told = read(messages=messages, tools=tools).chat.model_dump()["messages"]
+    assert called["tool_calls"][0]["function"]["name"] == call.name
+    assert told["content"].startswith("Browser: ")
+    assert "a.org" in told["content"]
+
+
+def test_a_call_of_a_toolset_is_read_in_an_upstreams_answer() -> None:
+    use = {"type": "tool_use", "id": "c", "name": "key", "toolset_name": "computer", "input": {}}
+    said = upstreams({"content": [use], "stop_reason": "tool_use"})
+    [called] = said["choices"][0]["message"]["tool_calls"]
+    assert called["function"]["name"] == "computer__key"
+
+
+def test_only_a_toolset_has_no_name() -> None:
+    with pytest.raises(MalformedHistoryError, match=r"tools\[0\].name is missing"):
+        read(tools=[{"input_schema": {"type": "object"}}])
 
 
 def test_parameters_get_the_names_of_a_chat_completion() -> None:
