@@ -20,6 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qguide.qnet.errors import OverloadedError, QGuideError
@@ -314,6 +315,27 @@ class BodyRoute(APIRoute):
             return await handle(request)
 
         return handle_parsed
+
+
+class UndeclaredBodyRoute(BodyRoute):
+    """Route whose bodies are JSON whatever they are declared as, as Ollama's clients send them.
+
+    A web page's browser names its origin, and has to declare JSON: else it would not ask whether
+    the page may send it.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of a request that declares JSON."""
+        handle = super().get_route_handler()
+
+        async def handle_declared(request: Request) -> Response:
+            if "origin" not in request.headers:
+                headers = MutableHeaders(raw=[*request.scope["headers"]])
+                headers["content-type"] = "application/json"
+                request = Request(request.scope | {"headers": headers.raw}, request.receive)
+            return await handle(request)
+
+        return handle_declared
 
 
 class _ParsedRequest(Request):

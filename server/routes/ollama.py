@@ -33,7 +33,7 @@ from qguide.server.chat.schemas import (
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
-from qguide.server.http.bodies import BodyRoute, translate_body
+from qguide.server.http.bodies import UndeclaredBodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, described_errors
 from qguide.server.own_bodies.answers import Absent
@@ -49,7 +49,7 @@ from qguide.server.routes.dependencies import ModelsDep, StepperDep
 from qguide.server.settings.allowed_parameters import without_effect
 from qguide.server.settings.settings import Settings
 
-router = APIRouter(prefix="/api", tags=["ollama"], route_class=BodyRoute)
+router = APIRouter(prefix="/api", tags=["ollama"], route_class=UndeclaredBodyRoute)
 
 _NDJSON: Final = "application/x-ndjson"
 _API_VERSION: Final = "0.12.6"

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
@@ -76,6 +77,19 @@ def test_a_suffix_is_refused(guided: TestClient) -> None:
     refused = guided.post("/api/generate", json={"model": "demo", "prompt": "a", "suffix": "b"})
     assert refused.status_code == 400
     assert "fills nothing in" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("declared", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
+def test_a_body_need_not_be_declared_unless_a_web_page_sends_it(
+    guided: TestClient, declared: dict[str, str]
+) -> None:
+    body = json.dumps(BODY | {"stream": False})
+    told = guided.post("/api/chat", content=body, headers=declared)
+    assert told.json()["message"]["content"], "as `curl -d` and LiteLLM send it"
+    page = {"Origin": "http://evil.example"}
+    refused = guided.post("/api/chat", content=body, headers=declared | page)
+    assert refused.status_code == 400
+    assert "not declared as JSON" in refused.json()["error"]
 
 
 def test_policies_are_loaded(guided: TestClient) -> None:
