@@ -332,7 +332,8 @@ class UndeclaredBodyRoute(BodyRoute):
             if "origin" not in request.headers:
                 headers = MutableHeaders(raw=[*request.scope["headers"]])
                 headers["content-type"] = "application/json"
-                request = Request(request.scope | {"headers": headers.raw}, request.receive)
+                scope = {**request.scope, "headers": headers.raw}
+                request = Request(scope, request.receive)
             return await handle(request)
 
         return handle_declared
