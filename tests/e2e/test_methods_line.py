@@ -22,6 +22,7 @@ SLICES = {300: "0:4", 1300: "4:7", 10_000: "7:8"}
 """Games here (the expert's, others, held back), by the bound below which the real slice begins."""
 
 TRAINED = ("optimization.epochs=1", "optimization.processes=1")
+FEWER = ("attempts=2", "keep=2", "max_steps=20")
 CUT_OFF = "max_steps=10"
 """So few steps that some episodes are lost and some are won: what a pair needs."""
 
@@ -66,6 +67,8 @@ def overrides(stage: Stage) -> list[str]:
         smallest.append(f"environment.slice={games_from(int(begin or 0))}")
     if getattr(getattr(stage.config, "continuation", None), "repetitions", 1) > 1:
         smallest.append("continuation.repetitions=2")
+    if getattr(stage.config, "attempts", 1) > 1:
+        smallest += FEWER
     if "collect_eto.toml" in stage.arguments[2]:
         smallest.append(CUT_OFF)
     return [part for one in smallest for part in ("--set", one)]

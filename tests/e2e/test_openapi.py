@@ -43,7 +43,7 @@ from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
 SNAKE_CASE = re.compile(r"'[a-z]+(_[a-z]+)+':")
-EVERYDAY_CASES = 180
+EVERYDAY_CASES = 60
 ENOUGH_CASES = 10_000
 """So many that every route gets hundreds; with fewer, chance decides which answers are seen."""
 CASES = int(os.environ.get("QGUIDE_OPENAPI_CASES", EVERYDAY_CASES))

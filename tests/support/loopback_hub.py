@@ -2,15 +2,22 @@
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import reload
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import huggingface_hub.constants
+
+from tests.support.alone import run_forked
+from tests.support.serving import ROOT
 
 
 @dataclass
@@ -51,6 +58,27 @@ def running_hub() -> Iterator[LoopbackHub]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def run_with_hub(
+    hub: LoopbackHub, home: Path, program: str, *arguments: str, offline: bool = False
+) -> str:
+    """Output of a program of its own process for which the hub is on loopback.
+
+    Raises:
+        AssertionError: it failed.
+    """
+    place = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": str(int(offline))}
+    direct = {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
+    code, output = run_forked(_run, [program, *arguments], cwd=ROOT, variables=place | direct)
+    assert code == 0, output
+    return output
+
+
+def _run(arguments: list[str]) -> None:
+    reload(huggingface_hub.constants)  # it has read the variables at its import
+    sys.argv = ["-c", *arguments[1:]]
+    exec(arguments[0], {"__name__": "__main__"})
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,9 +1,6 @@
 """Models by their hub name: the commit is pinned, nothing that can run is downloaded."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,9 @@ import pytest
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.hub import hub_name, model_folder, short_name
 from qguide.qnet.models.manifest import MANIFEST
-from tests.support.loopback_hub import LoopbackHub, running_hub
+from tests.support.loopback_hub import LoopbackHub, run_with_hub, running_hub
 from tests.support.tiny_models import save_policy, save_qnet
 
-ROOT = Path(__file__).parents[4]
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -52,18 +48,8 @@ print(json.dumps(found))
 
 def run_with(hub: LoopbackHub, home: Path, *names: str, offline: bool = False) -> dict[str, Any]:
     """Outcome by name in a program for which the hub is on loopback: its address is read once."""
-    place = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": str(int(offline))}
-    direct = {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(home / "trained"), *names],
-        env=os.environ | place | direct,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    output = run_with_hub(hub, home, PROGRAM, str(home / "trained"), *names, offline=offline)
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
 
 

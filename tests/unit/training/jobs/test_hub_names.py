@@ -1,9 +1,6 @@
 """Trainers whose models are named as on the hub: the weights of the folder, pinned to a commit."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +12,10 @@ from qguide.qnet.models.manifest import MANIFEST
 from qguide.qnet.types import Message
 from qguide.training.data.trajectories import Trajectory
 from tests.support.go_groups import groups_of
-from tests.support.loopback_hub import LoopbackHub, running_hub
+from tests.support.loopback_hub import run_with_hub, running_hub
 from tests.support.tiny_models import save_policy
 from tests.unit.training.jobs.test_train_dpo import pairs_of
 
-ROOT = Path(__file__).parents[4]
 NAME = "tiny/policy"
 PROGRAM = """
 import json, sys
@@ -78,21 +74,6 @@ def fields_of(data: dict[str, Path], model: str, output: Path) -> str:
     )
 
 
-def train(hub: LoopbackHub, home: Path, *fields: str, offline: bool = False) -> None:
-    """Train by SFT, by DPO and a QNet, in a process that has the hub on loopback."""
-    place = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home)}
-    direct = {"NO_PROXY": "127.0.0.1", "HF_HUB_DISABLE_XET": "1", "OMP_NUM_THREADS": "1"}
-    online = {"HF_HUB_OFFLINE": str(int(offline)), "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *fields],
-        env=os.environ | place | direct | online,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-
-
 def trunk_of(output: Path, job: str) -> str:
     """The trunk that the checkpoint's manifest names."""
     manifest = json.loads((output / job / "checkpoint" / MANIFEST).read_text())
@@ -115,10 +96,10 @@ def test_a_hub_name_trains_what_its_folder_trains_and_is_pinned(
     )
     with running_hub() as hub:
         commit = hub.publish(NAME, folder)
-        train(hub, home, named, local)
+        run_with_hub(hub, home, PROGRAM, named, local)
         assert hub.served
         hub.served.clear()
-        train(hub, home, offline, offline=True)
+        run_with_hub(hub, home, PROGRAM, offline, offline=True)
         assert not hub.served
     for job in JOBS:
         assert trunk_of(tmp_path / "named", job) == f"{NAME}@{commit}"
