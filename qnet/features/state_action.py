@@ -25,6 +25,7 @@ from qguide.qnet.features.words import (
     ActionWords,
     action_words,
     focused,
+    named_parts,
     relation,
     sentences_of,
     skeleton,
@@ -33,7 +34,7 @@ from qguide.qnet.features.words import (
 )
 from qguide.qnet.types import INSTRUCTING, History, Message
 
-FEATURES_VERSION: Final = 4
+FEATURES_VERSION: Final = 5
 """Rises whenever the same text gets other features, because weights belong to features."""
 
 _TASK_WORDS: Final = 60
@@ -250,6 +251,7 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
     of_verb = {
         "verb-step": hasher.hashes([f"{read.step}"]),
         "words": hasher.hashes(dict.fromkeys(action.words[:_BAG_WORDS])),
+        "named": hasher.hashes(named_parts(action)),
         "sentence": sentence,
         "shared": hasher.hashes([f"{found.shared}"]),
         "task-sentence": crossed(task, sentence),

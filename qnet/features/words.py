@@ -5,12 +5,17 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import Final
 
 from qguide.qnet.effects import message_key
 from qguide.qnet.types import Message, ToolCall
 
 _WORD: Final = re.compile(r"\w+(?:[-'.:/]\w+)*")
+_NAME: Final = re.compile(r"[/_]")
+"""Signs of a path or an identifier, which a word of a language has not."""
+_PART: Final = re.compile(r"[^\W\d_]+")
+_MOST_NAMED: Final = 12
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
 _MOST_CHARACTERS: Final = 8_192
 """Read of one text, so that neither the work of a request nor the caches grow with it."""
@@ -143,6 +148,23 @@ def _named_words(arguments: Mapping[str, object]) -> list[tuple[str, str]]:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def named_parts(action: ActionWords) -> tuple[str, ...]:
+    """Each part of the paths and identifiers of an action, with its other words, two by two.
+
+    "inbox/cv_2041.pdf" as a whole is read once and never again; "cv" beside "people" is. Numbers
+    are left out, and an action without such a word has none.
+    """
+    if not any(map(_NAME.search, action.words)):
+        return ()
+    parts = [
+        f"{place}:{part}"
+        for place, word in zip(action.places, action.words, strict=True)
+        for part in (_PART.findall(word) if _NAME.search(word) else (word,))
+    ]
+    listed = list(dict.fromkeys(parts))[-_MOST_NAMED:]
+    return tuple(" ".join(pair) for pair in combinations(listed, 2))
 
 
 def relation(

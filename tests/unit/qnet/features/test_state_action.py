@@ -3,7 +3,13 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher, entry
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.features.words import action_words, focused, skeleton, surroundings
+from qguide.qnet.features.words import (
+    action_words,
+    focused,
+    named_parts,
+    skeleton,
+    surroundings,
+)
 from qguide.qnet.types import History, Message, ToolCall
 
 
@@ -163,3 +169,31 @@ def test_odd_histories_and_replies_have_finite_features(history: History, reply:
     ):
         assert np.isfinite(values).all()
         assert ((indices >= 0) & (indices < 1 << hasher.bits)).all()
+
+
+def test_a_path_is_known_by_its_parts_beside_the_other_words() -> None:
+    def moved(source: str, target: str) -> Message:
+        return call("move", f'{{"source": "/home/{source}", "target": "/srv/{target}"}}')
+
+    pairs = set(named_parts(action_words(moved("ann/cv_2041.pdf", "people"))))
+    again = set(named_parts(action_words(moved("bob/cv_9316.docx", "people"))))
+    assert "source:cv target:people" in pairs & again
+    assert "source:cv target:people" not in named_parts(
+        action_words(moved("bob/cv_9316.docx", "media"))
+    )
+    hasher = Hasher(b"salt")
+    one, other = (
+        weight(HISTORY, moved(source, "people"), hasher)
+        for source in ("ann/cv_2041.pdf", "bob/cv_9316.docx")
+    )
+    apart = weight(HISTORY, moved("bob/log_9316.docx", "media"), hasher)
+    assert len(one.keys() & other.keys()) > len(one.keys() & apart.keys())
+
+
+def test_words_of_a_language_have_no_parts() -> None:
+    assert named_parts(action_words(call("bring", '{"thing": "well-made vase", "n": 2}'))) == ()
+
+
+def test_parts_of_a_long_action_are_bounded() -> None:
+    paths = " ".join(f"dir{chr(97 + i)}/file_{chr(97 + i)}" for i in range(26))
+    assert len(named_parts(action_words(call("copy", f'{{"paths": "{paths}"}}')))) == 12 * 11 / 2
