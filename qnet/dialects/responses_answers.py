@@ -1,9 +1,11 @@
 """Answers of OpenAI's Responses API, from and to chat completions, whole and streamed. Pure."""
 
+import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from qguide.qnet.dialects.messages_answers import input_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
     Count,
@@ -24,7 +26,19 @@ INCOMPLETE: Final = {LENGTH: "max_output_tokens", "content_filter": "content_fil
 _FINISH_REASONS: Final = {reason: said for said, reason in INCOMPLETE.items()}
 
 Names = Mapping[str, Json]
-"""Name and namespace of tools by their names in a chat."""
+"""Name and namespace of tools by their names in a chat; of OpenAI's own ones the type."""
+
+OWN_CALLS: Final[Mapping[str, tuple[str, str]]] = {
+    "shell": ("shell_call", "action"),
+    "local_shell": ("local_shell_call", "action"),
+    "apply_patch": ("apply_patch_call", "operation"),
+}
+"""Types of OpenAI's tools that the caller runs, which are functions of that name in a chat; the
+types of their calls, and the field of these that has the arguments."""
+_TOOL_OF: Final = {item: (tool, field) for tool, (item, field) in OWN_CALLS.items()}
+_OWN_RESULTS: Final = frozenset(f"{item}_output" for item in _TOOL_OF)
+OWN_ITEMS: Final = frozenset(_TOOL_OF) | _OWN_RESULTS
+"""Types of their calls and results."""
 
 
 class _Part(IgnoringExtras):
@@ -41,6 +55,8 @@ class _Item(IgnoringExtras):
     name: str = ""
     arguments: str = ""
     input: str = ""
+    action: dict[str, Any] | None = None
+    operation: dict[str, Any] | None = None
 
 
 class _Details(IgnoringExtras):
@@ -98,7 +114,7 @@ def _chat_usage(usage: _Usage) -> Json:
 def _reply(items: Sequence[_Item]) -> Json:
     parts = list(_parts(items))
     reply: Json = {"content": "".join(part.text for part in parts)}
-    if calls := [_chat_call(item) for item in items if item.type in _KINDS]:
+    if calls := [_chat_call(item) for item in items if item.type in (*_KINDS, *_TOOL_OF)]:
         reply["tool_calls"] = calls
     if refusal := "".join(part.refusal for part in parts):
         reply["refusal"] = refusal
@@ -114,7 +130,27 @@ def _parts(items: Sequence[_Item]) -> Iterator[_Part]:
             yield from item.content or ()
 
 
+def own_call(kind: str, said: Mapping[str, Any]) -> Json | None:
+    """Name and arguments in a chat of a call of one of OpenAI's tools; None for another item."""
+    tool, field = _TOOL_OF.get(kind, ("", ""))
+    arguments = json.dumps(said.get(field) or {}, ensure_ascii=False)
+    return {"name": tool, "arguments": arguments} if tool else None
+
+
+def own_result(kind: str, said: Mapping[str, Any]) -> str | None:
+    """Text of the result of one of OpenAI's tools; None for another item.
+
+    That of a shell is a list of what each command wrote.
+    """
+    if kind not in _OWN_RESULTS:
+        return None
+    output = said.get("output") or said.get("status") or ""
+    return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+
+
 def _chat_call(item: _Item) -> Json:
+    if function := own_call(item.type, {"action": item.action, "operation": item.operation}):
+        return {"id": item.call_id, "type": "function", "function": function}
     kind = _KINDS[item.type]
     said = {"input": item.input} if kind == "custom" else {"arguments": item.arguments}
     return {"id": item.call_id, "type": kind, kind: {"name": item.name} | said}
@@ -156,7 +192,18 @@ def _call(call: Json, names: Names, status: str) -> Json:
         called, field = call["function"], "arguments"
         own = {"id": _new_id("fc"), "type": "function_call"}
     name = names.get(called["name"], {"name": called["name"]})
+    if kind := name.get("type"):
+        given, is_object = input_of(called[field])
+        if is_object:
+            return _own_item(kind, given) | {"status": status, "call_id": call["id"]}
+        name = {"name": kind}  # what its caller cannot read as such
     return own | {"status": status, "call_id": call["id"], field: called[field]} | name
+
+
+def _own_item(kind: str, given: Json) -> Json:
+    item, field = OWN_CALLS[kind]
+    needed = {"type": "exec", "env": {}} if kind == "local_shell" else {}
+    return {"id": _new_id(item), "type": item, field: needed | given}
 
 
 def usage_of(usage: Json) -> Json:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
+from qguide.qnet.dialects.responses_answers import OWN_CALLS, OWN_ITEMS, own_call, own_result
 from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, chat_name, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
@@ -23,9 +24,8 @@ _CALLS: Final = {
     "custom_tool_call": ("custom", "input"),
 }
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
-ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS))
+ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS, *OWN_ITEMS))
 """Types of the items that a chat can express."""
-
 COMPACTIONS: Final = ("compaction", "compaction_summary")
 """Types of the item; Codex sends it back under the second as well."""
 _OURS: Final = "qguide:"
@@ -55,7 +55,7 @@ class InputItem(Shape):
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | Sequence[ItemPart] | None = None
+    output: str | Sequence[ItemPart] | Sequence[Mapping[str, Any]] | None = None
 
 
 def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list[Turn]:
@@ -109,6 +109,15 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
         call_id = _needed(item.call_id, "call_id", kind, place)
         content = _content(item.output, "output", kind, place)
         yield {"role": "tool", "tool_call_id": call_id, "content": content}
+    elif function := own_call(kind, item.model_extra or {}):
+        call_id = _needed(item.call_id, "call_id", kind, place)
+        call = {"id": call_id, "type": "function", "function": function}
+        yield {"role": "assistant", "content": None, "tool_calls": [call]}
+    elif (result := own_result(kind, item.model_dump(exclude_unset=True))) is not None:
+        # A local shell's output has its call's id as its own.
+        given = item.call_id or (item.model_extra or {}).get("id")
+        call_id = _needed(given, "call_id", kind, place)
+        yield {"role": "tool", "tool_call_id": call_id, "content": result}
     elif kind == "reasoning":
         if thoughts := _thoughts(item):
             yield {"role": "assistant", "content": None, "reasoning_content": thoughts}
@@ -124,7 +133,8 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
     else:
         raise UnsupportedParameterError(
             f"{place} has the type {kind[:40]!r}; this server takes message, reasoning, "
-            f"compaction, {', '.join((*_CALLS, *_OUTPUTS))}; leave it out",
+            f"compaction, calls of {', '.join(('function', 'custom', *OWN_CALLS))} and their "
+            "results; leave it out",
             parameter="input",
         )
 
@@ -171,7 +181,10 @@ def _thoughts(item: InputItem) -> str:
 
 
 def _content(
-    content: str | Sequence[ItemPart] | None, name: str, kind: str, place: str
+    content: str | Sequence[ItemPart] | Sequence[Mapping[str, Any]] | None,
+    name: str,
+    kind: str,
+    place: str,
 ) -> str | list[Turn]:
     """Content of a chat turn; a single text is a string, which every upstream takes."""
     if content is None or isinstance(content, str):
@@ -182,7 +195,9 @@ def _content(
     return parts or ""
 
 
-def _part(part: ItemPart, place: str) -> Turn:
+def _part(part: ItemPart | Mapping[str, Any], place: str) -> Turn:
+    if not isinstance(part, ItemPart):
+        raise MalformedHistoryError(f"{place} has no type; send it")
     more = {name: value for name, value in (part.model_extra or {}).items() if value is not None}
     if part.type in _TEXTS:
         own = {name: value for name, value in more.items() if name not in _OF_ANSWERS}

@@ -56,7 +56,8 @@ class InputItem(responses_requests.InputItem, Whole):
     type: str | None = Field(
         default=None,
         description="`message` (also if it is missing), `function_call`, `function_call_output`, "
-        "`custom_tool_call`, `custom_tool_call_output` or `reasoning`",
+        "`custom_tool_call`, `reasoning`, the call of a `shell`, `local_shell` or `apply_patch`, "
+        "or with `_output` the result of a call",
     )
     role: Literal["user", "assistant", "system", "developer"] | None = Field(
         default=None, description="of a message"
@@ -71,15 +72,18 @@ class InputItem(responses_requests.InputItem, Whole):
         default=None, description="of a function call: JSON, as the model wrote it"
     )
     input: str | None = Field(default=None, description="of a custom tool's call: any text")
-    output: str | ListOf[ItemPart] | None = Field(
-        default=None, description="of a function or custom tool"
+    output: str | ListOf[ItemPart] | ListOf[dict[str, Any]] | None = Field(
+        default=None, description="of a tool; of a shell what each command wrote"
     )
 
 
 class CallersTool(Whole):
     """A tool that the policy may call and the caller runs."""
 
-    type: str = Field(description="`function` or `custom`; others are refused")
+    type: str = Field(
+        description="`function`, `custom`, `shell`, `local_shell` or `apply_patch`; others are "
+        "refused"
+    )
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = Field(
@@ -94,7 +98,7 @@ class CallersTool(Whole):
 class Tool(CallersTool):
     """A tool that the policy may call, or a namespace of them."""
 
-    type: str = Field(description="`function`, `custom` or `namespace`; others are refused")
+    type: str = Field(description="as of a tool, or `namespace`")
     tools: ListOf[CallersTool] | None = Field(default=None, description="of a namespace")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
+from qguide.qnet.dialects.responses_answers import OWN_CALLS
 from qguide.qnet.dialects.responses_requests import to_turns
 from qguide.qnet.dialects.shapes import chat_name
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
@@ -129,13 +130,44 @@ def _response_format(format_: TextFormat) -> dict[str, Any] | None:
 
 _KINDS: Final = ("function", "custom")
 _NAMESPACE: Final = "namespace"
+_TEXT: Final = {"type": "string"}
+_TEXTS: Final = {"type": "array", "items": _TEXT}
+_LIMITS: Final = {"timeout_ms": {"type": "integer"}}
+
+
+def _fields(*needed: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": [*needed]}
+
+
+_OWN_TOOLS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    "shell": (
+        "Runs commands in a shell.",
+        _fields("commands", commands=_TEXTS, max_output_length={"type": "integer"}, **_LIMITS),
+    ),
+    "local_shell": (
+        "Runs a command, given as its arguments.",
+        _fields("command", command=_TEXTS, working_directory=_TEXT, user=_TEXT, **_LIMITS),
+    ),
+    "apply_patch": (
+        "Creates, updates or deletes a file; the diff has lines that begin with a space, + or -.",
+        _fields(
+            "type",
+            "path",
+            type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            path=_TEXT,
+            diff=_TEXT,
+        ),
+    ),
+}
+"""Descriptions of OpenAI's tools that the caller runs, and their arguments."""
 _OF_FUNCTIONS: Final = ("description", "parameters", "strict")
 _MODES: Final = ("none", "auto", "required")
 
 
 def called_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Name and namespace of each tool in a namespace, by its name in a chat."""
-    return {
+    """What a call is named by its tool's name in a chat; of OpenAI's own tools the type."""
+    own = {tool["type"]: {"type": tool["type"]} for tool in tools if tool["type"] in OWN_CALLS}
+    return own | {
         chat_name(tool["name"], group["name"]): {"name": tool["name"], "namespace": group["name"]}
         for group in tools
         if group["type"] == _NAMESPACE
@@ -160,6 +192,8 @@ def _found(tool: Tool, place: str) -> list[dict[str, Any]]:
 
 
 def _to_chat_tool(tool: CallersTool, place: str, namespace: str | None = None) -> dict[str, Any]:
+    if tool.type in OWN_CALLS:
+        return _own_tool(tool, place)
     if tool.type not in _KINDS:
         _refuse(place, tool.type, "tools")
     if not tool.name:
@@ -175,6 +209,16 @@ def _to_chat_tool(tool: CallersTool, place: str, namespace: str | None = None) -
     given = tool.model_dump(exclude_none=True)
     kept = {field: given[field] for field in _OF_FUNCTIONS if field in given}
     return {"type": "function", "function": name | kept}
+
+
+def _own_tool(tool: CallersTool, place: str) -> dict[str, Any]:
+    """One of OpenAI's tools as the function that the caller runs."""
+    where = (tool.model_extra or {}).get("environment")
+    if isinstance(where, Mapping) and where.get("type") != "local":
+        _refuse(f"{place}.environment", str(where.get("type")), "tools")
+    description, parameters = _OWN_TOOLS[tool.type]
+    function = {"name": tool.type, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def _grammar(format_: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,6 +237,8 @@ def to_chat_choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
             return {"type": kind, kind: {"name": chat_name(name, space)}}
         case {"type": "function" | "custom" as kind, "name": str(name)}:
             return {"type": kind, kind: {"name": name}}
+        case {"type": str(kind)} if kind in OWN_CALLS:
+            return {"type": "function", "function": {"name": kind}}
         case {"type": "allowed_tools", "mode": str(mode), "tools": list(tools)}:
             allowed = [to_chat_choice(tool) for tool in tools if isinstance(tool, dict)]
             return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": allowed}}
@@ -203,7 +249,7 @@ def to_chat_choice(choice: str | Mapping[str, Any]) -> str | dict[str, Any]:
 
 def _refuse(place: str, kind: str, parameter: str) -> NoReturn:
     raise UnsupportedParameterError(
-        f"{place} is {kind[:40]!r}, which this server cannot run; send tools of the types "
-        f"{' and '.join(_KINDS)}, which the caller runs, alone or in a namespace",
+        f"{place} is {kind[:40]!r}, which this server cannot run; send tools that the "
+        f"caller runs: {', '.join((*_KINDS, *OWN_CALLS))}, alone or in a namespace",
         parameter=parameter,
     )

@@ -189,3 +189,15 @@ def test_usage_is_the_upstreams() -> None:
 )
 def test_anything_else_is_no_response(answer: bytes) -> None:
     assert DIALECT.read_answer(answer).candidates == []
+
+
+def test_calls_of_openais_own_tools_are_read_as_calls() -> None:
+    shell = {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}}
+    patch = {"type": "apply_patch_call", "call_id": "c2", "operation": {"type": "delete_file"}}
+    candidate = drawn(shell, patch)
+    assert candidate.message.tool_calls == (
+        ToolCall("shell", '{"commands": ["ls"]}', "c1"),
+        ToolCall("apply_patch", '{"type": "delete_file"}', "c2"),
+    )
+    assert candidate.native is not None
+    assert candidate.native.body["output"] == [shell, patch]

@@ -1,8 +1,11 @@
 """Responses and their events, made from chat completions."""
 
+import json
 from typing import Any
 
 import pytest
+from openai.types.responses import ResponseOutputItem
+from pydantic import TypeAdapter
 
 from qguide.qnet.dialects.responses_answers import (
     closing_events,
@@ -12,6 +15,7 @@ from qguide.qnet.dialects.responses_answers import (
 from qguide.server.http.event_stream import HEARTBEAT
 from qguide.server.responses.output import ResponseWriter, failed, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
+from qguide.server.responses.translation import to_chat_request
 
 BODY = ResponsesRequest.model_validate({"input": "find the mug", "metadata": {"a": "b"}})
 USAGE: Any = {
@@ -135,6 +139,46 @@ def test_a_call_of_a_namespaces_tool_has_both_names() -> None:
     ]
     assert (inside["namespace"], inside["name"]) == ("agents", "go")
     assert (outside.get("namespace"), outside["name"]) == (None, "go")
+
+
+OWN: dict[str, Any] = {
+    "shell": {"commands": ["ls", "pwd"], "timeout_ms": 9},
+    "local_shell": {"command": ["ls"]},
+    "apply_patch": {"type": "create_file", "path": "a.py", "diff": "+a"},
+}
+
+
+def own(kind: str, arguments: str) -> Any:
+    body = ResponsesRequest.model_validate({"input": "x", "tools": [{"type": kind}]})
+    called = {"name": kind, "arguments": arguments}
+    call = {"id": "c1", "type": "function", "function": called}
+    [item] = response_of(body=body, tool_calls=[call])["output"]
+    return item
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_call_of_openais_own_tool_is_the_item_that_its_sdk_reads_and_sends_back(
+    kind: str,
+) -> None:
+    item = own(kind, json.dumps(OWN[kind]))
+    read = TypeAdapter[Any](ResponseOutputItem).validate_python(item)
+    field = "operation" if kind == "apply_patch" else "action"
+    assert OWN[kind].items() <= getattr(read, field).model_dump().items()
+    output: Any = {"shell": [{"stdout": "a", "stderr": "", "outcome": {"type": "timeout"}}]}
+    result = {"type": f"{item['type']}_output", "output": output.get(kind, "done")}
+    result |= {"id": "c1"} if kind == "local_shell" else {"call_id": "c1"}
+    body = ResponsesRequest.model_validate({"input": [item, result], "tools": [{"type": kind}]})
+    called, told = to_chat_request(body).model_dump(exclude_none=True)["messages"]
+    [call] = called["tool_calls"]
+    assert (call["id"], call["function"]["name"]) == ("c1", kind)
+    assert OWN[kind].items() <= json.loads(call["function"]["arguments"]).items()
+    said = json.dumps(output[kind]) if kind in output else "done"
+    assert told == {"role": "tool", "tool_call_id": "c1", "content": said}
+
+
+def test_a_call_of_openais_own_tool_whose_arguments_are_no_object_stays_a_functions() -> None:
+    item = own("shell", '{"comm')
+    assert (item["type"], item["name"], item["arguments"]) == ("function_call", "shell", '{"comm')
 
 
 def test_calls_alone_have_no_message_and_a_refusal_is_one() -> None:

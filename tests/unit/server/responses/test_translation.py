@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.server.responses.schemas import ResponsesRequest
@@ -109,6 +110,22 @@ def test_tools_are_nested() -> None:
             },
         ],
     }
+
+
+def test_openais_own_tools_that_the_caller_runs_are_functions() -> None:
+    kinds = ["shell", "local_shell", "apply_patch"]
+    local = {"type": "shell", "environment": {"type": "local"}}
+    chat = chat_of(
+        tools=[local, {"type": "local_shell"}, {"type": "apply_patch"}],
+        tool_choice={"type": "apply_patch"},
+    )
+    functions = [tool["function"] for tool in chat["tools"]]
+    assert [function["name"] for function in functions] == kinds
+    for function in functions:
+        Draft202012Validator.check_schema(function["parameters"])
+    assert chat["tool_choice"] == {"type": "function", "function": {"name": "apply_patch"}}
+    with pytest.raises(UnsupportedParameterError, match="'container_auto', which this server"):
+        chat_of(tools=[{"type": "shell", "environment": {"type": "container_auto"}}])
 
 
 def test_the_tools_of_a_namespace_lie_beside_the_others() -> None:
