@@ -181,10 +181,7 @@ def _thoughts(item: InputItem) -> str:
 
 
 def _content(
-    content: str | Sequence[ItemPart] | Sequence[Mapping[str, Any]] | None,
-    name: str,
-    kind: str,
-    place: str,
+    content: str | Sequence[ItemPart | Mapping[str, Any]] | None, name: str, kind: str, place: str
 ) -> str | list[Turn]:
     """Content of a chat turn; a single text is a string, which every upstream takes."""
     if content is None or isinstance(content, str):

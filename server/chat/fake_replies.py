@@ -191,7 +191,8 @@ def _argument(name: str, schema: Json, k: int) -> Any:
         case "boolean":
             return k % 2 == 0
         case "array":
-            return []
+            one = _argument(name, schema.get("items") or {}, k)
+            return [one] * _least(schema, "minItems")
         case "object":
             return {}
     return f"{name} {k}"

@@ -131,7 +131,7 @@ def _response_format(format_: TextFormat) -> dict[str, Any] | None:
 _KINDS: Final = ("function", "custom")
 _NAMESPACE: Final = "namespace"
 _TEXT: Final = {"type": "string"}
-_TEXTS: Final = {"type": "array", "items": _TEXT}
+_TEXTS: Final = {"type": "array", "items": _TEXT, "minItems": 1}
 _LIMITS: Final = {"timeout_ms": {"type": "integer"}}
 
 

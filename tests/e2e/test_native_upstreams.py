@@ -436,3 +436,30 @@ def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
         toolset["type"] = "computer_toolset_20990101"
         with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
             client.beta.messages.create(model="chat", messages=ASKED, **asked)
+
+
+def test_openais_shell_goes_on_to_its_dialect_and_is_a_function_for_others(
+    url: str, fake: DialectUpstream
+) -> None:
+    tools: Any = [{"type": "shell", "environment": {"type": "local"}}]
+    with gpt(url) as client:
+        for name in DIALECTS:
+            first = client.responses.create(
+                model=name, input=ASKED, tools=tools, extra_body={**ONE}
+            )
+            call = first.output[-1]
+            assert call.type == "shell_call"
+            assert call.action.commands
+            wrote = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+            result: Any = {"type": "shell_call_output", "call_id": call.call_id, "output": [wrote]}
+            second = client.responses.create(
+                model=name,
+                input=[result],
+                previous_response_id=first.id,
+                tools=tools,
+                extra_body={**ONE},
+            )
+            assert second.output_text
+            sent = fake.asked[-1]
+            assert (sent["tools"] == tools) is (name == "responses")
+            assert "exit_code" in json.dumps(sent)

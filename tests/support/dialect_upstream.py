@@ -23,6 +23,11 @@ _CACHED_ANEW: Final = 1
 """Tokens of a prompt that the fake says to have cached for its answer."""
 _STOP_REASONS: Final = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 _OVERLOADED: Final = 529
+_OWN: Final = {
+    "shell": {"commands": ["ls"]},
+    "local_shell": {"type": "exec", "command": ["ls"], "env": {}},
+}
+"""Tools of OpenAI's that the caller runs, and what the fake asks of them."""
 _TEXTS: Final = {"text": "text_delta", "thinking": "thinking_delta"}
 
 
@@ -235,7 +240,12 @@ def chat_of_response(body: Json) -> Json:
     turns += [turn for item in items for turn in _item_turns(item)]
     chat: Json = {"model": body["model"], "messages": turns}
     if tools := body.get("tools"):
-        chat["tools"] = [{"type": tool["type"], tool["type"]: tool} for tool in tools]
+        chat["tools"] = [
+            {"type": "function", "function": {"name": tool["type"]}}
+            if tool["type"] in _OWN
+            else {"type": tool["type"], tool["type"]: tool}
+            for tool in tools
+        ]
     if body.get("tool_choice") == "none":
         chat["tool_choice"] = "none"
     format_ = (body.get("text") or {}).get("format") or {}
@@ -315,12 +325,22 @@ def _item_turns(item: Json) -> Iterator[Json]:
         case "function_call_output" | "custom_tool_call_output":
             output = _text(item["output"])
             yield {"role": "tool", "tool_call_id": item["call_id"], "content": output}
+        case "shell_call" | "local_shell_call" as kind:
+            function = {"name": kind.removesuffix("_call"), "arguments": json.dumps(item["action"])}
+            call = {"id": item["call_id"], "type": "function", "function": function}
+            yield {"role": "assistant", "content": None, "tool_calls": [call]}
+        case "shell_call_output" | "local_shell_call_output":
+            call_id = item.get("call_id") or item["id"]
+            yield {"role": "tool", "tool_call_id": call_id, "content": json.dumps(item["output"])}
         case "compaction":
             yield {"role": "user", "content": item["encrypted_content"]}
 
 
 def _call_item(call: Json) -> Json:
     kind = call["type"]
+    if action := _OWN.get(call[kind]["name"]):
+        item = {"id": f"sh_{uuid.uuid4().hex}", "type": f"{call[kind]['name']}_call"}
+        return item | {"status": "completed", "call_id": call["id"], "action": action}
     names = {"function": "function_call", "custom": "custom_tool_call"}
     item = {"id": f"fc_{uuid.uuid4().hex}", "type": names[kind], "status": "completed"}
     return item | {"call_id": call["id"], **call[kind]}
