@@ -93,11 +93,8 @@ EVALUATE: Final = (
     Option("parallel", "Tasks played at the same time.", int),
 )
 
-IMPORT: Final = (
-    Option("source", "A file, or a folder with files below it.", Path, argument=True),
-    Option("output", "Folder to write.", Path),
+_RECORDINGS: Final = (
     Option("format", "A name in docs/bring/data.md, or module:name; else by the first record."),
-    Option("environment", "Name of the environment, if the recording names none."),
     Option("reward_key", "Place of the reward, such as info.reward, or a span attribute."),
     Option("task_key", "Place of the task id; @file is the name of the file."),
     Option("messages_key", "Place of the messages, such as result.messages."),
@@ -105,6 +102,14 @@ IMPORT: Final = (
     Option("outcomes", "JSON file of rewards by task id, for episodes that state none.", Path),
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
+)
+"""How recorded episodes are read."""
+
+IMPORT: Final = (
+    Option("source", "A file, or a folder with files below it.", Path, argument=True),
+    Option("output", "Folder to write.", Path),
+    Option("environment", "Name of the environment, if the recording names none."),
+    *_RECORDINGS,
 )
 
 LEARN: Final = (
@@ -116,14 +121,7 @@ LEARN: Final = (
     ),
     Option("output", "Folder to write.", Path),
     Option("name", "Name that it is served under."),
-    Option("format", "A name in docs/bring/data.md, or module:name; else by the first record."),
-    Option("reward_key", "Field or span attribute that holds the reward."),
-    Option("task_key", "Field or span attribute that holds the task id."),
-    Option("messages_key", "Place of the messages, such as result.messages."),
-    Option("model_key", "Place of the model's name; @folder is the name of the file's folder."),
-    Option("outcomes", "JSON file of rewards by task id, for episodes that state none.", Path),
-    Option("default_reward", "Reward of episodes that state none.", float),
-    Option("skip_bad", "Leave out records that hold no episode.", bool),
+    *_RECORDINGS,
 )
 
 EXPORT_DATA: Final = (
