@@ -95,9 +95,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "QGUIDE_MODELS_DIR": str(folder / "models"),
             "QGUIDE_EPISODES_DIR": str(folder / "served"),
         }
-        with serving(
-            env=environment, log=folder / "serve.log", start_s=START_S, forked=True
-        ) as started:
+        with serving(env=environment, log=folder / "serve.log", start_s=START_S) as started:
             yield started
 
 

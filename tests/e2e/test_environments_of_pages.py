@@ -1,15 +1,13 @@
 """Every environment that a page defines passes the check that the page names for it."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.alone import run_forked
 from tests.support.documents import Block, blocks_of, commands_of, pages
-from tests.support.serving import ROOT
+from tests.support.serving import run_qguide
 
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 
@@ -62,14 +60,7 @@ def test_an_environment_of_a_page_passes_the_check_of_the_page(
     module = tmp_path / f"{arguments[2].partition(':')[0].replace('.', '/')}.py"
     module.parent.mkdir()
     module.write_text(block.text)
-    done = subprocess.run(
-        [sys.executable, "-m", "qguide", *arguments],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, output = run_forked(run_qguide, arguments, cwd=tmp_path)
+    assert code == 0, output
     assert "look" in block.text  # each is checked by an action that changes nothing
-    assert "passed       episodes run side by side" in done.stdout
+    assert "passed       episodes run side by side" in output

@@ -20,7 +20,7 @@ def test_vllm_is_started_answers_and_ends_with_the_server(tmp_path: Path) -> Non
         "PYTHONPATH": str(install(tmp_path)),
     }
     log = tmp_path / "stderr.log"
-    with serving("--vllm", model, env=env, log=log, start_s=START_S) as url:
+    with serving("--vllm", model, env=env, log=log, start_s=START_S, forked=False) as url:
         assert len(processes_with(model)) == 3  # the server, vLLM and who guards it
         body = {"messages": [{"role": "user", "content": "look"}], "n": 2}
         answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).json()

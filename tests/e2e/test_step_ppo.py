@@ -58,7 +58,7 @@ LONG = PARITY.replace("Parity", "Long").replace(
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("server") / "stderr.log"
-    with serving(env={}, log=log, start_s=START_S, forked=True) as address:
+    with serving(env={}, log=log, start_s=START_S) as address:
         yield address
 
 

@@ -330,7 +330,7 @@ def test_serve_starts_vllm_and_answers_with_the_best_of_its_candidates(tmp_path:
     messages = [{"role": m.role, "content": m.content} for m in HISTORY]
     body = {"messages": messages, "max_tokens": 40, "seed": 1, "logprobs": True}
     options = {"num_candidates": 4, "temperature": 1.5, "return_candidates": True}
-    with serving("--vllm", str(model), env=env, log=log, start_s=START_S) as url:
+    with serving("--vllm", str(model), env=env, log=log, start_s=START_S, forked=False) as url:
         chat = f"{url}/v1/chat/completions"
         answer = httpx.post(chat, json=body | {"qguide": options}, timeout=ANSWER_S).json()
         guidance = answer["qguide"]

@@ -69,6 +69,11 @@ def _run_command(arguments: list[str], variables: dict[str, str], log: Path) -> 
     os.environ.update(variables)
     with log.open("wb") as stderr:
         os.dup2(stderr.fileno(), 2)
+    run_qguide(arguments)
+
+
+def run_qguide(arguments: list[str]) -> None:
+    """Run a command of `qguide` in this process, which ends with it."""
     sys.argv = ["qguide", *arguments]
     command_line()
 
@@ -102,9 +107,13 @@ def serving_process(
 
 @contextmanager
 def serving(
-    *options: str, env: Mapping[str, str], log: Path, start_s: float, forked: bool = False
+    *options: str, env: Mapping[str, str], log: Path, start_s: float, forked: bool = True
 ) -> Iterator[str]:
-    """The root URL of `qguide serve` once it is ready; it is ended by SIGTERM and has to end."""
+    """The root URL of `qguide serve` once it is ready; it is ended by SIGTERM and has to end.
+
+    Args:
+        forked: see `serving_process`.
+    """
     with _serving(options, env, log, start_s, forked=forked) as started:
         try:
             yield started.url
