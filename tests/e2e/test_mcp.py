@@ -1,7 +1,10 @@
 """The MCP SDK's own client with `qguide mcp`, in memory and as a process, against a real server."""
 
+import asyncio
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +19,7 @@ from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.absent import run_without
-from tests.support.serving import free_port, serving_app
+from tests.support.serving import START_S, free_port, serving_app
 
 HISTORY = [{"role": "user", "content": "You are in a room. Your task is to: find the mug."}]
 CANDIDATES = ["Action: look", {"role": "assistant", "content": "Action: go to desk 1"}]
@@ -99,6 +102,36 @@ async def test_the_command_speaks_over_its_standard_streams(server: Server) -> N
     async with Client(command) as client:
         result = await client.call_tool("act", {"messages": HISTORY})
     assert not result.is_error
+    assert result.structured_content
+    assert result.structured_content["guided"] is True
+
+
+async def _until_it_listens(port: int) -> None:
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline, "the command does not listen"
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+
+
+async def test_the_command_speaks_over_http(server: Server) -> None:
+    port = free_port()
+    options = ["--url", server.url, "--api-key", server.key, "--http-port", str(port)]
+    command = [sys.executable, "-m", "qguide", "mcp", *options]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as running:
+        try:
+            await _until_it_listens(port)
+            async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+                tools = (await client.list_tools()).tools
+                result = await client.call_tool("act", {"messages": HISTORY})
+        finally:
+            running.terminate()
+    assert len(tools) == 3
     assert result.structured_content
     assert result.structured_content["guided"] is True
 
