@@ -63,17 +63,17 @@ run_explore(config, policy=ScriptedPolicy({REPLIES!r}))
 
 
 def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> None:
-    environment = {"name": f"{SUPPORT}:DEADLY", "count": 24}
+    environment = {"name": f"{SUPPORT}:DEADLY", "count": 16}
     workers = Workers(executor="processes", count=2)
     config = explore(tmp_path / "run", environment=environment, workers=workers)
     trees = run(config.model_copy(update={"parallel": 16}))  # many wait where one kills
     failed = [
         row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row
     ]
-    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 24, 4)}
+    assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 16, 4)}
     assert failed
     assert all("3 workers were lost at action" in row["error"] for row in failed)
-    assert len(trees) == 24 - len(failed)
+    assert len(trees) == 16 - len(failed)
 
 
 def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
