@@ -76,7 +76,7 @@ def tables(figures: Mapping[str, Any]) -> str:
         "",
         *_head(
             *("source", "tasks", "random", "best rule", KNOWING),
-            *("Q alone", "votes × Q alone", "**Q**", "oracle"),
+            *("Q alone", "votes × Q alone", "**Q**", "licensed", "oracle"),
         ),
         *(_row(NAMES[name], told["all"]) for name, told in figures.items()),
         "",
@@ -88,7 +88,7 @@ def tables(figures: Mapping[str, Any]) -> str:
         "",
         "Three trainings of **Q**, and what was read:",
         "",
-        *_head("source", "trainings", "models (families)", "attempts", "calls read"),
+        *_head("source", "trainings", "licensed", "models (families)", "attempts", "calls read"),
         *(_told(NAMES[name], told) for name, told in figures.items()),
     ]
     for name in BY_SECTION:
@@ -128,7 +128,7 @@ def _row(name: str, told: Mapping[str, Any]) -> str:
         f"{_percent(rewards[best])} ({best})",
         *(_percent(rewards[key]) for key in (KNOWING, "q", "posterior")),
         f"**{_percent(own['reward'])}** ({_percent(own['low'])} to {_percent(own['high'])})",
-        _percent(rewards["oracle"]),
+        *(_percent(rewards[key]) for key in ("licensed", "oracle")),
     ]
     return f"| {name} | {told['tasks']:,} | {' | '.join(cells)} |"
 
@@ -153,7 +153,8 @@ def _told(name: str, told: Mapping[str, Any]) -> str:
     own = ", ".join(map(_percent, told["all"]["choosers"][CHOOSER]["trainings"]))
     models = f"{told['models']} ({told['families']})" if told["families"] > 1 else told["models"]
     read = f"{_percent(told['calls_read'])} %" if name.startswith("BFCL") else ""
-    return f"| {name} | {own} | {models} | {told['attempts']:,} | {read} |"
+    licences = f"{100 * told['licences']:.0f} %"
+    return f"| {name} | {own} | {licences} | {models} | {told['attempts']:,} | {read} |"
 
 
 def _sections(told: Mapping[str, Any]) -> Iterator[str]:

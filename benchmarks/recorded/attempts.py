@@ -28,8 +28,8 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, read_attempts
 from qguide.training.choosing.choosers import rule_scores, stopped, stopping_figures
-from qguide.training.choosing.features import candidates_of
-from qguide.training.choosing.small_q import Training, train_small_q
+from qguide.training.choosing.features import Cut, candidates_of
+from qguide.training.choosing.small_q import Training, train_small_q, word_credit
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, table_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
@@ -73,7 +73,7 @@ def run_replay_attempts(
     """
     with open_run(config.output, config) as run:
         attempts = read_attempts(config.source, config)
-        states = candidates_of(attempts, turns=config.turns, observed=True)
+        states = candidates_of(attempts, Cut(turns=config.turns, observed=True))
         table = table_of(states, {attempt.model: "" for attempt in attempts})
         flat = [one.attempt for found in states.values() for one in found]
         rng = np.random.default_rng(config.seed)
@@ -171,7 +171,10 @@ def _offline(
         draw_groups(table, learned & part, size=config.candidates, draws=config.draws, rng=rng)
         for part in (~held, held)
     )
-    score = train_small_q(table, fit, aside, Training(), in_group=True, seed=config.seed)
+    credit = word_credit(table, fit)
+    score = train_small_q(
+        table, fit, aside, Training(), credit=credit, in_group=True, seed=config.seed
+    )
     return score(groups)
 
 

@@ -8,6 +8,7 @@ recipe of the Q model is fixed, so that what was found on one recording can be t
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -23,7 +24,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NonEmpty, Row
 from qguide.training.choosing.attempts import Attempt, family_of, read_attempts
 from qguide.training.choosing.choosers import rule_scores
-from qguide.training.choosing.features import Candidate, candidates_of
+from qguide.training.choosing.features import Candidate, Cut, candidates_of
 from qguide.training.choosing.figures import figures, task_means
 from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
@@ -31,7 +32,7 @@ from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.recordings.formats.read import Reading
 
-RECIPE: Final = "recorded-1"
+RECIPE: Final = "recorded-2"
 """Name of the features, the model and its training; changed whenever one of them is."""
 
 
@@ -51,7 +52,12 @@ class ChooseRecordedConfig(Reading, Design):
             first word says.
         after: number of first actions that are equal in a state.
         turns: turns of a candidate behind the state.
-        observed: a candidate's last answer may be read; then its attempt has to go on after it.
+        observed: a candidate's last answer may be read; then its attempt has to go on after it,
+            unless it is finished.
+        finished: choose among attempts that have ended, by their last `turns` turns. How long they
+            were is not read, so 1 reads the last action alone; shorter ones are left out.
+        answer: a regular expression that finds the answer in a last action, its first group if it
+            has one: equal answers are equal actions, and an action without one is not valid.
         steps: of a training, at most.
         shown: tasks of which one group is written to `choices.jsonl`, for the page to show.
         halves: also the figures of the tasks by which the recipe was not chosen: whose ids have an
@@ -65,9 +71,24 @@ class ChooseRecordedConfig(Reading, Design):
     after: int = Field(default=0, ge=0)
     turns: int = Field(default=1, ge=1)
     observed: bool = False
+    finished: bool = False
+    answer: re.Pattern[str] | None = None
     steps: int = Field(default=Training().steps, ge=1)
     shown: int = Field(default=200, ge=0)
     halves: bool = False
+
+    @property
+    def cut(self) -> Cut:
+        """Where attempts are cut."""
+        return Cut(self.after, self.turns, self.observed, self.finished, self.answer)
+
+    @model_validator(mode="after")
+    def _ends_have_no_state(self) -> "ChooseRecordedConfig":
+        if self.finished and self.after:
+            raise ValueError(
+                f"after = {self.after} is of attempts that go on; leave it out with finished"
+            )
+        return self
 
     @model_validator(mode="after")
     def _trainings_differ(self) -> "ChooseRecordedConfig":
@@ -162,9 +183,7 @@ def _table(
     config: ChooseRecordedConfig, attempts: Sequence[Attempt]
 ) -> tuple[list[Candidate], Table]:
     """The candidates, and their table in the same order."""
-    states = candidates_of(
-        attempts, after=config.after, turns=config.turns, observed=config.observed
-    )
+    states = candidates_of(attempts, config.cut)
     if not states:
         raise ConfigError(
             f"no two of {len(attempts):,} attempts share a state after {config.after} actions and "

@@ -5,7 +5,8 @@ is read: its last action, the answers so far, the question, and the functions th
 
 A state is a task and, if `after` is not 0, equal first actions. Its candidates are the next turns
 of every attempt that was there. An attempt that had ended by then is no candidate: that it ended
-would tell its outcome.
+would tell its outcome. Only if all have ended may their ends be read: the last turns of each, and
+neither how many came before nor what was done in them.
 """
 
 import re
@@ -39,9 +40,12 @@ _ERROR: Final = re.compile(
     re.IGNORECASE,
 )
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
-_SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|")
+_SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|", "[", "'", ";", "\\")
+_BEGINNINGS: Final = "[{<`"
+_ENDS: Final = ")]};>`"
 _MOST: Final = 4_000
 _WORDS_READ: Final = 48
+_WORDS_SAID: Final = 160
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Candidate:
         turns: those behind the state, at least one.
         observed: its last action's answer may be read.
         asked: the question, the last message before the first action.
+        answer: finds the answer in an action that gives one.
     """
 
     attempt: Attempt
@@ -59,6 +64,7 @@ class Candidate:
     observed: bool
     asked: Asked
     functions: tuple[Function, ...]
+    answer: re.Pattern[str] | None = None
 
     @property
     def action(self) -> Message:
@@ -86,11 +92,16 @@ class Candidate:
         """By rules that need no training: no answer tells of an error, and calls fit the schema."""
         if self.functions and (not self.calls or any(self.fit.counts.get(f) for f in FLAWS)):
             return False
+        if self.answer and not self.answer.search(self.action.text):
+            return False
         return not any(_ERROR.search(answer[:_MOST]) for answer in self.answers[-1:])
 
     @cached_property
     def action_key(self) -> str:
-        """Equal for actions of equal effect."""
+        """Equal for actions of equal effect: of equal answers, where a pattern finds one."""
+        if self.answer and (said := self.answer.findall(self.action.text)):
+            last = said[-1] if isinstance(said[-1], str) else said[-1][0]
+            return " ".join(last.lower().split())
         if self.calls:
             return "\n".join(sorted(call.key for call in self.calls))
         return " ".join(self.action.text[:_MOST].lower().rstrip("; ").split())
@@ -120,6 +131,8 @@ NAMES: Final = (
     "calls beside functions",
     *(f"action {name}" for name in ("length", "lines", "digits", "capitals", "pressed", "unique")),
     *(f"action {sign!r}" for sign in _SIGNS),
+    *(f"action begins {sign}" for sign in _BEGINNINGS),
+    *(f"action ends {sign}" for sign in _ENDS),
     "action words asked",
     "asked words said",
     "numbers asked",
@@ -167,7 +180,7 @@ def _of_calls(candidate: Candidate) -> Iterator[float]:
 
 
 def _of_action(candidate: Candidate) -> Iterator[float]:
-    text = "" if candidate.calls else candidate.action.text[-_MOST:]
+    text = candidate.action.text[-_MOST:]
     size = max(1, len(text))
     yield _log(len(text))
     yield _log(text.count("\n"))
@@ -178,6 +191,9 @@ def _of_action(candidate: Candidate) -> Iterator[float]:
     yield len(set(words)) / max(1, len(words))
     for sign in _SIGNS:
         yield text.count(sign) / size * 20
+    bare = text.strip()
+    yield from (float(bare.startswith(sign)) for sign in _BEGINNINGS)
+    yield from (float(bare.endswith(sign)) for sign in _ENDS)
     said, asked = frozenset(words_of(text)), candidate.asked.words
     yield len(said & asked) / max(1, len(said))
     yield len(said & asked) / max(1, len(asked))
@@ -219,7 +235,8 @@ def hashed_words(candidate: Candidate) -> Iterator[str]:
     if not candidate.calls:
         text = candidate.action.text
         words = words_of(text[-_MOST:])
-        yield from (f"said {word}" for word in words[:_WORDS_READ])
+        yield from (f"said {word}" for word in words[:_WORDS_SAID])
+        yield from (f"said {a} {b}" for a, b in pairwise(words[:_WORDS_READ]))
         yield from (f"begins {word}" for word in words[:3])
         yield from (f"ends {a} {b}" for a, b in pairwise(text[-60:].lower().split()[-4:]))
         if len(candidate.turns) > 1:
@@ -242,25 +259,43 @@ def _log(count: float) -> float:
     return float(np.log1p(count))
 
 
-def candidates_of(
-    attempts: Sequence[Attempt], *, after: int = 0, turns: int = 1, observed: bool = False
-) -> dict[str, list[Candidate]]:
-    """The candidates of each state with at least two of them, by the state's name.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where attempts are cut, and what is read of them.
 
-    Args:
+    Attributes:
         after: number of first actions that are equal in a state.
         turns: of each candidate, behind the state.
         observed: the answer to the last of them may be read, so the attempt must still run then.
+        finished: in place of that, attempts have ended, and the turns are their last ones.
+        answer: finds the answer in an action; actions of equal answers are equal.
     """
+
+    after: int = 0
+    turns: int = 1
+    observed: bool = False
+    finished: bool = False
+    answer: re.Pattern[str] | None = None
+
+    def of(self, attempt: Attempt) -> tuple[Turn, ...] | None:
+        """The turns to read; None where an attempt is too short, or ended too early."""
+        if self.finished:
+            return attempt.turns[-self.turns :] if len(attempt.turns) >= self.turns else None
+        goes_on = self.observed and not attempt.runs_on
+        if len(attempt.turns) < self.after + self.turns + goes_on:
+            return None
+        return attempt.turns[self.after : self.after + self.turns]
+
+
+def candidates_of(attempts: Sequence[Attempt], cut: Cut) -> dict[str, list[Candidate]]:
+    """The candidates of each state with at least two of them, by the state's name."""
     questions = _questions(attempts)
     states: dict[str, list[Candidate]] = defaultdict(list)
     for attempt, asked in zip(attempts, questions, strict=True):
-        needed = after + turns + (1 if observed and not attempt.runs_on else 0)
-        if len(attempt.turns) >= needed:
-            taken = attempt.turns[after : after + turns]
+        if taken := cut.of(attempt):
             functions = functions_of(attempt.opening)
-            candidate = Candidate(attempt, taken, observed, asked, functions)
-            states[_state_of(attempt, after)].append(candidate)
+            found = Candidate(attempt, taken, cut.observed, asked, functions, cut.answer)
+            states[_state_of(attempt, cut.after)].append(found)
     return {name: found for name, found in states.items() if len(found) > 1}
 
 

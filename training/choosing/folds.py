@@ -33,7 +33,7 @@ from qguide.training.choosing.choosers import (
     stopped,
     written_until_decided,
 )
-from qguide.training.choosing.small_q import Training, train_small_q
+from qguide.training.choosing.small_q import Training, train_small_q, word_credit
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 from qguide.training.options import JobOptions
 
@@ -177,9 +177,16 @@ def _add_training(
                 "candidates in a fold; name other learned_in "
                 f"({', '.join(design.learned_in)}), lower candidates, or raise training_tasks"
             )
+        credit = word_credit(table, fit)
         for name in logits:
             score = train_small_q(
-                table, fit, held, options, in_group=name != "q", seed=seed * _MEMBERS + member
+                table,
+                fit,
+                held,
+                options,
+                credit=credit,
+                in_group=name != "q",
+                seed=seed * _MEMBERS + member,
             )
             logits[name] += score(groups) / _MEMBERS
             if name == "q":

@@ -31,7 +31,9 @@ class Table:
         actions, results: (n,) equal where an action, or an answer, is the same.
         valid: (n,) by rules.
         written, to_come: (n,) characters of an attempt's actions up to here, and after.
-        alike: resemblance of each state's candidates to each other, flat.
+        alike, holding: resemblance of each state's candidates to each other, and the share of each
+            one's parts that the other has, flat.
+        words: (n, w) sparse, rows of length 1: the words of each, rare ones weighing more.
         first, first_alike: by state, the place of its first candidate, and of its resemblances.
     """
 
@@ -48,6 +50,8 @@ class Table:
     written: Floats
     to_come: Floats
     alike: Floats
+    holding: Floats
+    words: Any
     first: Ints
     first_alike: Ints
     task_names: tuple[str, ...]
@@ -66,8 +70,10 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
     models, model_names = _numbered(attempt.model for attempt in attempts)
     tasks, task_names = _numbered(attempt.task for attempt in attempts)
     calling = [candidate for candidate in flat if candidate.functions]
+    numbers, words = _features(flat, tasks)
+    common = [_resemblance(found) for found in states.values()]
     return Table(
-        numbers=_features(flat, tasks),
+        numbers=numbers,
         rewards=np.array([attempt.reward for attempt in attempts], np.float32),
         states=np.repeat(np.arange(len(sizes)), sizes),
         tasks=tasks,
@@ -79,7 +85,9 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         valid=np.array([candidate.valid for candidate in flat]),
         written=(written := np.array([_written(c.turns) for c in flat], np.float32)),
         to_come=np.array([_written(a.turns) for a in attempts], np.float32) - written,
-        alike=np.concatenate([_resemblance(found).ravel() for found in states.values()]),
+        alike=np.concatenate([alike.ravel() for alike, _ in common]),
+        holding=np.concatenate([holding.ravel() for _, holding in common]),
+        words=words,
         first=np.cumsum([0, *sizes])[:-1],
         first_alike=np.cumsum([0, *(size**2 for size in sizes)])[:-1],
         task_names=task_names,
@@ -100,27 +108,27 @@ def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
     return np.array(found, np.int64), tuple(map(str, number))
 
 
-def _features(flat: Sequence[Candidate], tasks: Ints) -> Floats:
-    """Numbers and topics; equal candidates are read once."""
+def _features(flat: Sequence[Candidate], tasks: Ints) -> tuple[Floats, Any]:
+    """Numbers with topics, and words; equal candidates are read once."""
     hasher = Hasher(bits=_WORD_BITS)
-    known: dict[Hashable, int] = {}
+    seen: dict[Hashable, int] = {}
     place = np.zeros(len(flat), np.int64)
     numbers: list[list[float]] = []
     words: list[Ints] = []
     for i, candidate in enumerate(flat):
         read = tuple((turn.action.text, turn.observation) for turn in candidate.turns)
-        place[i] = known.setdefault((candidate.attempt.task, read), len(known))
+        place[i] = seen.setdefault((candidate.attempt.task, read), len(seen))
         if place[i] == len(numbers):
             numbers.append(numbers_of(candidate))
             hashes = hasher.hashes(dict.fromkeys(hashed_words(candidate)))
             words.append((hashes >> np.uint64(64 - _WORD_BITS)).astype(np.int64))
     first = np.unique(place, return_index=True)[1]
-    topics = _topics(words, tasks[first])
-    return np.concatenate([np.array(numbers, np.float32), topics], axis=1)[place]
+    known, topics = _topics(words, tasks[first])
+    return np.concatenate([np.array(numbers, np.float32), topics], axis=1)[place], known[place]
 
 
-def _topics(words: Sequence[Ints], tasks: Ints) -> Floats:
-    """(n, _TOPICS) coordinates of texts by their words: latent semantic analysis.
+def _topics(words: Sequence[Ints], tasks: Ints) -> tuple[Any, Floats]:
+    """The words of texts, and their (n, _TOPICS) coordinates by latent semantic analysis.
 
     Words of fewer tasks than `_FEWEST_TASKS` are left out: they tell one task from another. No
     outcome is read here.
@@ -132,17 +140,22 @@ def _topics(words: Sequence[Ints], tasks: Ints) -> Floats:
     weight = np.log(1 + tasks.max() / np.maximum(frequency, 1)) * (frequency >= _FEWEST_TASKS)
     x: Any = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(words), 1 << _WORD_BITS))
     x = x[:, np.flatnonzero(weight)]
-    lengths = np.sqrt(np.asarray(x.multiply(x).sum(axis=1)).ravel())
-    x = sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x
+    known, x = _of_length_one(x.sqrt()), _of_length_one(x)
     found = np.zeros((len(words), _TOPICS), np.float32)
     if (count := min(_TOPICS, *x.shape) - 1) > 0:
-        left, scale, _ = svds(x.astype(np.float32), k=count, v0=np.ones(min(x.shape), np.float32))
+        left, scale, _ = svds(x, k=count, v0=np.ones(min(x.shape), np.float32))
         found[:, :count] = left * scale
-    return found
+    return known, found
 
 
-def _resemblance(found: Sequence[Candidate]) -> Floats:
-    """(c, c) share of common parts, Jaccard's index."""
+def _of_length_one(x: Any) -> Any:
+    """The rows of a matrix over their lengths, in 32 bits."""
+    lengths = np.sqrt(np.asarray(x.multiply(x).sum(axis=1)).ravel())
+    return (sparse.diags(1 / np.maximum(lengths, 1e-6)) @ x).tocsr().astype(np.float32)
+
+
+def _resemblance(found: Sequence[Candidate]) -> tuple[Floats, Floats]:
+    """(c, c) share of common parts, Jaccard's index, and share of the first one's parts."""
     parts = [candidate.parts for candidate in found]
     number: dict[str, int] = {}
     has = np.zeros((len(parts), len({part for one in parts for part in one})), np.float32)
@@ -151,7 +164,8 @@ def _resemblance(found: Sequence[Candidate]) -> Floats:
     common = has @ has.T
     sizes = has.sum(axis=1)
     alike: Floats = common / np.maximum(sizes[:, None] + sizes[None, :] - common, 1)
-    return alike
+    holding: Floats = common / np.maximum(sizes[:, None], 1)
+    return alike, holding
 
 
 def draw_groups(
@@ -173,19 +187,25 @@ def draw_groups(
     return np.array(groups, np.int64).reshape(-1, size)
 
 
-def group_numbers(table: Table, groups: Ints) -> Floats:
+def group_numbers(table: Table, groups: Ints, numbers: Floats) -> Floats:
     """(g, size, f) features of each candidate among the others of its group.
 
     Its share of equal actions and of equal answers, its mean and highest resemblance to others, the
-    share of valid ones, and its numbers less their mean over the group.
+    mean share of its parts that others have and of others' parts that it has, the share of valid
+    ones, and its numbers less their mean over the group.
+
+    Args:
+        numbers: (g, size, k) of the candidates.
     """
     size = groups.shape[1]
     states = table.states[groups[:, :1]]
     place = groups - table.first[states]
     count = np.diff(table.first, append=len(table.states))[states]
     begin = (table.first_alike[states] + place * count)[:, :, None]
-    alike = table.alike[begin + place[:, None, :]]
-    others = alike - np.eye(size, dtype=np.float32)
+    others, holding = (
+        flat[begin + place[:, None, :]] * (1 - np.eye(size, dtype=np.float32))
+        for flat in (table.alike, table.holding)
+    )
     same = [equal(keys[groups]).mean(axis=2) for keys in (table.actions, table.results)]
     valid = table.valid[groups].astype(np.float32)
     found = [
@@ -193,11 +213,12 @@ def group_numbers(table: Table, groups: Ints) -> Floats:
         *(share >= share.max(axis=1, keepdims=True) for share in same),
         others.sum(axis=2) / (size - 1),
         others.max(axis=2),
+        holding.sum(axis=2) / (size - 1),
+        holding.sum(axis=1) / (size - 1),
         valid,
         np.broadcast_to(valid.mean(axis=1, keepdims=True), valid.shape),
     ]
     own = np.stack([part.astype(np.float32) for part in found], axis=2)
-    numbers = table.numbers[groups]
     return np.concatenate([own, numbers - numbers.mean(axis=1, keepdims=True)], axis=2)
 
 

@@ -1,6 +1,7 @@
 """The choose job on small recordings of several models: rules, Q and the bounds around them."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,21 @@ def test_imports_of_several_models_with_outcomes_of_their_own_are_compared(tmp_p
     config = ChooseRecordedConfig(source=imports, output=tmp_path / "out", **SMALL)
     means = run_choose_recorded(config)
     assert (means["random"], means["best model"]) == (0.5, 1.0)
+
+
+def test_whole_attempts_are_chosen_by_how_they_ended(tmp_path: Path) -> None:
+    for model in ("gpt", "claude"):
+        chats(tmp_path / "runs" / model / "chats.jsonl", right=model == "gpt")
+    config = ChooseRecordedConfig(
+        source=(tmp_path / "runs",),
+        output=tmp_path / "out",
+        finished=True,
+        answer=re.compile("four"),
+        **SMALL,
+    )
+    assert run_choose_recorded(config)["valid"] == 1.0
+    with pytest.raises(ValueError, match="after = 1 is of attempts that go on"):
+        ChooseRecordedConfig(**{**dict(config), "after": 1})
 
 
 def test_a_record_without_an_episode_is_not_left_out_in_silence(tmp_path: Path) -> None:

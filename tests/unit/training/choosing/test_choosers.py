@@ -1,5 +1,6 @@
 """Rules, votes with Q, and their expected rewards, on one group by hand."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,8 @@ from qguide.training.choosing.choosers import (
     rule_scores,
     stopped,
 )
-from qguide.training.choosing.features import candidates_of
+from qguide.training.choosing.features import Cut, candidates_of, numbers_of
+from qguide.training.choosing.small_q import word_credit
 from qguide.training.choosing.table import Table, draw_groups, table_of
 
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
@@ -32,7 +34,7 @@ def attempt(model: str, action: str, answer: str, reward: float) -> Attempt:
 
 def table_by_hand() -> Table:
     attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
-    states = candidates_of(attempts, observed=True)
+    states = candidates_of(attempts, Cut(observed=True))
     return table_of(states, {f"m{i}": "m" for i in range(4)})
 
 
@@ -68,7 +70,7 @@ def test_q_has_to_earn_more_than_the_best_rule_on_held_back_tasks() -> None:
         for task in range(3)
         for i, one in enumerate(ANSWERS)
     ]
-    table = table_of(candidates_of(attempts, observed=True), {f"m{i}": "m" for i in range(4)})
+    table = table_of(candidates_of(attempts, Cut(observed=True)), {f"m{i}": "m" for i in range(4)})
     groups = np.arange(12).reshape(3, 4)
     right, like_votes = np.zeros((2, 3, 4), np.float32)
     right[:, 0] = like_votes[:, 1] = 1
@@ -79,7 +81,7 @@ def test_q_has_to_earn_more_than_the_best_rule_on_held_back_tasks() -> None:
 
 def test_a_shared_first_action_makes_a_state() -> None:
     attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
-    [(name, found)] = candidates_of(attempts, after=1).items()
+    [(name, found)] = candidates_of(attempts, Cut(after=1)).items()
     assert name == "set/1\nb"
     assert [candidate.attempt.model for candidate in found] == ["m1", "m2"]
 
@@ -87,7 +89,7 @@ def test_a_shared_first_action_makes_a_state() -> None:
 def test_an_attempt_that_ended_with_its_last_turn_is_no_candidate() -> None:
     attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
     ended = [replace(attempts[0], turns=attempts[0].turns[:1]), *attempts[1:]]
-    [found] = candidates_of(ended, observed=True).values()
+    [found] = candidates_of(ended, Cut(observed=True)).values()
     assert [candidate.attempt.model for candidate in found] == ["m1", "m2", "m3"]
 
 
@@ -114,3 +116,36 @@ def test_attempts_that_are_stopped_write_no_more_and_cannot_succeed() -> None:
     success, written = stopped(table, GROUP, scores)[0].T
     assert success.tolist() == [0.0, 0.0, 0.0, 1.0]
     assert written.tolist() == [4 + 4, 4 + 8, 4 + 12, 4 + 16]  # four letters, then "done" of each
+
+
+def test_ends_are_read_however_long_attempts_were() -> None:
+    attempts = [attempt(f"m{i}", *one) for i, one in enumerate(ANSWERS)]
+    longer = replace(attempts[0], turns=(attempts[1].turns[0], *attempts[0].turns))
+    short = replace(attempts[1], turns=attempts[1].turns[:1])
+    [found] = candidates_of([longer, short, *attempts[2:]], Cut(turns=2, finished=True)).values()
+    assert [candidate.attempt.model for candidate in found] == ["m0", "m2", "m3"]
+    assert found[0].turns == attempts[0].turns
+    assert numbers_of(found[0]) == numbers_of(replace(found[0], attempt=attempts[0]))
+
+
+def test_actions_of_equal_answers_are_equal() -> None:
+    said = ("So it is <a> 7 </a>.", "<a>9</a> no, <A>7</A>", "<a>9</a>", "I do not know.")
+    attempts = [attempt(f"m{i}", text, "", 0.0) for i, text in enumerate(said)]
+    cut = Cut(answer=re.compile("(?i)<a>(.*?)</a>"))
+    [found] = candidates_of(attempts, cut).values()
+    assert [candidate.action_key for candidate in found] == ["7", "7", "9", "i do not know."]
+    assert [candidate.valid for candidate in found] == [True, True, True, False]
+
+
+def test_words_have_the_credit_of_other_tasks() -> None:
+    attempts = [
+        replace(attempt(f"m{i}", word, "", reward), task=f"set/{task}")
+        for task in range(10)
+        for i, (word, good) in enumerate((("good plan", True), ("bad plan", False)))
+        for reward in [float(good == (task != 9))]
+    ]
+    table = table_of(candidates_of(attempts, Cut()), {"m0": "m", "m1": "m"})
+    credit = word_credit(table, np.arange(18).reshape(9, 2)).reshape(10, 2)
+    assert (credit[:, 0] > credit[:, 1]).all()  # in the last task, too, which is not read
+    read = word_credit(table, np.arange(20).reshape(10, 2)).reshape(10, 2)
+    assert read[9, 0] > read[9, 1]  # and which does not speak for itself when it is
