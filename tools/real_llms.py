@@ -42,7 +42,7 @@ TOLD: Final = (
 )
 """Sources without a row in the tables: sentences of the page tell of them."""
 PLOTTED: Final = ("bfcl_small", "bfcl_weak", "sql", "mint_after_one", "mint_after_two")
-BY_SECTION: Final = ("mint_after_two", "bfcl_small")
+BY_SECTION: Final = ("mint_after_two",)
 STOPPED: Final = ("mint_after_two",)
 CHOOSER: Final = "q in group"
 
@@ -88,7 +88,10 @@ def tables(figures: Mapping[str, Any]) -> str:
         "",
         "Three trainings of **Q**, and what was read:",
         "",
-        *_head("source", "trainings", "licensed", "models (families)", "attempts", "calls read"),
+        *_head(
+            *("source", "recipe", "trainings", "licensed"),
+            *("models (families)", "attempts", "calls read"),
+        ),
         *(_told(NAMES[name], told) for name, told in figures.items()),
     ]
     for name in BY_SECTION:
@@ -128,7 +131,8 @@ def _row(name: str, told: Mapping[str, Any]) -> str:
         f"{_percent(rewards[best])} ({best})",
         *(_percent(rewards[key]) for key in (KNOWING, "q", "posterior")),
         f"**{_percent(own['reward'])}** ({_percent(own['low'])} to {_percent(own['high'])})",
-        *(_percent(rewards[key]) for key in ("licensed", "oracle")),
+        _percent(rewards["licensed"]) if "licensed" in rewards else "",
+        _percent(rewards["oracle"]),
     ]
     return f"| {name} | {told['tasks']:,} | {' | '.join(cells)} |"
 
@@ -153,8 +157,9 @@ def _told(name: str, told: Mapping[str, Any]) -> str:
     own = ", ".join(map(_percent, told["all"]["choosers"][CHOOSER]["trainings"]))
     models = f"{told['models']} ({told['families']})" if told["families"] > 1 else told["models"]
     read = f"{_percent(told['calls_read'])} %" if name.startswith("BFCL") else ""
-    licences = f"{100 * told['licences']:.0f} %"
-    return f"| {name} | {own} | {licences} | {models} | {told['attempts']:,} | {read} |"
+    licences = f"{100 * told['licences']:.0f} %" if "licences" in told else ""
+    cells = (told["recipe"], own, licences, models, f"{told['attempts']:,}", read)
+    return f"| {name} | {' | '.join(map(str, cells))} |"
 
 
 def _sections(told: Mapping[str, Any]) -> Iterator[str]:

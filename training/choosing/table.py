@@ -1,7 +1,8 @@
 """Candidates as arrays, and groups of them as rows of indices."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ class Table:
         states, tasks, sections, models, families: (n,) numbers of names.
         actions, results: (n,) equal where an action, or an answer, is the same.
         valid: (n,) by rules.
-        written, to_come: (n,) characters of an attempt's actions up to here, and after.
+        written, to_come: (n,) characters of the actions that are read, and of those behind them.
         alike, holding: resemblance of each state's candidates to each other, and the share of each
             one's parts that the other has, flat.
         words: (n, w) sparse, rows of length 1: the words of each, rare ones weighing more.
@@ -83,8 +84,8 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         actions=_numbered((c.attempt.task, c.action_key) for c in flat)[0],
         results=_numbered((c.attempt.task, c.result_key) for c in flat)[0],
         valid=np.array([candidate.valid for candidate in flat]),
-        written=(written := np.array([_written(c.turns) for c in flat], np.float32)),
-        to_come=np.array([_written(a.turns) for a in attempts], np.float32) - written,
+        written=np.array([_written(c.turns) for c in flat], np.float32),
+        to_come=np.array([_written(_rest(c)) for c in flat], np.float32),
         alike=np.concatenate([alike.ravel() for alike, _ in common]),
         holding=np.concatenate([holding.ravel() for _, holding in common]),
         words=words,
@@ -97,8 +98,15 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
     )
 
 
-def _written(turns: Sequence[Turn]) -> int:
+def _written(turns: Iterable[Turn]) -> int:
     return sum(len(turn.action.text) for turn in turns)
+
+
+def _rest(candidate: Candidate) -> Iterator[Turn]:
+    """The turns behind those that are read, last first."""
+    return takewhile(
+        lambda turn: turn is not candidate.turns[-1], reversed(candidate.attempt.turns)
+    )
 
 
 def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:

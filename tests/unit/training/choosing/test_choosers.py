@@ -126,6 +126,8 @@ def test_ends_are_read_however_long_attempts_were() -> None:
     assert [candidate.attempt.model for candidate in found] == ["m0", "m2", "m3"]
     assert found[0].turns == attempts[0].turns
     assert numbers_of(found[0]) == numbers_of(replace(found[0], attempt=attempts[0]))
+    table = table_of({"set/1": found}, {f"m{i}": "m" for i in range(4)})
+    assert table.to_come.tolist() == [0, 0, 0]
 
 
 def test_actions_of_equal_answers_are_equal() -> None:
