@@ -131,19 +131,17 @@ def word_credit(table: Table, groups: Ints) -> Floats:
     means = np.bincount(tasks, rewards, minlength=len(counts)) / np.maximum(counts, 1)
     gains = rewards - means[tasks]
 
-    def weights(kept: NDArray[np.bool_]) -> Floats:
-        found: Floats = lsmr(
-            table.words[rows[kept]], gains[kept], damp=_DAMP, atol=0, btol=0, maxiter=_ITERATIONS
-        )[0]
-        return found
+    def weights(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
+        words, gained = table.words[rows[kept]], gains[kept]
+        return lsmr(words, gained, damp=_DAMP, atol=0, btol=0, maxiter=_ITERATIONS)[0]
 
-    credit = table.words @ weights(np.ones(len(rows), np.bool_))
+    credit: Floats = (table.words @ weights(np.ones(len(rows), np.bool_))).astype(np.float32)
     part = np.random.default_rng(0).permutation(len(counts))[tasks] % _PARTS
     for k in range(_PARTS):
         own = part == k
         if own.any() and not own.all():
             credit[rows[own]] = table.words[rows[own]] @ weights(~own)
-    return credit.astype(np.float32)
+    return credit
 
 
 class _Reader:
