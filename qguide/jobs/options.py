@@ -103,7 +103,7 @@ _RECORDINGS: Final = (
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
 )
-"""How recorded episodes are read."""
+"""Options by which recorded episodes are read."""
 
 IMPORT: Final = (
     Option("source", "A file, or a folder with files below it.", Path, argument=True),

@@ -165,7 +165,7 @@ _MODES: Final = ("none", "auto", "required")
 
 
 def called_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """What a call is named by its tool's name in a chat; of OpenAI's own tools the type."""
+    """Names of calls by the tool's name in a chat; of OpenAI's own tools the type."""
     own = {tool["type"]: {"type": tool["type"]} for tool in tools if tool["type"] in OWN_CALLS}
     return own | {
         chat_name(tool["name"], group["name"]): {"name": tool["name"], "namespace": group["name"]}
