@@ -79,7 +79,7 @@ class ChooseRecordedConfig(Reading, Design):
 
     @property
     def cut(self) -> Cut:
-        """Where attempts are cut."""
+        """The cut of attempts."""
         return Cut(self.after, self.turns, self.observed, self.finished, self.answer)
 
     @model_validator(mode="after")

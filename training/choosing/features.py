@@ -261,7 +261,7 @@ def _log(count: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where attempts are cut, and what is read of them.
+    """The cut of attempts, and what is read of them.
 
     Attributes:
         after: number of first actions that are equal in a state.
