@@ -35,6 +35,8 @@ _OUT_OF_CPU: Final = 128 + 24
 """Status of a child that the system ended for its CPU time."""
 _OUT_OF_MEMORY: Final = ("MemoryError", "Memory allocation", "failed to map segment")
 """Last words of Python, of OpenBLAS, and of a library that could not be loaded."""
+_EMPTY: Final = ("holds no episode", "source = []")
+"""What the job says of recordings that have none of the episodes, or of no recordings."""
 _PLAIN: Final = {"OMP_NUM_THREADS": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
 """For the child: one thread, and tracebacks whose last line has the whole reason."""
 _FEWEST_DECISIONS: Final = 20
@@ -135,6 +137,11 @@ class Fitter:
             return f"it took more than {self._limits.cpu_s} s of CPU time (QGUIDE_LEARN_CPU_S)"
         lines = log.read_text(errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line), "no message")
+        if any(words in last for words in _EMPTY):
+            return (
+                "none of its episodes is recorded any more; they were deleted, or are beyond "
+                "QGUIDE_EPISODES_MAX_FILES. New ones are learned from"
+            )
         if any(words in last for words in _OUT_OF_MEMORY):
             megabytes = self._limits.memory_bytes // 1024**2
             return f"it needs more than {megabytes:,} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"

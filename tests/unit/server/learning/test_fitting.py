@@ -5,10 +5,32 @@ from pathlib import Path
 
 import pytest
 
+from qguide.qnet.records import NodeRow, TreeRow
 from qguide.server.learning.fitting import KEPT_VERSIONS, FitLimits, Fitter
 from qguide.server.learning.lines import EpisodeLine, PhaseLine
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.progress import Progress
+
+OTHER = TreeRow(
+    task_id="b",
+    kind="served",
+    environment="served",
+    first_observation="Find the mug.",
+    nodes=(
+        NodeRow(
+            id=1,
+            parent=0,
+            depth=1,
+            action="look",
+            observation="",
+            reward=1.0,
+            terminated=True,
+            source="agent",
+        ),
+    ),
+    draws=1,
+    episode="b",
+)
 
 
 def fitter(folder: Path, *, memory_mb: int = 1024) -> Fitter:
@@ -38,6 +60,18 @@ def test_a_fit_without_enough_memory_says_so(tmp_path: Path, memory_mb: int) -> 
     assert line.failed
     said = f"the fit failed: it needs more than {memory_mb} MiB of memory (QGUIDE_LEARN_MEMORY_MB)"
     assert line.reason == said
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["no file", "others are left"])
+def test_a_fit_whose_episodes_were_all_deleted_says_so(tmp_path: Path, others: bool) -> None:
+    if others:
+        (tmp_path / "trees-1.jsonl").write_text(OTHER.model_dump_json() + "\n")
+    progress = Progress(Rules())
+    progress.apply(EpisodeLine(episode="a", outcome=1, arm=None))
+    line = fitter(tmp_path).fit(tmp_path, progress)
+    assert line is not None
+    assert line.failed
+    assert "none of its episodes is recorded any more" in line.reason
 
 
 def test_the_version_that_may_guide_is_kept(tmp_path: Path) -> None:
