@@ -36,7 +36,7 @@ _OUT_OF_CPU: Final = 128 + 24
 _OUT_OF_MEMORY: Final = ("MemoryError", "Memory allocation", "failed to map segment")
 """Last words of Python, of OpenBLAS, and of a library that could not be loaded."""
 _EMPTY: Final = ("holds no episode", "source = []")
-"""What the job says of recordings that have none of the episodes, or of no recordings."""
+"""Words of the job for recordings that have none of the episodes, and for no recordings."""
 _PLAIN: Final = {"OMP_NUM_THREADS": "1", "_TYPER_STANDARD_TRACEBACK": "1"}
 """For the child: one thread, and tracebacks whose last line has the whole reason."""
 _FEWEST_DECISIONS: Final = 20
