@@ -50,6 +50,7 @@ class Families:
 
 TASK: Final = "task"
 FRAME: Final = "frame"
+NUMBER: Final = "number"
 
 
 def entry(text: str, kind: str = "") -> str:
@@ -63,6 +64,23 @@ def entry(text: str, kind: str = "") -> str:
     return f"{kind}\0{whole}"
 
 
+QUANTILES: Final = 4
+"""Quantiles that tell how large a number is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Quantiles of the numbers that were read after a word, in all tasks and in those with a word.
+
+    Attributes:
+        places: (k,) hashes of both words, different ones.
+        quantiles: (k, 4) of the numbers there, ascending.
+    """
+
+    places: Hashes
+    quantiles: NDArray[np.float32]
+
+
 class Hasher:
     """Hashes of texts under a salt, and families of them as one sparse vector.
 
@@ -70,12 +88,23 @@ class Hasher:
         salt: without it nobody can tell which words the weights of a feature belong to.
         bits: the vector has 2^bits places.
         vocabulary: hashes of the words of states that are read; None reads all.
+        sizes: by which a number is large or small; None tells none.
     """
 
     def __init__(
-        self, salt: bytes = b"", *, bits: int = 20, vocabulary: Hashes | None = None
+        self,
+        salt: bytes = b"",
+        *,
+        bits: int = 20,
+        vocabulary: Hashes | None = None,
+        sizes: Sizes | None = None,
     ) -> None:
-        self.salt, self.bits, self.vocabulary = salt[:64], bits, vocabulary
+        self.salt, self.bits, self.vocabulary, self.sizes = salt[:64], bits, vocabulary, sizes
+        self._quantiles: dict[int, list[float]] = (
+            {}
+            if sizes is None
+            else dict(zip(sizes.places.tolist(), sizes.quantiles.tolist(), strict=True))
+        )
         self._known = None if vocabulary is None else frozenset(vocabulary.tolist())
         self._hash = lru_cache(_CACHED_WORDS)(
             lambda text: int.from_bytes(
@@ -83,9 +112,9 @@ class Hasher:
             )
         )
 
-    def reading(self, vocabulary: Hashes) -> "Hasher":
-        """The same with a vocabulary."""
-        return Hasher(self.salt, bits=self.bits, vocabulary=vocabulary)
+    def reading(self, vocabulary: Hashes, sizes: Sizes | None = None) -> "Hasher":
+        """The same with a vocabulary, and with sizes of numbers."""
+        return Hasher(self.salt, bits=self.bits, vocabulary=vocabulary, sizes=sizes)
 
     def hashes(self, texts: Iterable[str]) -> Hashes:
         """Hash of each text."""
@@ -110,12 +139,30 @@ class Hasher:
         """True for a message with which every episode begins."""
         return self._known is not None and self._hash(entry(text, FRAME)) in self._known
 
+    def size(self, label: str, number: float, task: Iterable[str]) -> int | None:
+        """The number of quantiles that a number reaches; None where none are known.
+
+        Of all tasks and of those with one of these words, those whose numbers differ least: what is
+        much for one machine may be little for another.
+        """
+        places = (self._hash(number_place(label, word)) for word in ("", *task))
+        known = [self._quantiles[place] for place in places if place in self._quantiles]
+        if not known:
+            return None
+        narrowest = min(known, key=lambda quantiles: quantiles[-1] - quantiles[0])
+        return sum(number >= quantile for quantile in narrowest)
+
     def sparse(self, families: Sequence[Families]) -> Sparse:
         """One vector of all families, each of length 1; an empty family adds nothing."""
         hashed = np.concatenate([each.hashes for each in families])
         values = np.concatenate([each.values for each in families])
         indices = (hashed >> np.uint64(64 - self.bits)).astype(np.int32)
         return indices, np.where(hashed & np.uint64(1), values, -values)
+
+
+def number_place(label: str, word: str) -> str:
+    """Text under which the quantiles are kept of numbers after a label, in tasks with a word."""
+    return entry(f"{label}\0{word}", NUMBER)
 
 
 def families_of(named: Mapping[str, Hashes], hasher: Hasher) -> Families:
@@ -137,6 +184,13 @@ def mean_of(vectors: Sequence[Sparse], weights: Sequence[float]) -> Sparse:
 def crossed(left: Hashes, right: Hashes) -> Hashes:
     """Hash of every pair of a left and a right one; the order matters."""
     return _paired(left, _mixed(right))
+
+
+def pairs_of(hashes: Hashes) -> Hashes:
+    """Hash of every pair of different ones, in no order."""
+    ordered = np.sort(hashes)
+    left, right = np.triu_indices(len(ordered), 1)
+    return _mixed(ordered[left] * _ODD + _mixed(ordered)[right])
 
 
 def _paired(left: Hashes, right: Hashes) -> Hashes:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from qguide.qnet.features.hashing import (
+    QUANTILES,
     TASK,
     Families,
     Hasher,
@@ -20,12 +21,14 @@ from qguide.qnet.features.hashing import (
     Sparse,
     crossed,
     families_of,
+    pairs_of,
 )
 from qguide.qnet.features.words import (
     ActionWords,
     action_words,
     focused,
     named_parts,
+    numbers_of,
     relation,
     sentences_of,
     skeleton,
@@ -47,6 +50,9 @@ _ANSWER_WORDS: Final = 12
 _BAG_WORDS: Final = 64
 _MOST_STEPS: Final = 12
 _MOST_REPETITIONS: Final = 3
+_SIZES: Final = 24
+_DONE: Final = 8
+_PAIRED_IN_SENTENCE: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,7 @@ class Words:
         all_last, earlier: all words of the last observation, and of those before it.
         actions: the agent's, in order.
         answers: words of the observation after each action.
+        sizes: how large the numbers of the last six observations are, each after its label.
         text: the last observations whole, in which the places of an action's words are looked up.
         opening: the message that states the task, in which they are looked up next.
     """
@@ -71,6 +78,7 @@ class Words:
     earlier: frozenset[str]
     actions: tuple[ActionWords, ...]
     answers: tuple[tuple[str, ...], ...]
+    sizes: tuple[str, ...]
     text: tuple[str, ...]
     opening: str
 
@@ -103,12 +111,14 @@ class _Found:
 
     Attributes:
         words: its other words.
+        held: words of the action that it has.
         shared: number of those that the task has, too, bounded.
         source: words of the first sentence of the same text, such as a title.
         source_shared: number of those that the task has, too, bounded.
     """
 
     words: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
     shared: int = 0
     source: frozenset[str] = frozenset()
     source_shared: int = 0
@@ -131,10 +141,20 @@ def state_of(history: History, hasher: Hasher) -> State:
         earlier=frozenset(word for text in observed[:-1] for word in words_of(text)),
         actions=tuple(actions),
         answers=tuple(words_of(text) for text in observed[1:]),
+        sizes=_sizes(texts, task, hasher),
         text=texts,
         opening=history[start].text if history else "",
     )
     return State(hasher, read, *_families(read, hasher))
+
+
+def _sizes(texts: Sequence[str], task: Sequence[str], hasher: Hasher) -> tuple[str, ...]:
+    """Each quantile that a number reaches, and each that it does not, as words."""
+    found: list[str] = []
+    for label, number in dict.fromkeys(pair for text in texts for pair in numbers_of(text)):
+        if (size := hasher.size(label, number, task)) is not None:
+            found += [f"{label} {'>' if size > i else '<'} {i}" for i in range(QUANTILES)]
+    return tuple(dict.fromkeys(found))[-_SIZES:]
 
 
 def _start_of(history: History, hasher: Hasher) -> int:
@@ -178,6 +198,8 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
     done, step = hasher.hashes(verbs), hasher.hashes([f"{read.step}"])
     paired = crossed(task[:_PAIRED_WORDS], recent[:_PAIRED_WORDS])
     near, beside = _surroundings(read, hasher)
+    facts = hasher.hashes(dict.fromkeys((*read.sizes, *_done(read))))
+    together = pairs_of(facts)
     of_state = {
         "step": step,
         "task": task,
@@ -189,6 +211,8 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "beside": beside,
         "verbs": done,
         "verbs-step": crossed(step, done),
+        "facts": facts,
+        "facts-paired": together,
     }
     of_key = {
         "key": hasher.hashes([""]),
@@ -200,6 +224,7 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "key-near": near,
         "key-task-beside": crossed(task[:_PAIRED_WORDS], beside),
         "key-verbs": done,
+        "key-facts": facts,
     }
     of_form = {
         "form": hasher.hashes([""]),
@@ -209,6 +234,8 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "form-recent": recent,
         "form-beside": beside,
         "form-verbs": hasher.hashes([*verbs, f"{len(verbs)} verbs"]),
+        "form-facts": facts,
+        "form-facts-paired": together,
         "form-after": hasher.hashes([_last_turn(read)]),
     }
     return (
@@ -216,6 +243,11 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         families_of(of_key, hasher),
         families_of(of_form, hasher),
     )
+
+
+def _done(read: Words) -> list[str]:
+    """The last actions, to stand beside what is known of numbers."""
+    return [f"done {action.key}" for action in read.actions[-_DONE:]]
 
 
 def _surroundings(read: Words, hasher: Hasher) -> tuple[Hashes, Hashes]:
@@ -258,6 +290,12 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
         "source": hasher.hashes([f"{found.source_shared}"]),
         "task-source": crossed(task, hasher.words(found.source)),
     }
+    of_rest = {
+        "rest": hasher.hashes([""]),
+        "rest-sentence": sentence,
+        "rest-sentence-paired": pairs_of(sentence[:_PAIRED_IN_SENTENCE]),
+        "rest-task-sentence": crossed(task, sentence),
+    }
     of_acts = {
         "said": hasher.hashes([said]),
         "answer": hasher.hashes([_answer_before(action, read)]),
@@ -267,10 +305,17 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
             state.beside_key.beside(key),
             state.beside_form.beside(form),
             families_of(of_verb, hasher).beside(verb),
+            families_of(of_rest, hasher).beside(hasher.hashes([_rest(action, found)])),
             families_of(of_acts, hasher).beside(np.concatenate([key, form])),
             families_of({"said-any": hasher.hashes([said])}, hasher),
         ]
     )
+
+
+def _rest(action: ActionWords, found: _Found) -> str:
+    """An action less the words that its sentence has: of a column and a method, the method."""
+    words = zip(action.places, action.words, strict=True)
+    return " ".join((action.verb, *(f"{p}={w}" for p, w in words if w not in found.held)))
 
 
 def _answer_before(action: ActionWords, state: Words) -> str:
@@ -304,6 +349,7 @@ def _sentence_of(action: ActionWords, state: Words) -> _Found:
                 most = _MOST_REPETITIONS + 2
                 best = _Found(
                     rest if len(rest) <= _LAST_WORDS else frozenset(),
+                    own & wanted,
                     min(found[1], most),
                     source if len(source) <= _LAST_WORDS else frozenset(),
                     min(len(source & task), most),

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Final
 
 from qguide.qnet.effects import message_key
@@ -16,6 +16,7 @@ _NAME: Final = re.compile(r"[/_]")
 """Signs of a path or an identifier, which a word of a language has not."""
 _PART: Final = re.compile(r"[^\W\d_]+")
 _MOST_NAMED: Final = 12
+_NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
 _MOST_CHARACTERS: Final = 8_192
 """Read of one text, so that neither the work of a request nor the caches grow with it."""
@@ -53,6 +54,23 @@ def words_of(text: str) -> tuple[str, ...]:
 def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
     """The words of each sentence or line of a text."""
     return _sentences(read_part(text))
+
+
+def is_number(word: str) -> bool:
+    """True for a word that is a plain number."""
+    return _NUMBER.fullmatch(word) is not None
+
+
+@lru_cache(_CACHED_TEXTS)
+def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
+    """The different numbers of a text, each with the word before it in its sentence."""
+    found = [
+        (before, float(word))
+        for words in sentences_of(text)
+        for before, word in pairwise(words)
+        if is_number(word) and not is_number(before)
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 @lru_cache(_CACHED_TEXTS)

@@ -4,7 +4,7 @@
 
 Its folder holds `config.json`, `model.safetensors` and `manifest.json`, like any checkpoint's; it
 has neither a tokenizer nor a trunk, and reading it needs no torch. Beside the weights are hashes of
-the words of states that it reads.
+the words of states that it reads, and quantiles of the numbers that were read after a word.
 """
 
 import json
@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 from qguide.qnet.errors import CheckpointError, OutdatedFeaturesError
 from qguide.qnet.features.domain import DOMAIN, Domain
-from qguide.qnet.features.hashing import Hasher, Sparse
+from qguide.qnet.features.hashing import QUANTILES, Hasher, Sizes, Sparse
 from qguide.qnet.features.state_action import (
     FEATURES_VERSION,
     State,
@@ -37,6 +37,7 @@ CONFIG: Final = "config.json"
 WEIGHTS: Final = "model.safetensors"
 _TENSORS: Final = ("advantages", "values")
 VOCABULARY: Final = "vocabulary"
+_SIZES: Final = ("size_places", "size_quantiles")
 
 
 class FeatureQConfig(BaseModel):
@@ -132,17 +133,23 @@ def load_feature_q(directory: Path) -> tuple[FeatureQ, Manifest]:
             f"{FEATURES_VERSION}; learn it again"
         )
     _require_fit(directory, tensors, places=1 << config.bits)
+    places, quantiles = (tensors.get(name) for name in _SIZES)
     hasher = Hasher(
-        bytes.fromhex(config.salt), bits=config.bits, vocabulary=tensors.get(VOCABULARY)
+        bytes.fromhex(config.salt),
+        bits=config.bits,
+        vocabulary=tensors.get(VOCABULARY),
+        sizes=None if places is None or quantiles is None else Sizes(places, quantiles),
     )
     return FeatureQ(config, tensors["values"], tensors["advantages"], hasher), manifest
 
 
 def _tensors(model: FeatureQ) -> dict[str, NDArray[Any]]:
-    """The weights, and the hashes of the vocabulary where there is one."""
+    """The weights, and the vocabulary and the sizes of numbers where there are such."""
     tensors: dict[str, NDArray[Any]] = {"values": model.values, "advantages": model.advantages}
     if model.hasher.vocabulary is not None:
         tensors[VOCABULARY] = model.hasher.vocabulary
+    if (sizes := model.hasher.sizes) is not None:
+        tensors |= dict(zip(_SIZES, (sizes.places, sizes.quantiles), strict=True))
     return tensors
 
 
@@ -160,6 +167,15 @@ def _require_fit(directory: Path, tensors: dict[str, NDArray[Any]], *, places: i
     words = tensors.get(VOCABULARY)
     if words is not None and (words.ndim != 1 or words.dtype != np.uint64):
         raise CheckpointError(f"{directory}: {VOCABULARY} is no list of hashes; learn it again")
+    labels, quantiles = (tensors.get(name) for name in _SIZES)
+    if labels is None or quantiles is None:
+        return
+    typed = labels.dtype == np.uint64 and quantiles.dtype == np.float32
+    if not typed or labels.ndim != 1 or quantiles.shape != (len(labels), QUANTILES):
+        raise CheckpointError(
+            f"{directory}: {_SIZES[1]} are not {QUANTILES} numbers of each of {_SIZES[0]}; "
+            "learn it again"
+        )
 
 
 def _dot(vector: Sparse, weights: NDArray[np.float32]) -> float:

@@ -25,7 +25,7 @@ from qguide.training.learning.preferences import (
 )
 from qguide.training.learning.recorded import recorded_decisions
 from qguide.training.learning.ridge import Floats
-from qguide.training.learning.vocabulary import vocabulary_of
+from qguide.training.learning.vocabulary import hasher_reading
 from qguide.training.licence.credit import FEWEST_UNITS, Credit, credit_of
 from qguide.training.licence.evidence import PRIOR, Evidence, HeldBackDecision, evidence_of
 
@@ -65,7 +65,7 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     Raises:
         ConfigError: there is no episode with an action.
     """
-    hasher = hasher.reading(vocabulary_of(episodes, hasher))
+    hasher = hasher_reading(episodes, hasher)
     steps = steps_of(episodes, hasher, held_back=options.held_back)
     held_back = _Assessor(episodes, steps, options, hasher)
     weights = held_back.weights()

@@ -23,9 +23,14 @@ MOST_TAU: Final = 1_000.0
 
 MOST_WEIGHT: Final = 5.0
 """Of the greedy reply; by it that outweighs 100 votes."""
+_GREEDY: Final = 2.0
+"""Presumed weight of the greedy reply, by which it outweighs seven votes: greedy play did no worse
+than votes in any of ten environments."""
 _STEPS_OF_PRIOR: Final = 100
 """Steps by which it is presumed that an advantage is earned in full. A dozen known steps alone said
 of every other early fit that it adds nothing to the votes."""
+_ERRORS: Final = 2.0
+"""Standard errors above 0 of Q's weight from which on it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,9 @@ def fitted_weights(
     """Weights that explain best what was earned beyond expectation; None where votes never vary.
 
     The least squares, of no weight below 0, of G - V on A, the centred log share, and the centred
-    greedy reply where that is known. They are drawn towards 1, `usual` and 0, as by 100 steps.
+    greedy reply where that is known. They are drawn towards 1, `usual` and twice that, as by 100
+    steps. Q's is then shrunk by its standard error (non-negative garrote; Breiman, 1995): what is
+    not shown to add to the agent's own preferences would only disturb them.
 
     Args:
         usual: weight of the log share where nothing is known.
@@ -117,8 +124,12 @@ def fitted_weights(
     steps = np.stack([column[known] for column in columns], axis=1)
     presumed = np.diag(np.sqrt(_STEPS_OF_PRIOR * np.mean(steps**2, axis=0)))
     design = np.concatenate([steps, presumed])
-    earned = np.concatenate([surprises[known], presumed @ [1.0, usual, 0.0]])
-    (of_q, of_votes, of_greedy), _ = nnls(design, earned)
+    earned = np.concatenate([surprises[known], presumed @ [1.0, usual, _GREEDY * usual]])
+    found, _ = nnls(design, earned)
+    noise = np.mean((surprises[known] - steps @ found) ** 2)
+    variance = noise * np.linalg.pinv(design.T @ design)[0, 0]
+    of_q, of_votes, of_greedy = found
+    of_q *= max(0.0, 1 - _ERRORS**2 * variance / of_q**2) if of_q else 0.0
     # Q / tau has to stay, so votes weigh a little where the greedy reply alone counts.
     of_votes = max(of_votes, of_greedy / MOST_WEIGHT)
     if not of_votes:

@@ -1,13 +1,16 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from qguide.qnet.errors import CheckpointError, ConfigError, RecordError
-from qguide.qnet.features.hashing import TASK, entry
-from qguide.qnet.models.feature_q import WEIGHTS, load_feature_q
+from qguide.qnet.features.domain import Domain
+from qguide.qnet.features.hashing import TASK, Hasher, Sizes, entry
+from qguide.qnet.models.feature_q import WEIGHTS, feature_q_of, load_feature_q, save_feature_q
 from qguide.qnet.models.manifest import MANIFEST, Manifest, is_feature_q, read_manifest, sha256_of
 from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message, ScoreRequest
@@ -126,6 +129,28 @@ def test_a_checkpoint_reads_the_words_that_it_learned_from(tmp_path: Path) -> No
     assert model.hasher.vocabulary is not None
     known = set(model.hasher.hashes([entry("ring", TASK), entry("coin", TASK)]).tolist())
     assert set(model.hasher.vocabulary.tolist()) == known
+
+
+def test_a_checkpoint_measures_numbers_as_where_it_learned(tmp_path: Path) -> None:
+    sizes = Sizes(np.array([7, 9], np.uint64), np.arange(8, dtype=np.float32).reshape(2, 4))
+    hasher = Hasher(b"salt", bits=8, vocabulary=np.zeros(0, np.uint64), sizes=sizes)
+    nothing = np.zeros(1 << 8, np.float32)
+    model = feature_q_of(nothing, nothing, mean=0.0, hasher=hasher)
+    manifest = Manifest(kind="features", name="own")
+    domain = Domain(unknown_limit=0.1, missing_limit=0.1)
+
+    save_feature_q(tmp_path, model, manifest, domain=domain)
+
+    loaded = load_feature_q(tmp_path)[0].hasher.sizes
+    assert loaded is not None
+    assert np.array_equal(loaded.places, sizes.places)
+    assert np.array_equal(loaded.quantiles, sizes.quantiles)
+
+    narrow = replace(sizes, quantiles=sizes.quantiles[:, :3].copy())
+    wrong = replace(model, hasher=hasher.reading(nothing[:0].astype(np.uint64), narrow))
+    save_feature_q(tmp_path, wrong, manifest, domain=domain)
+    with pytest.raises(CheckpointError, match="size_quantiles are not 4 numbers"):
+        load_feature_q(tmp_path)
 
 
 @pytest.mark.parametrize("version", [1, 99])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qguide.qnet.features.hashing import Hasher
-from qguide.qnet.types import History, Message
+from qguide.qnet.types import History, Message, ToolCall
 from qguide.training.learning.advantage import Options
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.learner import learn
@@ -121,3 +121,67 @@ def test_a_value_that_instructions_list_is_read_in_observations() -> None:
         history = (start, look, Message("user", f"You stand in the {place}."))
         q_values = model.q_values(history, tuple(action(one, "So.") for one in DRAWERS))
         assert DRAWERS[int(np.argmax(q_values))] == best
+
+
+def test_a_number_is_large_or_small_for_what_the_task_is_about() -> None:
+    """The heat that is usual for a pump is too much for a press."""
+    usual = {"pump": 80.0, "press": 40.0}
+
+    def history(machine: str, factor: float, number: int) -> History:
+        told = Message("user", f"heat: {usual[machine] * factor:.1f} degrees")
+        return (Message("user", f"Ticket {number}: the {machine}."), action("a", "So."), told)
+
+    chance = Random(2)
+    found = []
+    for number in range(240):
+        machine, high = chance.choice(tuple(usual)), chance.random() < 0.3
+        state = history(
+            machine, chance.uniform(1.1, 1.4) if high else chance.uniform(0.7, 0.95), number
+        )
+        drawer = chance.choice(DRAWERS[:2])
+        replies = (state[1], action(drawer, "So."))
+        found.append(
+            Episode(f"{number}", (state[:1], state), replies, float((drawer == "red") == high))
+        )
+
+    model = learn(found, Options(), Hasher(b"salt")).model
+
+    candidates = tuple(action(one, "So.") for one in DRAWERS[:2])
+    for machine in usual:
+        for factor, best in ((1.35, 0), (0.75, 1)):
+            assert np.argmax(model.q_values(history(machine, factor, 900), candidates)) == best
+
+
+def test_two_facts_of_one_sentence_decide_together() -> None:
+    """The right method depends on the kind and the fault of the column that is named."""
+    kinds, faults = ("date", "amount"), ("blanks", "spaces")
+
+    def seen(kind: str, fault: str, column: str) -> History:
+        look = Message("assistant", "Action: look")
+        told = Message("user", f"{column}: type {kind}, issue {fault}.\nother: type {kind[::-1]}.")
+        return (Message("user", f"Clean the table of {column}."), look, told)
+
+    def mend(column: str, drawer: str) -> Message:
+        call = ToolCall("fix", json.dumps({"column": column, "method": drawer}))
+        return Message("assistant", "", (call,))
+
+    def right(kind: str, fault: str) -> str:
+        return DRAWERS[kinds.index(kind) ^ faults.index(fault)]
+
+    chance = Random(3)
+    found = []
+    for number in range(300):
+        kind, fault = chance.choice(kinds), chance.choice(faults)
+        column, drawer = f"column{number}", chance.choice(DRAWERS[:2])
+        state = seen(kind, fault, column)
+        reward = float(drawer == right(kind, fault))
+        replies = (state[1], mend(column, drawer))
+        found.append(Episode(f"{number}", (state[:1], state), replies, reward))
+
+    model = learn(found, Options(), Hasher(b"salt")).model
+
+    for kind in kinds:
+        for fault in faults:
+            candidates = tuple(mend("new", drawer) for drawer in DRAWERS[:2])
+            q_values = model.q_values(seen(kind, fault, "new"), candidates)
+            assert DRAWERS[int(np.argmax(q_values))] == right(kind, fault)

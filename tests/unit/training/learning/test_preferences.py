@@ -78,7 +78,29 @@ def test_few_steps_by_which_q_earns_nothing_leave_it_its_usual_weight() -> None:
     found = fitted_weights(q, votes, NOTHING[:12], votes - q, usual=USUAL)
 
     assert found is not None
-    assert USUAL < found.tau < 2 * USUAL
+    assert USUAL < found.tau < 2.5 * USUAL
+
+
+def test_a_q_model_that_is_not_shown_to_add_anything_leaves_the_choice_to_the_agent() -> None:
+    rng = np.random.default_rng(0)
+    q, votes, greedy = rng.normal(size=(3, 1_000))
+    luck = rng.normal(size=1_000)
+
+    little = fitted_weights(q, votes, greedy, 0.3 * greedy + luck - 0.05 * q, usual=0.1)
+    much = fitted_weights(q, votes, greedy, 0.5 * q + 0.3 * greedy + luck, usual=0.1)
+
+    assert little is not None
+    assert much is not None
+    assert little.tau > 10 * much.tau
+
+
+def test_the_greedy_reply_is_presumed_to_be_better_than_votes() -> None:
+    q, votes, greedy = np.random.default_rng(0).normal(size=(3, 5))
+
+    found = fitted_weights(q, votes, greedy, np.zeros(5), usual=USUAL)
+
+    assert found is not None
+    assert found.greedy == pytest.approx(2.0, rel=0.2)
 
 
 def test_a_greedy_reply_that_counts_alone_keeps_q_beside_it() -> None:

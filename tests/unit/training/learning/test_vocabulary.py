@@ -1,9 +1,12 @@
 """The words of states that a Q model without a network reads."""
 
-from qguide.qnet.features.hashing import FRAME, TASK, Hasher, entry
+import numpy as np
+import pytest
+
+from qguide.qnet.features.hashing import FRAME, TASK, Hasher, entry, number_place
 from qguide.qnet.types import Message
 from qguide.training.learning.episodes import Episode
-from qguide.training.learning.vocabulary import vocabulary_of
+from qguide.training.learning.vocabulary import hasher_reading, sizes_of, vocabulary_of
 
 THINGS = ("ring", "coin") * 20
 
@@ -35,3 +38,42 @@ def test_a_salt_hides_the_words() -> None:
 
     assert len(one) == len(other)
     assert not set(one.tolist()) & set(other.tolist())
+
+
+def heated(number: int) -> Episode:
+    machine, heat = ("pump", "press")[number % 2], (100, 10)[number % 2] + number // 2
+    states = (
+        Message("user", f"Mend the {machine}"),
+        Message("assistant", "Action: measure"),
+        Message("user", f"heat: {heat} degrees; code {number + 5000}"),
+    )
+    return Episode(f"{number}", (states[:1], states), (states[1], states[1]), 0.0)
+
+
+def test_numbers_are_measured_by_those_of_such_tasks() -> None:
+    hasher = hasher_reading([heated(number) for number in range(40)], Hasher(b"salt"))
+
+    assert hasher.sizes is not None
+    place = hasher.hashes([number_place("heat", "press")])[0]
+    [row] = np.flatnonzero(hasher.sizes.places == place)
+    expected = np.quantile(np.arange(10, 30), (0.25, 0.5, 0.75, 0.875))
+    assert hasher.sizes.quantiles[row] == pytest.approx(expected)
+    assert hasher.size("heat", 29, ("mend", "the", "press")) == 4
+    assert hasher.size("heat", 29, ("mend", "the", "pump")) == 0
+    assert hasher.size("cold", 29, ("mend",)) is None
+
+
+def test_too_few_numbers_measure_nothing() -> None:
+    sizes = sizes_of([heated(number) for number in range(7)], Hasher(b"salt"))
+
+    assert sizes.quantiles.shape == (0, 4)
+
+
+def test_numbers_that_few_episodes_have_are_no_words() -> None:
+    hasher = Hasher(b"salt")
+    episodes = [heated(number) for number in range(40)] + [heated(0)]
+
+    found = set(vocabulary_of(episodes, hasher).tolist())
+
+    # Two of 41 episodes have 5000; a word that is no number would be read.
+    assert not set(hasher.hashes([entry("5000")]).tolist()) & found
