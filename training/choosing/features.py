@@ -307,17 +307,15 @@ def _state_of(attempt: Attempt, after: int) -> str:
 def _questions(attempts: Sequence[Attempt]) -> Iterator[Asked]:
     """The last message before each attempt's first action, without its model's instructions.
 
-    These are the lines with which all tasks of a section begin.
+    These are the lines with which nearly all tasks of a section begin.
     """
     texts: dict[tuple[str, str], set[str]] = defaultdict(set)
     for attempt in attempts:
         texts[attempt.section, attempt.model].add(_opening(attempt))
-    shared = {key: _shared_lines(found) for key, found in texts.items()}
+    shared = {key: _shared_lines(found) if len(found) > 1 else "" for key, found in texts.items()}
     known: dict[str, Asked] = {}
     for attempt in attempts:
-        key = attempt.section, attempt.model
-        text = _opening(attempt)
-        text = text[shared[key] :] if len(texts[key]) > 1 else text
+        text = _opening(attempt).removeprefix(shared[attempt.section, attempt.model])
         yield known.setdefault(text, Asked(text))
 
 
@@ -325,9 +323,21 @@ def _opening(attempt: Attempt) -> str:
     return attempt.opening[-1].content if attempt.opening else ""
 
 
-def _shared_lines(texts: Collection[str]) -> int:
-    """Length of the lines with which all texts begin."""
-    first, last = min(texts), max(texts)
+def _shared_lines(texts: Collection[str]) -> str:
+    """The lines with which nine texts of ten begin.
+
+    Not all: what is left of one model's instructions would tell Q which model it is, and one
+    damaged record is enough for that.
+    """
+    ordered = sorted(texts)
+    outliers = len(ordered) // 10
+    return max(
+        (_shared(*ends) for ends in zip(ordered, ordered[-1 - outliers :], strict=False)), key=len
+    )
+
+
+def _shared(first: str, last: str) -> str:
+    """The whole lines with which both begin."""
     pairs = enumerate(zip(first, last, strict=False))
     end = next((i for i, (a, b) in pairs if a != b), min(len(first), len(last)))
-    return first.rfind("\n", 0, end) + 1
+    return first[: first.rfind("\n", 0, end) + 1]

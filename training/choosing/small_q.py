@@ -137,10 +137,9 @@ def word_credit(table: Table, groups: Ints) -> Floats:
 
     credit: Floats = (table.words @ weights(np.ones(len(rows), np.bool_))).astype(np.float32)
     part = np.random.default_rng(0).permutation(len(counts))[tasks] % _PARTS
-    for k in range(_PARTS):
+    for k in np.unique(part):
         own = part == k
-        if own.any() and not own.all():
-            credit[rows[own]] = table.words[rows[own]] @ weights(~own)
+        credit[rows[own]] = table.words[rows[own]] @ weights(~own)
     return credit
 
 

@@ -93,6 +93,19 @@ def test_an_attempt_that_ended_with_its_last_turn_is_no_candidate() -> None:
     assert [candidate.attempt.model for candidate in found] == ["m1", "m2", "m3"]
 
 
+def test_one_damaged_record_lets_no_instructions_into_a_models_other_questions() -> None:
+    asked = [f"Do as you are told.\nIn tags.\nHow much is {n} + {n}?" for n in range(12)]
+    openings = ["I do not understand you.", *asked]
+    attempts = [
+        replace(attempt(model, "4", "", 1.0), task=f"set/{n}", opening=(Message("user", opening),))
+        for n, opening in enumerate(openings)
+        for model in ("m0", "m1")
+    ]
+    states = candidates_of(attempts, Cut())
+    texts = [found[0].asked.text for found in states.values()]
+    assert texts == ["i do not understand you.", *(f"how much is {n} + {n}?" for n in range(12))]
+
+
 def test_groups_are_of_one_state_and_of_those_that_may_be_drawn() -> None:
     table = table_by_hand()
     among = np.array([True, False, True, True])
@@ -151,3 +164,6 @@ def test_words_have_the_credit_of_other_tasks() -> None:
     assert (credit[:, 0] > credit[:, 1]).all()  # in the last task, too, which is not read
     read = word_credit(table, np.arange(20).reshape(10, 2)).reshape(10, 2)
     assert read[9, 0] > read[9, 1]  # and which does not speak for itself when it is
+    alone = word_credit(table, np.arange(2).reshape(1, 2))
+    assert not alone[:2].any()  # no other task has been read
+    assert alone[2] > alone[3]
