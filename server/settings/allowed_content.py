@@ -29,6 +29,8 @@ _BYTES: Final = frozenset(("file_data", "data"))
 """Base64, where some upstreams take an address."""
 _NOT_FETCHED: Final = frozenset(("input", "arguments", "citations", "annotations", "logprobs"))
 """Fields in which an address is text: arguments of a tool, sources that an answer quotes."""
+_TOLD: Final = (("text", "data"), ("browser_state", "tabs"), ("browser_state", "state_changes"))
+"""Likewise in parts of these types: a document of plain text, and what a caller's browser shows."""
 _UNUSUAL: Final = re.compile(r"[\s\\\x00-\x1f]")
 """Characters that parsers of addresses take differently."""
 _SHOWN: Final = 80
@@ -77,9 +79,8 @@ class Reach:
                 self.check_addresses(inner, f"{place}[{index}]")
         elif isinstance(value, Mapping):
             for name, inner in value.items():
-                if name == "data" and value.get("type") == "text":
-                    continue  # a document of plain text
-                self._check_field(name, inner, f"{place}.{name[:40]}")
+                if (value.get("type"), name) not in _TOLD:
+                    self._check_field(name, inner, f"{place}.{name[:40]}")
 
     def _check_field(self, name: str, value: object, place: str) -> None:
         if name == _FILE and value and name not in self.fields:

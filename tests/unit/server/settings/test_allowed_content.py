@@ -78,6 +78,12 @@ def test_bytes_and_named_hosts_pass() -> None:
     }
     document = {"type": "text", "media_type": "text/plain", "data": "Note: see http://10.0.0.1"}
     Reach().check_addresses([{"type": "document", "source": document}], "p")
+    tabs = [{"tab_id": "1", "title": "", "url": ""}, {"tab_id": "2", "url": "http://10.0.0.1"}]
+    loaded = [{"type": "download_started", "download_id": "d", "url": "http://10.0.0.1/a"}]
+    shown = {"type": "browser_state", "tabs": tabs, "state_changes": loaded}
+    Reach().check_addresses([{"type": "tool_result", "content": [shown]}], "p")
+    with pytest.raises(InvalidRequestError, match="which an upstream would fetch"):
+        Reach().check_addresses([shown | {"source": {"url": "http://10.0.0.1"}}], "p")
     Reach().check_addresses([quoted, {"type": "tool_use", "input": {"url": "http://x"}}], "p")
 
 
