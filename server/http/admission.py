@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import structlog
 from fastapi import Request
@@ -66,6 +66,8 @@ PAGE: Final = frozenset({"/", "/playground"})
 _OF_A_RESPONSE: Final = re.compile(r"/v1/responses/(?!compact$|input_tokens$)[^/]+(/cancel)?")
 """Looks at a stored response, cancels or deletes it: what the response itself must not prevent,
 which has its caller's place as long as it is made in the background."""
+Kind = Literal["work", "look", "end"]
+"""What a request is: a look at a stored response, the end of one, or any other."""
 _SCHEMES: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},
     **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
@@ -114,7 +116,7 @@ class Limiter:
 
     def __init__(self, link: RedisLink | None, *, concurrent_requests: int) -> None:
         self._concurrent_requests = concurrent_requests
-        self._running: Counter[tuple[str, bool]] = Counter()
+        self._running: Counter[tuple[str, Kind]] = Counter()
         self._link = link
         self._own: RateLimiter = FixedWindowRateLimiter(MemoryStorage())
         self._shared = FixedWindowRateLimiter(link.limits_storage()) if link else self._own
@@ -126,16 +128,17 @@ class Limiter:
 
     @asynccontextmanager
     async def admit(
-        self, caller: Caller, account: Account, *, in_addition: bool = False
+        self, caller: Caller, account: Account, *, kind: Kind = "work"
     ) -> AsyncIterator[Mapping[str, str]]:
         """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
 
         Args:
-            in_addition: it is served beside as many others as the caller may have at once.
+            kind: looks, which may wait for an answer, have as many places as work has; ends are
+                short and need none.
         """
-        place = (caller.name, in_addition)
-        if not in_addition:
-            self._check_running(caller)
+        place = (caller.name, kind)
+        if kind != "end":
+            self._check_running(place)
         self._running[place] += 1
         try:
             headers = await self._windows(caller, lambda windows: self._count(caller, windows))
@@ -148,11 +151,11 @@ class Limiter:
             if not self._running[place]:
                 del self._running[place]
 
-    def _check_running(self, caller: Caller) -> None:
+    def _check_running(self, place: tuple[str, Kind]) -> None:
         most = self._concurrent_requests
-        if most and self._running[caller.name, False] >= most:
+        if most and self._running[place] >= most:
             raise OverLimitError(
-                f"{caller.name} has {most:,} requests running, its limit; wait until one has ended",
+                f"{place[0]} has {most:,} requests running, its limit; wait until one has ended",
                 code="too_many_at_once",
                 limit=most,
                 retry_after_s=1,
@@ -318,8 +321,7 @@ class RateLimits(HttpMiddleware):
         limiter: Limiter = scope["app"].state.limiter
         account = scope["state"]["account"]
         tenant = Tenant(account.key or "", caller.cache_salt, request=account)
-        in_addition = bool(_OF_A_RESPONSE.fullmatch(scope["path"]))
-        async with limiter.admit(caller, account, in_addition=in_addition) as left:
+        async with limiter.admit(caller, account, kind=_kind_of(scope)) as left:
 
             async def with_limits(message: Message) -> None:
                 if message["type"] == "http.response.start":
@@ -328,6 +330,12 @@ class RateLimits(HttpMiddleware):
 
             with working_for(tenant):
                 await self.app(scope, receive, with_limits if left else send)
+
+
+def _kind_of(scope: Scope) -> Kind:
+    if not _OF_A_RESPONSE.fullmatch(scope["path"]):
+        return "work"
+    return "look" if scope["method"] == "GET" else "end"
 
 
 async def require_admin(request: Request) -> None:

@@ -140,6 +140,8 @@ class EventStream(StreamingResponse):
 class OutlivingStream(EventStream):
     """Events of an answer whose work goes on when its client is gone.
 
+    Its request says so (`request.state.outlives_client`).
+
     Args:
         work: makes what `complete` waits for.
     """
@@ -150,7 +152,6 @@ class OutlivingStream(EventStream):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work, tell the events to a client that listens, and end with the work."""
-        self._request.state.outlives_client = True
         work = asyncio.ensure_future(self._outliving())
         try:
             await super().__call__(scope, receive, send)

@@ -254,7 +254,7 @@ class StoredResponses:
         """A stored response, once it has been answered."""
         while (told := await self.response(response_id))["status"] in _UNANSWERED:
             if work := self._running.get(scoped_episode_id(response_id)):
-                await asyncio.wait({work}, timeout=_LOOK_S)
+                await asyncio.wait({work})
             else:
                 await asyncio.sleep(_LOOK_S)
         return told

@@ -135,6 +135,7 @@ async def _in_background(
 
     The work is within the request and its limits, and goes on without the client.
     """
+    request.state.outlives_client = True  # else one that leaves now left it queued for ever
     await stored.begin(continued, response)
 
     def ended(told: Json, error: BaseException) -> Json:

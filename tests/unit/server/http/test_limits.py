@@ -102,14 +102,25 @@ async def test_a_caller_has_so_many_requests_at_once(most: int) -> None:
     assert refused.value.headers["RateLimit-Limit"] == str(most)
     async with limiter.admit(bob, Account()):
         pass
-    async with limiter.admit(ada, Account(), in_addition=True):
+    async with limiter.admit(ada, Account(), kind="look"):
         done.set()
         await asyncio.gather(*running)
         assert limiter.running == 1
-        async with limiter.admit(ada, Account()):  # what is in addition takes no place
+        async with limiter.admit(ada, Account()):  # a look takes no place of work
             pass
     async with limiter.admit(ada, Account()):
         pass
+
+
+async def test_looks_that_wait_are_limited_and_ends_are_not() -> None:
+    limiter = Limiter(None, concurrent_requests=1)
+    ada = Caller("ada", False, requests_per_minute=0, tokens_per_day=0)
+    async with limiter.admit(ada, Account(), kind="look"):
+        with pytest.raises(OverLimitError, match="ada has 1 requests running"):
+            async with limiter.admit(ada, Account(), kind="look"):
+                pass
+        async with limiter.admit(ada, Account(), kind="end"):
+            pass
 
 
 async def test_retry_after_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
