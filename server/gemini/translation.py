@@ -356,10 +356,15 @@ def _part(part: GeminiPart | ResultPart, place: str) -> Json:
     if isinstance(part, GeminiPart) and part.text is not None:
         return {"type": "text", "text": part.text}
     if blob := part.inline_data:
-        return _file(blob.mime_type, f"data:{blob.mime_type};base64,{blob.data}", place)
+        return _file(blob.mime_type, f"data:{blob.mime_type};base64,{_base64(blob.data)}", place)
     if file := part.file_data:
         return _file(file.mime_type or "image/", file.file_uri, place)
     raise _misplaced(place, "a user's turn has text, files and results of functions")
+
+
+def _base64(data: str) -> str:
+    """The base64 of data URLs; Google's SDK for Python sends that of URLs, others no padding."""
+    return data.replace("-", "+").replace("_", "/") + "=" * (-len(data) % 4)
 
 
 def _file(mime_type: str, address: str, place: str) -> Json:

@@ -184,15 +184,17 @@ def test_a_turn_that_comes_back_as_the_pieces_of_its_stream_is_one_turn(
 
 
 def test_files_of_a_result_come_after_it(guided: TestClient, upstream: FakeUpstream) -> None:
-    data = base64.b64encode(b"hi").decode()
-    files = [{"inlineData": {"mimeType": kind, "data": data}} for kind in ("image/png", "text/csv")]
+    data = base64.b64encode(b"hi>>>???").decode()
+    sent = base64.urlsafe_b64encode(b"hi>>>???").decode().rstrip("=")
+    assert {"-", "_"} < {*sent}, "as Google's SDK for Python sends bytes"
+    files = [{"inlineData": {"mimeType": kind, "data": sent}} for kind in ("image/png", "text/csv")]
     call = {"role": "model", "parts": [{"functionCall": {"name": "look"}}]}
     result = {"name": "look", "response": {"output": "see"}, "parts": files}
     ask(guided, contents=[FIND, call, {"parts": [{"functionResponse": result}]}])
     *_, told, seen = upstream.asked[-1]["messages"]
     assert (told["role"], told["content"]) == ("tool", "see")
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-    assert seen == {"role": "user", "content": [image, {"type": "text", "text": "hi"}]}
+    assert seen == {"role": "user", "content": [image, {"type": "text", "text": "hi>>>???"}]}
 
 
 def test_an_address_that_the_operator_has_not_allowed_is_not_fetched(guided: TestClient) -> None:
