@@ -54,6 +54,8 @@ _LONGEST_BYTES: Final = len(rb"\ud83d\ude00")
 _SHOWN_CHARACTERS: Final = 40
 _WHOLE_BODIES: Final = 8
 """Memory for bodies that are still arriving, in bodies of the maximum size."""
+_OF_BROWSERS: Final = ("origin", "sec-fetch-site")
+"""Headers by which a browser says which page has a request sent."""
 _GIVEN_UP: Final = 0.0
 """A deadline in the past of the loop's clock, which marks a body that made room for others."""
 _Place = tuple[Any, str | int] | None
@@ -320,8 +322,8 @@ class BodyRoute(APIRoute):
 class UndeclaredBodyRoute(BodyRoute):
     """Route whose bodies are JSON whatever they are declared as, as Ollama's clients send them.
 
-    A web page's browser names its origin, and has to declare JSON: else it would not ask whether
-    the page may send it.
+    What a web page sends has to declare JSON: else its browser would not ask whether the page may
+    send it.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -329,7 +331,7 @@ class UndeclaredBodyRoute(BodyRoute):
         handle = super().get_route_handler()
 
         async def handle_declared(request: Request) -> Response:
-            if "origin" not in request.headers:
+            if not any(name in request.headers for name in _OF_BROWSERS):
                 headers = MutableHeaders(raw=[*request.scope["headers"]])
                 headers["content-type"] = "application/json"
                 scope = {**request.scope, "headers": headers.raw}

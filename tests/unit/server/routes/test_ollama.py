@@ -86,10 +86,14 @@ def test_a_body_need_not_be_declared_unless_a_web_page_sends_it(
     body = json.dumps(BODY | {"stream": False})
     told = guided.post("/api/chat", content=body, headers=declared)
     assert told.json()["message"]["content"], "as `curl -d` and LiteLLM send it"
-    page = {"Origin": "http://evil.example"}
-    refused = guided.post("/api/chat", content=body, headers=declared | page)
-    assert refused.status_code == 400
-    assert "not declared as JSON" in refused.json()["error"]
+    for name, value in (
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Sec-Fetch-Site", "cross-site"),
+    ):
+        refused = guided.post("/api/chat", content=body, headers=declared | {name: value})
+        assert refused.status_code == 400
+        assert "not declared as JSON" in refused.json()["error"]
 
 
 def test_policies_are_loaded(guided: TestClient) -> None:
