@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 from urllib.parse import urlsplit
@@ -151,7 +151,8 @@ class RedisLink:
         else:
             if not self.up:
                 # Those that idled while Redis died are dead; each would fail one more request.
-                await self._pool.disconnect(inuse_connections=False)
+                with suppress(*self._failures):  # they are dropped even if they do not close
+                    await self._pool.disconnect(inuse_connections=False)
             self._set(up=True, reason="")
 
     def _set(self, *, up: bool, reason: str) -> None:
