@@ -169,7 +169,9 @@ def _blocks(
         name, given, warning = read_call(call, "input")
         warnings += warning
         toolset, _, member = name.partition("__")
-        own = {"name": member, "toolset_name": toolset} if toolset in toolsets else {"name": name}
+        own = {"name": name}
+        if member and toolset in toolsets:
+            own = {"name": member, "toolset_name": toolset}
         blocks.append({"type": "tool_use", "id": call["id"], **own, "input": given})
     return blocks, warnings
 

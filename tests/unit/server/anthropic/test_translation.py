@@ -141,6 +141,15 @@ def test_a_call_of_a_toolset_goes_out_and_comes_back() -> None:
     assert "a.org" in told["content"]
 
 
+def test_a_tool_that_is_called_as_a_toolset_is_no_part_of_it() -> None:
+    own = {"name": "browser", "input_schema": {"type": "object"}}
+    message = answer(
+        drawn("", ToolCall("browser", "{}", "c1")), tools=[{"type": TOOLSETS["browser"]}, own]
+    )
+    [block] = message["content"]
+    assert (block["name"], block.get("toolset_name")) == ("browser", None)
+
+
 def test_a_call_of_a_toolset_is_read_in_an_upstreams_answer() -> None:
     use = {"type": "tool_use", "id": "c", "name": "key", "toolset_name": "computer", "input": {}}
     said = upstreams({"content": [use], "stop_reason": "tool_use"})
