@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
@@ -119,7 +120,22 @@ async def _until_it_listens(port: int) -> None:
             return
 
 
-async def test_the_command_speaks_over_http(server: Server) -> None:
+OF_PAGES = {
+    "Host": "evil.example",
+    "Origin": "http://evil.example",
+    "Content-Type": "text/plain",
+}
+"""Headers of a web page whose name means this machine, of another page, and of one whose browser
+does not ask first."""
+
+
+def _asked_by_a_page(port: int, header: str) -> int:
+    headers = {"Content-Type": "application/json", header: OF_PAGES[header]}
+    content = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+    return httpx.post(f"http://127.0.0.1:{port}/mcp", content=content, headers=headers).status_code
+
+
+async def test_the_command_speaks_over_http_and_to_no_web_page(server: Server) -> None:
     port = free_port()
     options = ["--url", server.url, "--api-key", server.key, "--http-port", str(port)]
     command = [sys.executable, "-m", "qguide", "mcp", *options]
@@ -129,11 +145,13 @@ async def test_the_command_speaks_over_http(server: Server) -> None:
             async with Client(f"http://127.0.0.1:{port}/mcp") as client:
                 tools = (await client.list_tools()).tools
                 result = await client.call_tool("act", {"messages": HISTORY})
+            refused = [_asked_by_a_page(port, header) for header in OF_PAGES]
         finally:
             running.terminate()
     assert len(tools) == 3
     assert result.structured_content
     assert result.structured_content["guided"] is True
+    assert refused == [421, 403, 400]
 
 
 def test_without_the_sdk_the_extra_is_named() -> None:
