@@ -4,6 +4,8 @@ The device stays in a process for ever, so the last test runs the others in a pr
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,11 +29,9 @@ from qguide.training.jobs.train_qnet import run_train_qnet
 from qguide.training.optimization.options import DpoOptimization, Lora, PolicyOptimization
 from qguide.training.optimization.trainer import Loop
 from tests.support import stand_in_device
-from tests.support.alone import run_tests
 from tests.support.devices import counted_synchronizations, needs_cuda
 from tests.support.echo import groups_in, qnet_config, sft_config, trajectories_in
 from tests.support.go_groups import groups_of
-from tests.support.serving import ROOT
 from tests.support.stand_in_device import NAME, Waits
 from tests.support.tiny_models import policy_model, q_model, save_implicit_q, save_policy
 
@@ -237,8 +237,12 @@ def test_all_of_these_pass_in_a_process_that_has_the_device(device: str) -> None
     others = ["-W", "default", "-o", "addopts=--import-mode=importlib"]
     if device == "cuda" and find_spec("xdist") is not None:
         others += ["-n", "4"]  # each compiles kernels of its own
-    flags = others if device == "cuda" else []
-    own = {_OWN_PROCESS: device}
-    code, output = run_tests([*flags, __file__], cwd=ROOT, variables=own)
-    assert code == 0, output[-8000:]
-    assert "13 passed" in output
+    flags = others if device == "cuda" else ["-n", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *flags, __file__],
+        env=os.environ | {_OWN_PROCESS: device},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert "13 passed" in done.stdout

@@ -44,8 +44,7 @@ class LearnConfig(Reading):
         environment: name of the environment, for recordings that name none.
         episodes: ids of those episodes of a server's recording that are learned from; empty: all.
         trace: lambda: 1 credits every step with the whole outcome, 0 with the next state's value.
-        alpha: penalty of the squared weights of actions in a plain regression; None takes the mean
-            of a plain and a reweighted one.
+        alpha: penalty of the squared weights of actions; None chooses it on held-back tasks.
         held_back: what is kept from the fits that judge the Q model: "tasks" tell what it is worth
             in new tasks, "episodes" what it is worth where the same tasks come again; "auto" takes
             episodes where there are fewer than 20 tasks.
