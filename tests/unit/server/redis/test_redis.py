@@ -101,16 +101,17 @@ async def test_connections_that_died_with_redis_are_not_used_once_it_is_back(
 
 
 async def test_redis_comes_back_though_old_connections_do_not_close(
-    redis: RedisServer, link: RedisLink, monkeypatch: pytest.MonkeyPatch
+    redis: RedisServer, link: RedisLink
 ) -> None:
     async def hangs(*, inuse_connections: bool) -> None:
         raise TimeoutError("as of a TLS connection whose other end is gone")
 
     redis.kill()
     await until(link, up=False)
-    monkeypatch.setattr(link.client.connection_pool, "disconnect", hangs)
-    redis.start()
-    await until(link, up=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(link.client.connection_pool, "disconnect", hangs)
+        redis.start()
+        await until(link, up=True)
 
 
 async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
