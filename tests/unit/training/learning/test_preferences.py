@@ -94,6 +94,43 @@ def test_a_q_model_that_is_not_shown_to_add_anything_leaves_the_choice_to_the_ag
     assert little.tau > 10 * much.tau
 
 
+def test_preferences_that_earn_nothing_leave_the_choice_to_q() -> None:
+    rng = np.random.default_rng(1)
+    q, votes = rng.normal(size=(2, 2_000))
+    earned = rng.normal(size=2_000) - 0.5 * votes
+
+    assert fitted_weights(q, votes, NOTHING, earned, usual=USUAL) == Weights(0.0)
+
+
+def test_steps_whose_draws_are_unknown_tell_of_q_too() -> None:
+    """A server that learns knows the draws of a tenth of its steps."""
+    rng = np.random.default_rng(0)
+    q, votes = rng.normal(size=(2, 2_000)) * [[0.1], [1.0]]
+    earned = q + rng.normal(scale=0.5, size=2_000)
+    votes[40:] = np.nan
+
+    found = fitted_weights(q, votes, NOTHING, earned, usual=0.03)
+    of_few = fitted_weights(q[:40], votes[:40], NOTHING[:40], earned[:40], usual=0.03)
+
+    assert found is not None
+    assert of_few is not None
+    assert found.tau < 0.1
+    assert of_few.tau == MOST_TAU
+
+
+def test_weights_do_not_depend_on_the_unit_of_outcomes() -> None:
+    rng = np.random.default_rng(0)
+    q, votes = rng.normal(size=(2, 2_000))
+    earned = q + 0.5 * votes + rng.normal(size=2_000)
+
+    found = fitted_weights(q, votes, NOTHING, earned, usual=USUAL)
+    in_cents = fitted_weights(1e5 * q, votes, NOTHING, 1e5 * earned, usual=1e5 * USUAL)
+
+    assert found is not None
+    assert in_cents is not None
+    assert in_cents.tau == pytest.approx(1e5 * found.tau)
+
+
 def test_the_greedy_reply_is_presumed_to_be_better_than_votes() -> None:
     q, votes, greedy = np.random.default_rng(0).normal(size=(3, 5))
 
