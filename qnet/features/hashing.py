@@ -19,6 +19,7 @@ Sparse = tuple[NDArray[np.int32], NDArray[np.float32]]
 """Indices and values of a vector; an index may occur more than once."""
 
 _CACHED_WORDS: Final = 1 << 16
+_CACHED_LABELS: Final = 1 << 12
 _MOST_CHARACTERS: Final = 1_024
 _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
@@ -105,6 +106,7 @@ class Hasher:
             if sizes is None
             else dict(zip(sizes.places.tolist(), sizes.quantiles.tolist(), strict=True))
         )
+        self._usual = lru_cache(_CACHED_LABELS)(self._usual_quantiles)
         self._known = None if vocabulary is None else frozenset(vocabulary.tolist())
         self._hash = lru_cache(_CACHED_WORDS)(
             lambda text: int.from_bytes(
@@ -139,18 +141,23 @@ class Hasher:
         """True for a message with which every episode begins."""
         return self._known is not None and self._hash(entry(text, FRAME)) in self._known
 
-    def size(self, label: str, number: float, task: Iterable[str]) -> int | None:
+    def size(self, label: str, number: float, task: tuple[str, ...]) -> int | None:
         """The number of quantiles that a number reaches; None where none are known.
 
         Of all tasks and of those with one of these words, those whose numbers differ least: what is
         much for one machine may be little for another.
         """
+        usual = self._usual(label, task)
+        # In the precision of the quantiles, which are numbers that were read themselves.
+        return None if usual is None else sum(float(np.float32(number)) >= one for one in usual)
+
+    def _usual_quantiles(self, label: str, task: tuple[str, ...]) -> list[float] | None:
+        # Without quantiles of all tasks there are none of some.
+        if self._hash(number_place(label, "")) not in self._quantiles:
+            return None
         places = (self._hash(number_place(label, word)) for word in ("", *task))
         known = [self._quantiles[place] for place in places if place in self._quantiles]
-        if not known:
-            return None
-        narrowest = min(known, key=lambda quantiles: quantiles[-1] - quantiles[0])
-        return sum(number >= quantile for quantile in narrowest)
+        return min(known, key=lambda quantiles: quantiles[-1] - quantiles[0])
 
     def sparse(self, families: Sequence[Families]) -> Sparse:
         """One vector of all families, each of length 1; an empty family adds nothing."""

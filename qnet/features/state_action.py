@@ -40,7 +40,8 @@ from qguide.qnet.types import INSTRUCTING, History, Message
 FEATURES_VERSION: Final = 5
 """Rises whenever the same text gets other features, because weights belong to features."""
 
-_TASK_WORDS: Final = 60
+TASK_WORDS: Final = 60
+"""Words that are read of a task."""
 _LAST_WORDS: Final = 60
 _RECENT_WORDS: Final = 120
 _RECENT_OBSERVATIONS: Final = 6
@@ -148,7 +149,7 @@ def state_of(history: History, hasher: Hasher) -> State:
     return State(hasher, read, *_families(read, hasher))
 
 
-def _sizes(texts: Sequence[str], task: Sequence[str], hasher: Hasher) -> tuple[str, ...]:
+def _sizes(texts: Sequence[str], task: tuple[str, ...], hasher: Hasher) -> tuple[str, ...]:
     """Each quantile that a number reaches, and each that it does not, as words."""
     found: list[str] = []
     for label, number in dict.fromkeys(pair for text in texts for pair in numbers_of(text)):
@@ -174,7 +175,7 @@ def _task_words(opening: History, hasher: Hasher) -> tuple[str, ...]:
         before = [text for one, text in told if one.role in INSTRUCTING and not hasher.frames(text)]
         task = "\n".join((*before, task))
     words = words_of(task)
-    return (words if len(words) <= _TASK_WORDS else tuple(hasher.known(words, TASK)))[:_TASK_WORDS]
+    return (words if len(words) <= TASK_WORDS else tuple(hasher.known(words, TASK)))[:TASK_WORDS]
 
 
 def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:

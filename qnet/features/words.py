@@ -17,6 +17,13 @@ _NAME: Final = re.compile(r"[/_]")
 _PART: Final = re.compile(r"[^\W\d_]+")
 _MOST_NAMED: Final = 12
 _NUMBER: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_SIGNED: Final = re.compile(
+    r"(?<![\w.,\[-])"  # begins where a word does, and no list of numbers
+    r"[-\u2212]?(?:\.[0-9]{1,15}|(?:[0-9]{1,3}(?:,[0-9]{3}){1,4}|[0-9]{1,15})(?:\.[0-9]{1,15})?)"
+    r"(?!,?[0-9]|[-'.:/]?\w)"  # and ends where one does
+)
+"""A number with its sign, its separators of thousands, or nothing before its decimal point."""
+_WORD_OR_NUMBER: Final = re.compile(f"{_SIGNED.pattern}|{_WORD.pattern}")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
 _MOST_CHARACTERS: Final = 8_192
 """Read of one text, so that neither the work of a request nor the caches grow with it."""
@@ -64,13 +71,21 @@ def is_number(word: str) -> bool:
 @lru_cache(_CACHED_TEXTS)
 def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
     """The different numbers of a text, each with the word before it in its sentence."""
+    sentences = _SENTENCE_END.split(read_part(text))
     found = [
-        (before, float(word))
-        for words in sentences_of(text)
+        (before, number)
+        for words in map(_WORD_OR_NUMBER.findall, map(str.lower, sentences))
         for before, word in pairwise(words)
-        if is_number(word) and not is_number(before)
+        if (number := _value(word)) is not None and _value(before) is None
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _value(word: str) -> float | None:
+    """The number that a word is."""
+    if _SIGNED.fullmatch(word) is None:
+        return None
+    return float(word.replace(",", "").replace("\u2212", "-"))
 
 
 @lru_cache(_CACHED_TEXTS)

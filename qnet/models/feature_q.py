@@ -168,14 +168,20 @@ def _require_fit(directory: Path, tensors: dict[str, NDArray[Any]], *, places: i
     if words is not None and (words.ndim != 1 or words.dtype != np.uint64):
         raise CheckpointError(f"{directory}: {VOCABULARY} is no list of hashes; learn it again")
     labels, quantiles = (tensors.get(name) for name in _SIZES)
-    if labels is None or quantiles is None:
+    if labels is None and quantiles is None:
         return
+    if labels is None or quantiles is None or not _are_sizes(labels, quantiles):
+        raise CheckpointError(
+            f"{directory}: {_SIZES[1]} are not {QUANTILES} ascending numbers of each of "
+            f"{_SIZES[0]}; learn it again"
+        )
+
+
+def _are_sizes(labels: NDArray[Any], quantiles: NDArray[Any]) -> bool:
     typed = labels.dtype == np.uint64 and quantiles.dtype == np.float32
     if not typed or labels.ndim != 1 or quantiles.shape != (len(labels), QUANTILES):
-        raise CheckpointError(
-            f"{directory}: {_SIZES[1]} are not {QUANTILES} numbers of each of {_SIZES[0]}; "
-            "learn it again"
-        )
+        return False
+    return bool(np.isfinite(quantiles).all() and (quantiles[:, 1:] >= quantiles[:, :-1]).all())
 
 
 def _dot(vector: Sparse, weights: NDArray[np.float32]) -> float:

@@ -8,7 +8,7 @@ skipped.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -24,9 +24,11 @@ from qguide.qnet.features.hashing import (
     entry,
     number_place,
 )
+from qguide.qnet.features.state_action import TASK_WORDS
 from qguide.qnet.features.words import is_number, numbers_of, words_of
 from qguide.qnet.types import INSTRUCTING, Message
 from qguide.training.learning.episodes import Episode
+from qguide.training.learning.ridge import Floats
 
 FEWEST: Final = 2
 """Episodes that have a word of the vocabulary."""
@@ -36,6 +38,15 @@ FEWEST_WITH_NUMBER: Final = 0.05
 
 FEWEST_NUMBERS: Final = 8
 """Numbers by which one is large or small."""
+
+_MOST_NUMBERS: Final = 200
+"""Of one episode, the newest: long pages have thousands."""
+
+_MOST_LABELS: Final = 500
+"""Words before numbers, those with the most."""
+
+MOST_PLACES: Final = 50_000
+"""Pairs of such a word and one of the task, those with the most numbers. A model holds them all."""
 
 _QUANTILES: Final = (0.25, 0.5, 0.75, 0.875)
 """More of the large ones, because what is out of order tends to be large."""
@@ -52,21 +63,56 @@ def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
 
 
 def sizes_of(episodes: Sequence[Episode], hasher: Hasher) -> Sizes:
-    """Quantiles of the numbers that are observed after each word, whose places number at least 8.
+    """Quantiles of the numbers that are observed after each word, where these are at least 8.
 
-    They are taken over all tasks, and over those with each word of the vocabulary.
+    They are taken over all tasks, and over those with each word of the vocabulary that is read.
     """
     frame = len(_frame_of(episodes))
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for episode in episodes:
+    having: defaultdict[str, list[int]] = defaultdict(list)
+    told: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+    for i, episode in enumerate(episodes):
         opening, observed = _opening_and_observed(episode.states[-1][frame:])
-        task = hasher.known({word for text in opening for word in words_of(text)}, TASK)
-        for label, number in {pair for text in observed for pair in numbers_of(text)}:
-            for word in ("", *task):
-                found[number_place(label, word)].append(number)
-    told = {place: own for place, own in found.items() if len(own) >= FEWEST_NUMBERS}
-    quantiles = [np.quantile(own, _QUANTILES) for own in told.values()]
-    return Sizes(hasher.hashes(told), np.array(quantiles, np.float32).reshape(len(told), QUANTILES))
+        words = dict.fromkeys(word for text in opening for word in words_of(text))
+        for word in ("", *hasher.known(words, TASK)[:TASK_WORDS]):
+            having[word].append(i)
+        pairs = dict.fromkeys(pair for text in observed for pair in numbers_of(text))
+        for label, number in list(pairs)[-_MOST_NUMBERS:]:
+            told[label].append((number, i))
+    labels = sorted(told, key=lambda label: -len(told[label]))[:_MOST_LABELS]
+    numbers = {label: np.array(told[label]) for label in labels}
+    places, quantiles = _places_of(numbers, having, len(episodes)), []
+    for label, word in places:
+        among = np.zeros(len(episodes), np.bool_)
+        among[having[word]] = True
+        own = numbers[label]
+        quantiles.append(np.quantile(own[among[own[:, 1].astype(int)], 0], _QUANTILES))
+    return Sizes(
+        hasher.hashes(number_place(*place) for place in places),
+        np.array(quantiles, np.float32).reshape(len(places), QUANTILES),
+    )
+
+
+def _places_of(
+    numbers: Mapping[str, Floats], having: Mapping[str, Sequence[int]], episodes: int
+) -> list[tuple[str, str]]:
+    """The words before numbers, each with the words of tasks for which there are enough numbers.
+
+    Args:
+        numbers: (n, 2) after each word, and the index of each one's episode.
+        having: indices of the episodes whose task has each word; "" stands for all.
+        episodes: their number.
+    """
+    if not numbers:
+        return []
+    labels, words = list(numbers), list(having)
+    of_word = np.repeat(np.arange(len(words)), [len(own) for own in having.values()])
+    of_episode = np.concatenate([np.array(own) for own in having.values()])
+    of_label = [np.bincount(own[:, 1].astype(int), minlength=episodes) for own in numbers.values()]
+    counts = np.stack([np.bincount(of_word, each[of_episode]) for each in of_label])
+    # Stable, so a word before numbers has its place of all tasks before those of some.
+    largest = np.argsort(-counts, axis=None, kind="stable")[:MOST_PLACES]
+    rows, columns = np.unravel_index(largest[counts.flat[largest] >= FEWEST_NUMBERS], counts.shape)
+    return [(labels[i], words[j]) for i, j in zip(rows, columns, strict=True)]
 
 
 def vocabulary_of(episodes: Sequence[Episode], hasher: Hasher) -> Hashes:

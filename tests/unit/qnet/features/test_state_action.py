@@ -7,6 +7,7 @@ from qguide.qnet.features.words import (
     action_words,
     focused,
     named_parts,
+    numbers_of,
     skeleton,
     surroundings,
 )
@@ -197,3 +198,21 @@ def test_words_of_a_language_have_no_parts() -> None:
 def test_parts_of_a_long_action_are_bounded() -> None:
     paths = " ".join(f"dir{chr(97 + i)}/file_{chr(97 + i)}" for i in range(26))
     assert len(named_parts(action_words(call("copy", f'{{"paths": "{paths}"}}')))) == 12 * 11 / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("Price: $1,234.50 in all", {"price": 1234.5}),
+        ('{"balance": -12, "share": .5}', {"balance": -12, "share": 0.5}),
+        ("Load 95%; memory 1,234,567 kB", {"load": 95, "memory": 1234567}),
+        ('{"ports":[100,200,300]}', {"ports": 100}),
+        ("Version 1.2.3 of 2026-11-26, 10:30, pages 5-7, 7kg", {}),
+        ("Account 1234567890123456789, mass 1e9", {}),
+        ("Sum 1" + ",234" * 3_000, {"sum": 1}),
+    ],
+)
+def test_a_number_is_read_with_its_sign_and_its_thousands(
+    text: str, numbers: dict[str, float]
+) -> None:
+    assert dict(numbers_of(text)) == numbers

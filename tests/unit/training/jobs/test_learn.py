@@ -146,11 +146,12 @@ def test_a_checkpoint_measures_numbers_as_where_it_learned(tmp_path: Path) -> No
     assert np.array_equal(loaded.places, sizes.places)
     assert np.array_equal(loaded.quantiles, sizes.quantiles)
 
-    narrow = replace(sizes, quantiles=sizes.quantiles[:, :3].copy())
-    wrong = replace(model, hasher=hasher.reading(nothing[:0].astype(np.uint64), narrow))
-    save_feature_q(tmp_path, wrong, manifest, domain=domain)
-    with pytest.raises(CheckpointError, match="size_quantiles are not 4 numbers"):
-        load_feature_q(tmp_path)
+    for quantiles in (sizes.quantiles[:, :3], sizes.quantiles[:, ::-1], sizes.quantiles * np.nan):
+        broken = replace(sizes, quantiles=quantiles.copy())
+        wrong = replace(model, hasher=hasher.reading(nothing[:0].astype(np.uint64), broken))
+        save_feature_q(tmp_path, wrong, manifest, domain=domain)
+        with pytest.raises(CheckpointError, match="size_quantiles are not 4 ascending numbers"):
+            load_feature_q(tmp_path)
 
 
 @pytest.mark.parametrize("version", [1, 99])

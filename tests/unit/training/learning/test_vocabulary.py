@@ -5,6 +5,7 @@ import pytest
 
 from qguide.qnet.features.hashing import FRAME, TASK, Hasher, entry, number_place
 from qguide.qnet.types import Message
+from qguide.training.learning import vocabulary
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.vocabulary import hasher_reading, sizes_of, vocabulary_of
 
@@ -67,6 +68,28 @@ def test_too_few_numbers_measure_nothing() -> None:
     sizes = sizes_of([heated(number) for number in range(7)], Hasher(b"salt"))
 
     assert sizes.quantiles.shape == (0, 4)
+
+
+def test_long_pages_and_many_tasks_make_a_bounded_number_of_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vocabulary, "MOST_PLACES", 3)
+    hasher = hasher_reading([heated(number) for number in range(40)], Hasher(b"salt"))
+
+    assert hasher.sizes is not None
+    assert len(hasher.sizes.places) == 3
+    # Those with the most numbers are of all tasks.
+    assert hasher.size("heat", 29, ("lamp",)) is not None
+    assert hasher.size("code", 29, ("lamp",)) is not None
+
+
+def test_of_a_long_page_the_newest_numbers_are_measured() -> None:
+    page = "\n".join(f"row: {number}" for number in range(1_000))
+    action = Message("assistant", "Action: look")
+    state = (Message("user", "Count"), action, Message("user", page))
+    sizes = sizes_of([Episode("0", (state[:1], state), (action, action), 0.0)], Hasher(b"salt"))
+
+    assert sizes.quantiles[0].tolist() == [849.75, 899.5, 949.25, 974.125]
 
 
 def test_numbers_that_few_episodes_have_are_no_words() -> None:
