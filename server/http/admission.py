@@ -67,7 +67,7 @@ _OF_A_RESPONSE: Final = re.compile(r"/v1/responses/(?!compact$|input_tokens$)[^/
 """Looks at a stored response, cancels or deletes it: what the response itself must not prevent,
 which has its caller's place as long as it is made in the background."""
 Kind = Literal["work", "look", "end"]
-"""What a request is: a look at a stored response, the end of one, or any other."""
+"""Kinds of requests: a look at a stored response, the end of one, and any other."""
 _SCHEMES: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`"},
     **{name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS},
