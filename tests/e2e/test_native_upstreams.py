@@ -426,13 +426,17 @@ def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
         [use] = message.content
         assert use.type == "tool_use"
         assert use.model_dump()["toolset_name"] == "computer"
-        result = {"type": "tool_result", "tool_use_id": use.id, "content": "done"}
+        result: Any = {"type": "tool_result", "tool_use_id": use.id, "content": "done"}
         turns: Any = [
             *ASKED,
             {"role": "assistant", "content": message.content},
             {"role": "user", "content": [result]},
         ]
         assert client.beta.messages.create(model="chat", messages=turns, **asked).content
+        tabs = [{"tab_id": "1", "title": "", "url": "https://a.example", "active": True}]
+        result["content"] = [{"type": "browser_state", "tabs": tabs}]
+        assert client.beta.messages.create(model="messages", messages=turns, **asked).content
+        assert fake.asked[-1]["messages"][-1]["content"] == [result]
         toolset["type"] = "computer_toolset_20990101"
         with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
             client.beta.messages.create(model="chat", messages=ASKED, **asked)
