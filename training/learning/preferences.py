@@ -29,8 +29,6 @@ than votes in any of ten environments."""
 _STEPS_OF_PRIOR: Final = 100
 """Steps by which it is presumed that an advantage is earned in full. A dozen known steps alone said
 of every other early fit that it adds nothing to the votes."""
-_ERRORS: Final = 2.0
-"""Standard errors above 0 of Q's weight from which on it counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +109,7 @@ def fitted_weights(
 
     The least squares, of no weight below 0, of G - V on A, the centred log share, and the centred
     greedy reply where that is known. They are drawn towards 1, `usual` and twice that, as by 100
-    steps. Q's is then shrunk by its standard error (non-negative garrote; Breiman, 1995): what is
-    not shown to add to the agent's own preferences would only disturb them. Where these are worth
-    nothing, it is left alone.
+    steps.
 
     Args:
         usual: weight of the log share where nothing is known.
@@ -121,13 +117,11 @@ def fitted_weights(
     known = ~np.isnan(votes)
     if not np.any(votes[known]):
         return None
-    steps = np.nan_to_num(np.stack([advantages, votes, greedy], axis=1))
-    presumed = np.diag(np.sqrt(_STEPS_OF_PRIOR * np.mean(steps[known] ** 2, axis=0)))
-    wanted = np.array([1.0, usual, _GREEDY * usual])
-    (of_q, of_votes, of_greedy), _ = _regression(steps[known], surprises[known], presumed, wanted)
-    # A server that learns knows the draws of a tenth of its steps; the others tell of Q as well.
-    (of_all, *_), covariance = _regression(steps, surprises, presumed, wanted)
-    of_q *= max(0.0, 1 - _ERRORS**2 * covariance[0, 0] / of_all**2) if of_all else 0.0
+    steps = np.nan_to_num(np.stack([advantages, votes, greedy], axis=1)[known])
+    presumed = np.diag(np.sqrt(_STEPS_OF_PRIOR * np.mean(steps**2, axis=0)))
+    design = np.concatenate([steps, presumed])
+    earned = np.concatenate([surprises[known], presumed @ [1.0, usual, _GREEDY * usual]])
+    (of_q, of_votes, of_greedy), _ = nnls(design, earned)
     # Q / tau has to stay, so votes weigh a little where the greedy reply alone counts.
     of_votes = max(of_votes, of_greedy / MOST_WEIGHT)
     if not of_votes:
@@ -136,17 +130,3 @@ def fitted_weights(
     most = MOST_TAU * max(1.0, usual)
     tau = min(of_votes / of_q, most) if of_q else most
     return Weights(float(tau), float(of_greedy / of_votes))
-
-
-def _regression(
-    steps: Floats, earned: Floats, presumed: Floats, wanted: Floats
-) -> tuple[Floats, Floats]:
-    """Least squares of no weight below 0, drawn towards those wanted, and their covariance.
-
-    Args:
-        presumed: (k, k) rows by which they are drawn.
-    """
-    design = np.concatenate([steps, presumed])
-    found, _ = nnls(design, np.concatenate([earned, presumed @ wanted]))
-    noise = np.mean((earned - steps @ found) ** 2)
-    return found, noise * np.linalg.pinv(design.T @ design)

@@ -81,41 +81,12 @@ def test_few_steps_by_which_q_earns_nothing_leave_it_its_usual_weight() -> None:
     assert USUAL < found.tau < 2.5 * USUAL
 
 
-def test_a_q_model_that_is_not_shown_to_add_anything_leaves_the_choice_to_the_agent() -> None:
-    rng = np.random.default_rng(0)
-    q, votes, greedy = rng.normal(size=(3, 1_000))
-    luck = rng.normal(size=1_000)
-
-    little = fitted_weights(q, votes, greedy, 0.3 * greedy + luck - 0.05 * q, usual=0.1)
-    much = fitted_weights(q, votes, greedy, 0.5 * q + 0.3 * greedy + luck, usual=0.1)
-
-    assert little is not None
-    assert much is not None
-    assert little.tau > 10 * much.tau
-
-
 def test_preferences_that_earn_nothing_leave_the_choice_to_q() -> None:
     rng = np.random.default_rng(1)
     q, votes = rng.normal(size=(2, 2_000))
     earned = rng.normal(size=2_000) - 0.5 * votes
 
     assert fitted_weights(q, votes, NOTHING, earned, usual=USUAL) == Weights(0.0)
-
-
-def test_steps_whose_draws_are_unknown_tell_of_q_too() -> None:
-    """A server that learns knows the draws of a tenth of its steps."""
-    rng = np.random.default_rng(0)
-    q, votes = rng.normal(size=(2, 2_000)) * [[0.1], [1.0]]
-    earned = q + rng.normal(scale=0.5, size=2_000)
-    votes[40:] = np.nan
-
-    found = fitted_weights(q, votes, NOTHING, earned, usual=0.03)
-    of_few = fitted_weights(q[:40], votes[:40], NOTHING[:40], earned[:40], usual=0.03)
-
-    assert found is not None
-    assert of_few is not None
-    assert found.tau < 0.1
-    assert of_few.tau == MOST_TAU
 
 
 def test_weights_do_not_depend_on_the_unit_of_outcomes() -> None:
