@@ -167,16 +167,7 @@ def _add_training(
     logits = {name: np.zeros(groups.shape, np.float32) for name in ("q", "q in group")}
     for member in range(_MEMBERS):
         aside = np.isin(table.tasks, tasks[member::_PARTS])
-        fit, held = (
-            draw_groups(table, learned & part, size=design.candidates, draws=draws, rng=rng)
-            for part, draws in ((~aside, design.training_draws), (aside, design.draws))
-        )
-        if not len(fit) or not len(held):
-            raise ConfigError(
-                f"{len(tasks)} tasks to learn from have no groups of {design.candidates} "
-                "candidates in a fold; name other learned_in "
-                f"({', '.join(design.learned_in)}), lower candidates, or raise training_tasks"
-            )
+        fit, held = _fit_and_held(table, learned & ~aside, learned & aside, design, rng)
         credit = word_credit(table, fit)
         for name in logits:
             score = train_small_q(
@@ -208,6 +199,28 @@ def _add_training(
     licensed = logits["q in group"] if found.licences[-1] else rule_scores(table, groups)[rule]
     for name, scores in (logits | {"posterior": both, "licensed": licensed}).items():
         found.add(table, groups, name, scores, seed)
+
+
+def _fit_and_held(
+    table: Table,
+    fitting: NDArray[np.bool_],
+    aside: NDArray[np.bool_],
+    design: Design,
+    rng: np.random.Generator,
+) -> tuple[Ints, Ints]:
+    """Groups to fit a Q model to, and groups of other tasks that end its training."""
+    fit, held = (
+        draw_groups(table, part, size=design.candidates, draws=draws, rng=rng)
+        for part, draws in ((fitting, design.training_draws), (aside, design.draws))
+    )
+    if not len(fit) or not len(held):
+        count = len(np.unique(table.tasks[fitting | aside]))
+        raise ConfigError(
+            f"{count} tasks to learn from have no groups of {design.candidates} "
+            "candidates in a fold; name other learned_in "
+            f"({', '.join(design.learned_in)}), lower candidates, or raise training_tasks"
+        )
+    return fit, held
 
 
 def _add_decided(

@@ -1,8 +1,7 @@
 """Upstreams that speak a caller's dialect are asked in it, by SDKs that nobody changed."""
 
 import json
-from collections.abc import Iterator
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import anthropic
 import httpx
@@ -15,56 +14,18 @@ from qguide.server.chat.fake_openai import DEFAULT_REPLIES
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.dialect_upstream import DialectUpstream
+from tests.support.native_clients import ASKED, DIALECTS, ONE, THREE, claude, gpt
 from tests.support.serving import serving_app
 
-DIALECTS: Final = get_args(DialectName)
-M: Final = {"qguide": {"num_candidates": 3}}
-ONE: Final = {"qguide": {"num_candidates": 1}}
 BEST: Final = DEFAULT_REPLIES[2]
 """The scripted Q model likes a desk."""
 SCHEMA: Final = {"type": "object", "properties": {"place": {"enum": ["desk", "shelf"]}}}
-ASKED: Final[Any] = [{"role": "user", "content": "find the mug"}]
 
 
-@pytest.fixture(scope="module")
-def fake() -> DialectUpstream:
-    return DialectUpstream()
-
-
-@pytest.fixture(scope="module")
-def behind(fake: DialectUpstream) -> Iterator[str]:
-    with serving_app(fake.app()) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def url(behind: str) -> Iterator[str]:
-    """A server with an upstream of each dialect, named as its dialect."""
-    table = {"url": f"{behind}/v1", "model": "fake", "retries": 0}
-    upstreams = {name: Upstream.model_validate(table | {"dialect": name}) for name in DIALECTS}
-    settings = Settings(policy="chat", upstreams=upstreams, q_models={"q": SCRIPTED})
-    with serving_app(create_app(settings)) as address:
-        yield address
-
-
-@pytest.fixture(autouse=True)
-def forgotten(fake: DialectUpstream) -> None:
-    fake.asked.clear()
-    fake.repeated.clear()
-
-
-def claude(url: str) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=url, api_key="unused", max_retries=0)
-
-
-def gpt(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0)
-
-
-def test_the_sdks_read_what_the_fake_itself_says(behind: str) -> None:
-    with claude(behind) as client:
+def test_the_sdks_read_what_the_fake_itself_says(address: str) -> None:
+    with claude(address) as client:
         message = client.messages.create(model="fake", max_tokens=9, messages=ASKED)
-    with gpt(behind) as client:
+    with gpt(address) as client:
         response = client.responses.create(model="fake", input=ASKED)
     [text] = message.content
     assert text.type == "text"
@@ -100,10 +61,12 @@ def test_a_candidate_of_responses_ends_at_a_stop_that_it_cannot_be_told(
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_client_is_guided_on_every_upstream(url: str, name: DialectName) -> None:
     with claude(url) as client:
-        message = client.messages.create(model=name, max_tokens=9, messages=ASKED, extra_body={**M})
+        message = client.messages.create(
+            model=name, max_tokens=9, messages=ASKED, extra_body={**THREE}
+        )
     with gpt(url) as client:
-        response = client.responses.create(model=name, input=ASKED, extra_body={**M})
-        chat = client.chat.completions.create(model=name, messages=ASKED, extra_body={**M})
+        response = client.responses.create(model=name, input=ASKED, extra_body={**THREE})
+        chat = client.chat.completions.create(model=name, messages=ASKED, extra_body={**THREE})
     [text] = message.content
     assert text.type == "text"
     assert [text.text, response.output_text, chat.choices[0].message.content] == [BEST] * 3
@@ -120,7 +83,7 @@ def test_an_agent_on_messages_calls_a_tool_and_sends_its_result(
     tools: Any = [{"name": "look", "input_schema": SCHEMA}]
     with claude(url) as client:
         message = client.messages.create(
-            model=name, max_tokens=9, messages=ASKED, tools=tools, extra_body={**M}
+            model=name, max_tokens=9, messages=ASKED, tools=tools, extra_body={**THREE}
         )
         call = message.content[-1]
         assert call.type == "tool_use"
@@ -143,7 +106,9 @@ def test_an_agent_on_responses_calls_a_tool_and_sends_its_result(
 ) -> None:
     tools: Any = [{"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}]
     with gpt(url) as client:
-        response = client.responses.create(model=name, input=ASKED, tools=tools, extra_body={**M})
+        response = client.responses.create(
+            model=name, input=ASKED, tools=tools, extra_body={**THREE}
+        )
         call = response.output[-1]
         assert call.type == "function_call"
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "a mug"}
@@ -158,7 +123,7 @@ def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: Dialect
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     given = {"model": "messages", "max_tokens": 2048, "thinking": thinking}
     with claude(url) as client:
-        message = client.messages.create(**given, messages=ASKED, extra_body={**M})
+        message = client.messages.create(**given, messages=ASKED, extra_body={**THREE})
         [thought, text] = message.content
         assert (thought.type, text.type) == ("thinking", "text")
         turns: Any = [*ASKED, message.to_param(), {"role": "user", "content": "go on"}]
@@ -179,7 +144,7 @@ def test_betas_reach_an_upstream_of_the_dialect_and_no_other(
 ) -> None:
     edits: Any = {"edits": [{"type": "clear_tool_uses_20250919"}]}
     betas = ["context-management-2025-06-27", "context-1m-2025-08-07"]
-    given: Any = {"max_tokens": 9, "messages": ASKED, "extra_body": {**M}}
+    given: Any = {"max_tokens": 9, "messages": ASKED, "extra_body": {**THREE}}
     fake.betas.clear()
     with claude(url) as client:
         message = client.beta.messages.create(
@@ -198,14 +163,16 @@ def test_betas_reach_an_upstream_of_the_dialect_and_no_other(
 
 def test_what_an_upstream_wrote_to_its_cache_is_told_in_every_dialect(url: str) -> None:
     with gpt(url) as client:
-        chat = client.chat.completions.create(model="messages", messages=ASKED, extra_body={**M})
+        chat = client.chat.completions.create(
+            model="messages", messages=ASKED, extra_body={**THREE}
+        )
     assert chat.usage
     assert chat.usage.prompt_tokens_details
     details = chat.usage.prompt_tokens_details.model_dump()
     assert details["cache_write_tokens"] == 3, "one of each of three candidates"
     with claude(url) as anthropic:
         message = anthropic.messages.create(
-            model="messages", max_tokens=9, messages=ASKED, extra_body={**M}
+            model="messages", max_tokens=9, messages=ASKED, extra_body={**THREE}
         )
     usage = message.usage
     counted = usage.input_tokens + (usage.cache_read_input_tokens or 0)
@@ -231,9 +198,9 @@ def test_an_upstream_that_counts_tokens_is_asked(url: str, fake: DialectUpstream
 
 
 def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> None:
-    with serving_app(DialectUpstream(counts=False).app()) as behind:
+    with serving_app(DialectUpstream(counts=False).app()) as address:
         demo = Upstream.model_validate(
-            {"url": f"{behind}/v1", "model": "fake", "retries": 0, "dialect": "messages"}
+            {"url": f"{address}/v1", "model": "fake", "retries": 0, "dialect": "messages"}
         )
         settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
         with (
@@ -281,18 +248,18 @@ def marks_of(asked: Any) -> list[list[str]]:
     ]
 
 
-def cached(behind: str) -> Settings:
-    table = {"url": f"{behind}/v1", "model": "fake", "dialect": "messages", "caches": True}
+def cached(address: str) -> Settings:
+    table = {"url": f"{address}/v1", "model": "fake", "dialect": "messages", "caches": True}
     upstream = Upstream.model_validate(table | {"retries": 0})
     return Settings(policy="c", upstreams={"c": upstream}, q_models={"q": SCRIPTED})
 
 
 def test_a_prompt_is_written_to_the_cache_once_and_read_by_the_other_candidates(
-    behind: str, fake: DialectUpstream
+    address: str, fake: DialectUpstream
 ) -> None:
     fake.most_in_flight, fake.delay_s = 0, 0.3
     given: Any = {"model": "c", "max_tokens": 9, "extra_body": {"qguide": {"num_candidates": 5}}}
-    with serving_app(create_app(cached(behind))) as address, claude(address) as client:
+    with serving_app(create_app(cached(address))) as address, claude(address) as client:
         message = client.messages.create(messages=LONG, **given)
         assert marks_of(fake.asked) == [[LONG[0]["content"]]] * 5
         assert fake.most_in_flight == 4, "the first has begun its answer before the others"
@@ -308,11 +275,11 @@ def test_a_prompt_is_written_to_the_cache_once_and_read_by_the_other_candidates(
 
 
 def test_a_first_candidate_that_fails_keeps_none_waiting(
-    behind: str, fake: DialectUpstream
+    address: str, fake: DialectUpstream
 ) -> None:
     fake.fault = "500"
     with (
-        serving_app(create_app(cached(behind))) as address,
+        serving_app(create_app(cached(address))) as address,
         claude(address) as client,
         pytest.raises(anthropic.InternalServerError),
     ):
@@ -324,7 +291,7 @@ def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(
     url: str, fake: DialectUpstream
 ) -> None:
     with gpt(url) as client:
-        response = client.responses.create(model="responses", input=ASKED, extra_body={**M})
+        response = client.responses.create(model="responses", input=ASKED, extra_body={**THREE})
         items: Any = [*ASKED, *response.output, {"role": "user", "content": "go on"}]
         with client.responses.stream(model="responses", input=items, extra_body={**ONE}) as stream:
             done = stream.get_final_response()
@@ -381,89 +348,3 @@ def test_errors_of_a_native_upstream_are_the_callers(url: str, fake: DialectUpst
         client.responses.create(model="responses", input=ASKED, extra_body={**ONE})
     assert raised.value.response.headers["retry-after"] == "1"
     fake.fault = ""
-
-
-def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialect(
-    url: str, fake: DialectUpstream
-) -> None:
-    tools: Any = [{"type": "bash_20250124", "name": "bash"}]
-    asked: Any = {"max_tokens": 99, "tools": tools, "extra_body": M}
-    with claude(url) as client:
-        first = client.messages.create(model="messages", messages=ASKED, **asked)
-        [call] = [block for block in first.content if block.type == "tool_use"]
-        result = {"type": "tool_result", "tool_use_id": call.id, "content": "a mug"}
-        turns: Any = [*ASKED, {"role": "assistant", "content": first.content}]
-        turns.append({"role": "user", "content": [result]})
-        second = client.messages.create(model="messages", messages=turns, **asked)
-        assert (first.stop_reason, call.name, second.role) == ("tool_use", "bash", "assistant")
-        assert all(body["tools"] == tools for body in fake.asked)
-        translated = client.messages.create(model="chat", messages=turns, **asked)
-        assert translated.type == "message"
-        [tool] = fake.asked[-1]["tools"]
-        assert tool["function"]["parameters"]["properties"].keys() == {"command", "restart"}
-        for policy, kind in (("chat", "memory_20990101"), ("messages", "web_search_20250305")):
-            tools[0]["type"] = kind
-            with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
-                client.messages.create(model=policy, messages=ASKED, **asked)
-        tools[0]["type"] = "bash_20250124"
-        asked["extra_body"] = {"qguide": {"policies": [{"name": "chat", "n": 2}]}}
-        pooled = client.messages.create(model="messages", messages=ASKED, **asked)
-        assert pooled.type == "message"
-
-
-def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
-    url: str, fake: DialectUpstream
-) -> None:
-    toolset = {"type": "computer_toolset_20260801", "configs": {"zoom": {"enabled": False}}}
-    asked: dict[str, Any] = {"max_tokens": 9, "tools": [toolset], "extra_body": {**ONE}}
-    with claude(url) as client:
-        client.beta.messages.create(model="messages", messages=ASKED, **asked)
-        assert fake.asked[-1]["tools"] == [toolset]
-        message = client.beta.messages.create(model="chat", messages=ASKED, **asked)
-        names = {tool["function"]["name"] for tool in fake.asked[-1]["tools"]}
-        assert "computer__left_click" in names
-        assert "computer__zoom" not in names
-        [use] = message.content
-        assert use.type == "tool_use"
-        assert use.model_dump()["toolset_name"] == "computer"
-        result: Any = {"type": "tool_result", "tool_use_id": use.id, "content": "done"}
-        turns: Any = [
-            *ASKED,
-            {"role": "assistant", "content": message.content},
-            {"role": "user", "content": [result]},
-        ]
-        assert client.beta.messages.create(model="chat", messages=turns, **asked).content
-        tabs = [{"tab_id": "1", "title": "", "url": "https://a.example", "active": True}]
-        result["content"] = [{"type": "browser_state", "tabs": tabs}]
-        assert client.beta.messages.create(model="messages", messages=turns, **asked).content
-        assert fake.asked[-1]["messages"][-1]["content"] == [result]
-        toolset["type"] = "computer_toolset_20990101"
-        with pytest.raises(anthropic.BadRequestError, match="is no custom tool"):
-            client.beta.messages.create(model="chat", messages=ASKED, **asked)
-
-
-def test_openais_shell_goes_on_to_its_dialect_and_is_a_function_for_others(
-    url: str, fake: DialectUpstream
-) -> None:
-    tools: Any = [{"type": "shell", "environment": {"type": "local"}}]
-    with gpt(url) as client:
-        for name in DIALECTS:
-            first = client.responses.create(
-                model=name, input=ASKED, tools=tools, extra_body={**ONE}
-            )
-            call = first.output[-1]
-            assert call.type == "shell_call"
-            assert call.action.commands
-            wrote = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
-            result: Any = {"type": "shell_call_output", "call_id": call.call_id, "output": [wrote]}
-            second = client.responses.create(
-                model=name,
-                input=[result],
-                previous_response_id=first.id,
-                tools=tools,
-                extra_body={**ONE},
-            )
-            assert second.output_text
-            sent = fake.asked[-1]
-            assert (sent["tools"] == tools) is (name == "responses")
-            assert "exit_code" in json.dumps(sent)
