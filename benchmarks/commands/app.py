@@ -296,6 +296,10 @@ def learning_curve(
     servers: Annotated[
         str | None, typer.Option(help="learning (with --learn), plain; both by default.")
     ] = None,
+    in_process: Annotated[
+        bool | None,
+        typer.Option("--in-process", help="Server in this process; fits take no time."),
+    ] = None,
     config: Config = None,
     overrides: Overrides = None,
 ) -> None:

@@ -54,21 +54,23 @@ class SdkAgent(Protocol):
         ...
 
 
-def build_agent(name: AgentName, url: str) -> SdkAgent:
+def build_agent(name: AgentName, url: str, http: Any = None) -> SdkAgent:
     """An agent of an SDK; the SDK has to be installed.
 
     Args:
         url: root of a server.
+        http: client that sends the SDK's requests; None: its own.
     """
+    given: dict[str, Any] = {"api_key": "unused", "max_retries": 0, "http_client": http}
     match name:
         case "openai":
             from openai import OpenAI
 
-            return OpenAIAgent(OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0))
+            return OpenAIAgent(OpenAI(base_url=f"{url}/v1", **given))
         case "anthropic":
             from anthropic import Anthropic
 
-            return AnthropicAgent(Anthropic(base_url=url, api_key="unused", max_retries=0))
+            return AnthropicAgent(Anthropic(base_url=url, **given))
 
 
 class OpenAIAgent:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, product
 from pathlib import Path
 from random import Random
@@ -9,11 +10,18 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NamedTuple
 
 import httpx
+from fastapi.testclient import TestClient
 from pydantic import Field
 
-from benchmarks.learning.agents import AgentName, Game, build_agent
+from benchmarks.learning.agents import AgentName, Game, SdkAgent, build_agent
 from benchmarks.learning.records import CurveRow, CurveRun, PhaseChange
-from benchmarks.learning.servers import ChangingMock, qguide_serve, served_mock
+from benchmarks.learning.servers import (
+    ChangingMock,
+    app_in_process,
+    qguide_serve,
+    served_mock,
+    wait_for_fits,
+)
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words, choice_of
 from benchmarks.strangers.catalogue import STRANGERS, Stranger
@@ -40,6 +48,8 @@ class CurveBench(BenchOptions):
         servers: `learning` has `--learn`, `plain` has not.
         changes_at: episodes after which other things are true, of which the mock knows others; 0:
             that never happens.
+        in_process: the server is in this process, the model answers at once, and a fit ends before
+            the next episode. A row then depends on its seed alone.
         tell_earned: the agent tells in the header X-QGuide-Earned of each request what the episode
             would be worth if it ended then, which environments with a graded outcome say.
         command: the command line.
@@ -54,6 +64,7 @@ class CurveBench(BenchOptions):
     delay_s: float = Field(default=0.3, ge=0)
     servers: Annotated[tuple[ServerName, ...], Words] = ("learning", "plain")
     changes_at: int = Field(default=0, ge=0)
+    in_process: bool = False
     tell_earned: bool = False
     command: str = ""
 
@@ -119,14 +130,13 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
             stranger, plan.seed, config.episodes - before, world=1, tells_earned=config.tell_earned
         ),
     )
-    options = _LEARN if plan.learns else ()
     began = time.monotonic()
     with (
-        served_mock(mock, seed=plan.seed, delay_s=config.delay_s) as upstream,
-        qguide_serve(upstream, folder, candidates=stranger.candidates, options=options) as url,
-        httpx.Client(base_url=url, timeout=60) as http,
+        served_mock(
+            mock, seed=plan.seed, delay_s=0.0 if config.in_process else config.delay_s
+        ) as upstream,
+        _opened(plan, config, upstream, folder) as (agent, http),
     ):
-        agent = build_agent(plan.agent, url)
         outcomes: list[float] = []
         watch = _Watch(http) if plan.learns else None
         for number, game in enumerate(games):
@@ -146,11 +156,32 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
         learns=plan.learns,
         changed_at=config.changes_at,
         told_earned=config.tell_earned,
+        in_process=config.in_process,
         outcomes=tuple(outcomes),
         phases=tuple(watch.changes) if watch else (),
         state=watch.state if watch else {},
         seconds=time.monotonic() - began,
     )
+
+
+@contextmanager
+def _opened(
+    plan: Plan, config: CurveBench, upstream: str, folder: Path
+) -> Iterator[tuple[SdkAgent, Any]]:
+    """An agent at a server during the block, and a client of the server."""
+    candidates = STRANGERS[plan.environment].candidates
+    if config.in_process:
+        with app_in_process(
+            upstream, folder, candidates=candidates, learn=plan.learns, seed=plan.seed
+        ) as app:
+            yield build_agent(plan.agent, str(app.base_url), app), app
+        return
+    options = _LEARN if plan.learns else ()
+    with (
+        qguide_serve(upstream, folder, candidates=candidates, options=options) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        yield build_agent(plan.agent, url), http
 
 
 def games_of(
@@ -166,7 +197,7 @@ def games_of(
         yield Game(suite.make(task), chat, stranger.max_steps, tells_earned)
 
 
-def report_outcome(http: httpx.Client, episode_id: str, result: StepResult) -> None:
+def report_outcome(http: Any, episode_id: str, result: StepResult) -> None:
     """Post the outcome of an episode."""
     http.post(
         f"/v1/episodes/{episode_id}/outcome",
@@ -179,20 +210,22 @@ def report_outcome(http: httpx.Client, episode_id: str, result: StepResult) -> N
 
 
 class _Watch:
-    """GET /v1/learning after each episode.
+    """GET /v1/learning after each episode, and in this process after the fit that follows it.
 
     Attributes:
         state: its latest answer.
         changes: of the phase.
     """
 
-    def __init__(self, http: httpx.Client) -> None:
+    def __init__(self, http: Any) -> None:
         self._http = http
         self.state: dict[str, Any] = {}
         self.changes: list[PhaseChange] = []
 
     def look(self, episode: int) -> None:
         """Note the phase after an episode."""
+        if isinstance(self._http, TestClient):
+            wait_for_fits(self._http)
         self.state = self._http.get("/v1/learning").raise_for_status().json()
         before = self.changes[-1].phase if self.changes else "collecting"
         if self.state["phase"] != before:

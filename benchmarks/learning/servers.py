@@ -1,7 +1,9 @@
-"""Servers of a measurement: a mock LLM, and `qguide serve` before it."""
+"""Servers of a measurement: a mock LLM, and `qguide serve` or its application before it."""
 
+import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,14 +11,22 @@ from pathlib import Path
 from random import Random
 from threading import Thread
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import httpx
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 
 from benchmarks.measurement.processes import child
 from benchmarks.score.http_baselines import free_port, wait_until_ready
 from benchmarks.strangers.served_model import build_server
+from qguide.commands.serve import models_given
 from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest
+from qguide.server.app import create_app
+from qguide.server.learning.seat import KEYLESS
+from qguide.server.learning.service import LEARNING
+from qguide.server.observability.logs import configure_logging
+from qguide.server.settings.settings import Settings
 
 
 @dataclass(slots=True)
@@ -39,18 +49,24 @@ class ChangingMock:
 def served_mock(mock: BatchPolicy, *, seed: int, delay_s: float = 0.0) -> Iterator[str]:
     """The mock LLM of an environment behind OpenAI's API during the block; yields its base URL.
 
+    What it draws depends on what it is asked and how often before, not on which of two requests
+    comes first.
+
     Args:
         seed: of its draws.
         delay_s: time of every answer, in which nothing is computed.
     """
     server = build_server(mock)
     handler: Any = server.RequestHandlerClass
-    handler.chance = Random(f"mock {seed}")
     answer = handler.replies
+    times: Counter[str] = Counter()
 
     def replies(self: Any, body: dict[str, Any]) -> list[dict[str, Any]]:
         time.sleep(delay_s)
-        drawn: list[dict[str, Any]] = answer(self, body)
+        asked = json.dumps(body)
+        times[asked] += 1
+        chance = Random(f"mock {seed} {times[asked]} {asked}")
+        drawn: list[dict[str, Any]] = answer(self, body | {"seed": chance.getrandbits(63)})
         return drawn
 
     handler.replies = replies
@@ -105,3 +121,35 @@ def qguide_serve(
         yield url
         if not process.running:
             raise process.failure("exited")
+
+
+@contextmanager
+def app_in_process(
+    upstream: str, folder: Path, *, candidates: int, learn: bool, seed: int
+) -> Iterator[TestClient]:
+    """The application of `qguide serve` in this process during the block; yields its client.
+
+    Args:
+        upstream: base URL of the model.
+        folder: of what it records.
+        candidates: M.
+        learn: as by `--learn`.
+        seed: of the salt of the features, without which no run would be like another.
+    """
+    configure_logging("ERROR")
+    (folder / "episodes" / LEARNING / KEYLESS).mkdir(parents=True)
+    salt = Random(f"salt {seed}").randbytes(16).hex()
+    (folder / "episodes" / LEARNING / KEYLESS / "salt").write_text(salt)
+    settings = Settings(
+        **models_given(None, None, f"{upstream}#mock", learn=learn),
+        episodes_dir=folder / "episodes",
+        num_candidates=candidates,
+    )
+    with TestClient(create_app(settings), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def wait_for_fits(client: TestClient) -> None:
+    """Wait until no fit runs at an application in this process."""
+    assert client.portal is not None
+    client.portal.call(cast(FastAPI, client.app).state.learning.settle)

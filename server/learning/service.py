@@ -217,11 +217,15 @@ class Learning:
         finally:
             following.cancel()
             self._fitter.stop()
-            fits = [seat.fitting for seat in self._seats.values() if seat.fitting]
-            await asyncio.gather(following, *fits, return_exceptions=True)
+            await asyncio.gather(following, self.settle(), return_exceptions=True)
             await self._note_spent()
             if self._webhook is not None:
                 await self._webhook.close()
+
+    async def settle(self) -> None:
+        """Wait for the fits that run."""
+        fits = [seat.fitting for seat in self._seats.values() if seat.fitting]
+        await asyncio.gather(*fits, return_exceptions=True)
 
     async def _following(self) -> None:
         while True:
@@ -251,7 +255,6 @@ class Learning:
 
     async def _publish(self, seat: Seat, changes: Sequence[PhaseLine]) -> None:
         """Let steps see the state; the versions that guide are loaded before."""
-        # Loaded before any step can see that it guides.
         await self._serve(seat, seat.group.progress.served)
         version = seat.group.progress.version
         if version is not None and version in seat.outdated:

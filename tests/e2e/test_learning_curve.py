@@ -41,3 +41,12 @@ def test_what_an_agent_tells_of_its_earnings_is_learned_from_and_is_no_part_of_t
     for episode in recorded:
         assert not episode.rewards or episode.rewards[-1] == episode.reward
         assert len(episode.rewards) in (0, len(episode.actions))
+
+
+def test_a_curve_in_this_process_depends_on_its_seed_alone(tmp_path: Path) -> None:
+    pytest.importorskip("openai")
+    config = CurveBench(output=tmp_path / "c.json", episodes=26, in_process=True)
+    plan = Plan("errands", "openai", 0, learns=True)
+    first, again = (play_row(plan, config, tmp_path / name) for name in ("first", "again"))
+    assert first.outcomes == again.outcomes
+    assert first.state["fit"] == again.state["fit"] is not None, "it was waited for"
