@@ -170,17 +170,21 @@ def _act_below_threshold(
             actions.stop()
             return
         drawn: list[Candidate] = []
+        judged: UpstreamCalls | None = None
         try:
             drawn = yield step.further_draw(action, actions.threshold.num_candidates)
             if request := step.score_request([candidate.message for candidate in drawn]):
-                step.add_scores(request, (yield request))
+                result: ScoreResult = yield request
+                judged = result.upstream
+                step.add_scores(request, result)
         except QGuideError as error:
-            actions.fail(action, drawn, str(error))
+            actions.fail(action, drawn, str(error), judged=judged)
         except Exception as error:  # its message may quote a prompt, so callers never see it
-            actions.fail(action, drawn, "an internal error")
+            actions.fail(action, drawn, "an internal error", judged=judged)
             _log.error("%s failed", action, exc_info=error)
         else:
-            actions.add(action, drawn, first=len(step.candidates), best_q=step.highest_q(drawn))
+            best_q, first = step.highest_q(drawn), len(step.candidates)
+            actions.add(action, drawn, judged=judged, first=first, best_q=best_q)
             step.candidates += drawn
 
 

@@ -21,7 +21,7 @@ from qguide.qnet.types import (
     Verdict,
     spent_on,
 )
-from qguide.qnet.usage import NOTHING, TokenUsage, total_of
+from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 
 _SHOWN_CHARACTERS: Final = 2_000
 _BULLET: Final = "- "
@@ -61,6 +61,7 @@ class ActionTaken:
         candidates: indices of the candidates that it drew.
         best_q: of all candidates after it.
         spent: tokens of the draw, those of candidates that could not be scored included.
+        judged: requests to a judge that scored them.
     """
 
     action: ThresholdAction
@@ -68,6 +69,7 @@ class ActionTaken:
     best_q: float
     candidates: tuple[int, ...] = ()
     spent: TokenUsage = NOTHING
+    judged: UpstreamCalls | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,18 @@ class ThresholdActions:
         return self._due.pop(0) if self._due and self._best_q < self.threshold.below else None
 
     def add(
-        self, action: ThresholdAction, drawn: Sequence[Candidate], *, first: int, best_q: float
+        self,
+        action: ThresholdAction,
+        drawn: Sequence[Candidate],
+        *,
+        judged: UpstreamCalls | None,
+        first: int,
+        best_q: float,
     ) -> None:
         """Note the candidates of an action.
 
         Args:
+            judged: requests to a judge that scored them.
             first: index of the first of them among the step's candidates.
             best_q: with them.
         """
@@ -134,11 +143,19 @@ class ThresholdActions:
             best_q=best_q,
             candidates=tuple(range(first, first + len(drawn))),
             spent=spent_on(drawn),
+            judged=judged,
         )
 
-    def fail(self, action: ThresholdAction, drawn: Sequence[Candidate], reason: str) -> None:
+    def fail(
+        self,
+        action: ThresholdAction,
+        drawn: Sequence[Candidate],
+        reason: str,
+        *,
+        judged: UpstreamCalls | None,
+    ) -> None:
         """Note an action that brought nothing; its candidates, if any, are left out."""
-        self._note(action, "failed", best_q=self._best_q, spent=spent_on(drawn))
+        self._note(action, "failed", best_q=self._best_q, spent=spent_on(drawn), judged=judged)
         self._failures.append(f"{action} failed: {reason}")
 
     def stop(self) -> None:
@@ -170,8 +187,9 @@ class ThresholdActions:
         best_q: float,
         candidates: tuple[int, ...] = (),
         spent: TokenUsage = NOTHING,
+        judged: UpstreamCalls | None = None,
     ) -> None:
-        self._taken.append(ActionTaken(action, outcome, best_q, candidates, spent))
+        self._taken.append(ActionTaken(action, outcome, best_q, candidates, spent, judged))
 
 
 def with_note(

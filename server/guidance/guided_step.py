@@ -23,7 +23,7 @@ from qguide.server.guidance.learning_step import (
     shadowed,
 )
 from qguide.server.guidance.pooled import pooled, with_policies
-from qguide.server.guidance.step_cost import extra_of, priced, prices_of
+from qguide.server.guidance.step_cost import extra_of, priced, prices_of, stage_costs
 from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
 from qguide.server.guidance.step_types import (
     GuidedStepRequest,
@@ -103,8 +103,10 @@ class GuidedStepService(RequestService):
         )
         if asked.options.policies:
             taken = with_policies(taken, asked, self.settings)
-        prices = prices_of(asked, plan.threshold, self.settings)
-        taken = priced(taken, prices, self.settings, held.model.upstream)
+        prices = prices_of(asked, plan.threshold, self.settings, held.model.upstream)
+        taken = priced(taken, prices)
+        for stage, cost in stage_costs(taken).items():
+            self.metrics.cost.labels(held.id, stage).inc(max(0.0, cost))  # a difference of floats
         if self.learning is not None and (held.model.refusal or play.q_model):
             self.learning.spent(play, extra_of(decision, prices))
         await self._remember(asked, plan, taken, held, play)

@@ -1,16 +1,21 @@
 """Cost of a step: its candidates, its scores, and what learning drew beyond one candidate."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.threshold import ActionTaken
 from qguide.qnet.policies.pool import PolicyPool
-from qguide.qnet.usage import Prices, TokenUsage, sum_of_known, total_of
+from qguide.qnet.types import Candidate, spent_on
+from qguide.qnet.usage import Prices, TokenUsage, UpstreamCalls, sum_of_known, total_of
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.learning.tally import Spent
 from qguide.server.own_bodies.answers import StepCost
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings
+
+_Draws = list[tuple[TokenUsage, Prices | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,56 +25,102 @@ class StepPrices:
     Attributes:
         own: of the policy's; the highest of several policies' that draw.
         escalated: of the one that a threshold escalates to.
+        members: of several policies that draw, by name; None without prices.
+        judge: of the one that scores.
     """
 
     own: Prices | None = None
     escalated: Prices | None = None
+    members: Mapping[str, Prices | None] = field(default_factory=dict)
+    judge: Prices | None = None
 
 
 def prices_of(
-    asked: GuidedStepRequest, threshold: ThresholdSettings | None, settings: Settings
+    asked: GuidedStepRequest,
+    threshold: ThresholdSettings | None,
+    settings: Settings,
+    scorer: str = "",
 ) -> StepPrices:
-    """The prices of a step that has this threshold."""
+    """The prices of a step that has this threshold.
+
+    Args:
+        scorer: the upstream that scores; "" if none does.
+    """
+    prices_by = {name: upstream.prices for name, upstream in settings.upstreams.items()}
     model = asked.policy.model
-    names = model.names if isinstance(model, PolicyPool) else (asked.policy.name,)
-    upstreams = [settings.upstreams[name] for name in names if name in settings.upstreams]
-    prices = [upstream.prices for upstream in upstreams if upstream.prices]
-    further = settings.upstreams.get(threshold.policy) if threshold else None
+    names = model.names if isinstance(model, PolicyPool) else ()
+    known = [prices for name in names or (asked.policy.name,) if (prices := prices_by.get(name))]
     return StepPrices(
-        max(prices, key=lambda one: (one.completion, one.prompt), default=None),
-        further.prices if further else None,
+        max(known, key=lambda one: (one.completion, one.prompt), default=None),
+        prices_by.get(threshold.policy) if threshold else None,
+        {name: prices_by.get(name) for name in names},
+        prices_by.get(scorer),
     )
 
 
-def priced(
-    taken: GuidedStepResult, prices: StepPrices, settings: Settings, scorer: str
-) -> GuidedStepResult:
-    """The result with its cost, as far as prices or an upstream tell it.
+def priced(taken: GuidedStepResult, prices: StepPrices) -> GuidedStepResult:
+    """The result with its cost and its actions', as far as prices or an upstream tell them."""
+    decision = taken.decision
+    actions = decision.below_threshold.taken if decision.below_threshold else ()
+    own = decision.own_candidates
+    draws = _by_member(own, prices) or [(spent_on(own), prices.own)]
+    draws_of = [_draws_of(one, decision, prices) for one in actions]
+    return replace(
+        taken,
+        cost=_cost([*draws, *chain(*draws_of)], decision.usage.upstream, prices),
+        action_costs=tuple(
+            _cost(drawn, one.judged, prices) for drawn, one in zip(draws_of, actions, strict=True)
+        ),
+    )
 
-    Args:
-        scorer: the upstream that scored; "" if none did.
-    """
-    usage, (own, further) = taken.decision.usage, _spent(taken.decision)
-    costs = [each.cost for each in taken.policies] or [cost_of(own, prices.own)]
-    if further.tokens:
-        costs.append(cost_of(further, prices.escalated))
-    sample = sum_of_known(costs)
-    asking, score = settings.upstreams.get(scorer), None
-    if asking and asking.prices and usage.upstream:
-        spent = TokenUsage(usage.upstream.prompt_tokens, usage.upstream.completion_tokens)
-        score = asking.prices.cost_of(spent)
+
+def stage_costs(taken: GuidedStepResult) -> dict[str, float]:
+    """Cost of a step by stage: drawing, scoring, and each action with what scoring it cost."""
+    if taken.cost is None:
+        return {}
+    costs = {"sample": taken.cost.sample or 0.0, "score": taken.cost.score or 0.0}
+    below = taken.decision.below_threshold
+    for action, cost in zip(below.taken if below else (), taken.action_costs, strict=True):
+        if cost is not None:
+            costs[action.action] = cost.total
+            costs["sample"] -= cost.sample or 0.0
+            costs["score"] -= cost.score or 0.0
+    return costs
+
+
+def _draws_of(action: ActionTaken, decision: Decision, prices: StepPrices) -> _Draws:
+    """An action's draws with their prices; what could not be scored is at the policy's highest."""
+    if not action.spent.tokens:
+        return []
+    if action.action == "escalate":
+        return [(action.spent, prices.escalated)]
+    drawn = [decision.candidates[at] for at in action.candidates]
+    return (drawn and _by_member(drawn, prices)) or [(action.spent, prices.own)]
+
+
+def _by_member(drawn: Sequence[Candidate], prices: StepPrices) -> _Draws:
+    """The draws of each of several policies; empty where one drew alone."""
+    return [
+        (spent_on([one for one in drawn if one.policy == name]), of)
+        for name, of in prices.members.items()
+    ]
+
+
+def _cost(draws: _Draws, judged: UpstreamCalls | None, prices: StepPrices) -> StepCost | None:
+    sample = sum_of_known([cost_of(spent, of) for spent, of in draws])
+    score = None
+    if prices.judge and judged:
+        score = prices.judge.cost_of(TokenUsage(judged.prompt_tokens, judged.completion_tokens))
     total = sum_of_known([sample, score])
     if total is None:
-        return taken
-    drawn = ((own, None if taken.policies else prices.own), (further, prices.escalated))
-    cost = StepCost(
+        return None
+    return StepCost(
         sample=sample,
-        cached=sum_of_known([of.cached_cost_of(spent) for spent, of in drawn if of]),
-        written=sum_of_known([of.written_cost_of(spent) for spent, of in drawn if of]),
+        cached=sum_of_known([of.cached_cost_of(spent) for spent, of in draws if of]),
+        written=sum_of_known([of.written_cost_of(spent) for spent, of in draws if of]),
         score=score,
         total=total,
     )
-    return replace(taken, cost=cost)
 
 
 def cost_of(spent: TokenUsage, prices: Prices | None) -> float | None:

@@ -109,6 +109,7 @@ class GuidedStepResult:
         policies: usage of each policy, where several drew.
         cost: None where nothing tells it.
         action_policies: the policy of each action below the threshold.
+        action_costs: what each of them cost, likewise.
     """
 
     decision: Decision
@@ -119,6 +120,7 @@ class GuidedStepResult:
     action_policies: tuple[str, ...] = ()
     policies: tuple[PolicyUsage, ...] = ()
     cost: StepCost | None = None
+    action_costs: tuple[StepCost | None, ...] = ()
 
     @property
     def told(self) -> dict[str, Any]:
@@ -126,7 +128,9 @@ class GuidedStepResult:
         decision, timings = self.decision, self.decision.timings
         of_some_steps = {
             "window": Window.of(decision.window),
-            "threshold": ThresholdResult.of(decision.below_threshold, self.action_policies),
+            "threshold": ThresholdResult.of(
+                decision.below_threshold, self.action_policies, self.action_costs
+            ),
             "policies": list(self.policies) or None,
             "cost": self.cost,
         }

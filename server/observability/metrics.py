@@ -23,6 +23,7 @@ _Q_MODEL: Final = ["q_model"]
 _TOKENS: Final = ("computed", "cached")
 _AHEAD: Final = ("used", "wasted")
 _VERDICTS: Final = ("best", "behind", "budget", "ended")
+_STAGES: Final = ("sample", "score", "refine", "escalate")
 _SIGNS: Final = ("positive", "negative")
 _OUTCOMES: Final = ("agreed", "disagreed", "failed")
 _CALL_OUTCOMES: Final[tuple[CallOutcome, ...]] = get_args(CallOutcome)
@@ -149,6 +150,12 @@ class Metrics:
         )
 
     def _watch_judges(self) -> None:
+        self.cost = self._counter(
+            "cost",
+            "Cost of steps by the operator's prices or the upstream's word: drawing, scoring, and "
+            "actions below the threshold with what scoring theirs cost.",
+            ["q_model", "stage"],
+        )
         self.judge_calls = self._counter(
             "judge_calls", "Requests to a judge, by how they ended.", ["q_model", "outcome"]
         )
@@ -368,6 +375,8 @@ class Metrics:
             yield self.threshold_tokens, (q_model, action)
             for ended_as in _ACTION_OUTCOMES:
                 yield self.threshold_actions, (q_model, action, ended_as)
+        for stage in _STAGES:
+            yield self.cost, (q_model, stage)
 
     def _call_series(self, q_model: str) -> Iterator[_Series]:
         yield from ((self.judge_calls, (q_model, outcome)) for outcome in _CALL_OUTCOMES)

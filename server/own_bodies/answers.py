@@ -47,6 +47,22 @@ class Window(Body):
         return None if window is None else cls(**asdict(window))
 
 
+class StepCost(Body):
+    """Cost of a step, or of an action of it, in the currency of the operator's prices.
+
+    Parts that nothing tells are null.
+    """
+
+    sample: float | None = Field(
+        description="of all candidates, by the upstream's word or the policy's prices, at which "
+        "those of an escalation count, too; paraphrases are not in it"
+    )
+    cached: float | None = Field(description="of it, what upstreams with prices read from caches")
+    written: float | None = Field(description="of it, what they wrote to caches")
+    score: float | None = Field(description="of the judge; null for a trained Q model")
+    total: float = Field(description="of the parts that are known")
+
+
 class TakenAction(Body):
     """An action that was taken because the best Q was below the operator's threshold."""
 
@@ -60,6 +76,11 @@ class TakenAction(Body):
     best_q: float = Field(description="best Q after it")
     prompt_tokens: int
     completion_tokens: int
+    cost: StepCost | SkipJsonSchema[None] = Field(
+        default=None,
+        description="of drawing and scoring its candidates; present as the step's is",
+        exclude_if=is_none,
+    )
 
 
 class ThresholdResult(Body):
@@ -70,7 +91,12 @@ class ThresholdResult(Body):
     actions: list[TakenAction]
 
     @classmethod
-    def of(cls, below: BelowThreshold | None, policies: Sequence[str]) -> Self | None:
+    def of(
+        cls,
+        below: BelowThreshold | None,
+        policies: Sequence[str],
+        costs: Sequence[StepCost | None],
+    ) -> Self | None:
         """Convert from `qnet`'s actions."""
         if below is None:
             return None
@@ -83,8 +109,9 @@ class ThresholdResult(Body):
                 best_q=taken.best_q,
                 prompt_tokens=taken.spent.prompt_tokens,
                 completion_tokens=taken.spent.completion_tokens,
+                cost=cost,
             )
-            for taken, policy in zip(below.taken, policies, strict=True)
+            for taken, policy, cost in zip(below.taken, policies, costs, strict=True)
         ]
         return cls(below=below.below, best_q=below.best_q, actions=actions)
 
@@ -191,23 +218,6 @@ class ScoredCandidate(Body):
     )
     verdicts: VerdictsField = None
     judge_reason: JudgeReasonField = None
-
-
-class StepCost(Body):
-    """Cost of a step in the currency of the operator's prices; null where nothing tells it."""
-
-    sample: float | None = Field(
-        description="of all candidates, by the upstream's word or the policy's prices, at which "
-        "those of an escalation count, too; paraphrases are not in it"
-    )
-    cached: float | None = Field(
-        description="of it, what the upstream read from its cache; null for several policies"
-    )
-    written: float | None = Field(
-        description="of it, what the upstream wrote to its cache; null for several policies"
-    )
-    score: float | None = Field(description="of the judge; null for a trained Q model")
-    total: float = Field(description="of the parts that are known")
 
 
 class PolicyUsage(Body):

@@ -851,13 +851,17 @@ export interface StageUsage {
     score: ScoreUsage;
 }
 
-/** @description Cost of a step in the currency of the operator's prices; null where nothing tells it. */
+/**
+ * @description Cost of a step, or of an action of it, in the currency of the operator's prices.
+ *
+ *     Parts that nothing tells are null.
+ */
 export interface StepCost {
     /** @description of all candidates, by the upstream's word or the policy's prices, at which those of an escalation count, too; paraphrases are not in it */
     sample: number | null;
-    /** @description of it, what the upstream read from its cache; null for several policies */
+    /** @description of it, what upstreams with prices read from caches */
     cached: number | null;
-    /** @description of it, what the upstream wrote to its cache; null for several policies */
+    /** @description of it, what they wrote to caches */
     written: number | null;
     /** @description of the judge; null for a trained Q model */
     score: number | null;
@@ -882,6 +886,8 @@ export interface TakenAction {
     best_q: number;
     prompt_tokens: number;
     completion_tokens: number;
+    /** @description of drawing and scoring its candidates; present as the step's is */
+    cost?: StepCost;
 }
 
 /** @description Expected outcome of a Q model's choices at one temperature. */

@@ -213,7 +213,10 @@ class StageUsage(Answer):
 
 
 class StepCost(Answer):
-    """Cost of a step in the currency of the operator's prices; null where nothing tells it."""
+    """Cost of a step, or of an action of it, in the currency of the operator's prices.
+
+    Parts that nothing tells are null.
+    """
 
     sample: float | None
     """
@@ -221,9 +224,9 @@ class StepCost(Answer):
     escalation count, too; paraphrases are not in it
     """
     cached: float | None
-    """of it, what the upstream read from its cache; null for several policies"""
+    """of it, what upstreams with prices read from caches"""
     written: float | None
-    """of it, what the upstream wrote to its cache; null for several policies"""
+    """of it, what they wrote to caches"""
     score: float | None
     """of the judge; null for a trained Q model"""
     total: float
@@ -247,6 +250,8 @@ class TakenAction(Answer):
     """best Q after it"""
     prompt_tokens: int
     completion_tokens: int
+    cost: StepCost | None = None
+    """of drawing and scoring its candidates; present as the step's is"""
 
 
 class TauOutcome(Answer):
