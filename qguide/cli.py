@@ -8,14 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from qguide.commands.checkpoint import (
-    domain,
-    ensemble,
-    export_model,
-    export_trunk,
-    inspect,
-    progress,
-)
+from qguide.commands.checkpoint import domain, ensemble, export_model, export_trunk, inspect, progress
 from qguide.commands.configs import app as configs
 from qguide.commands.convert import convert_records
 from qguide.commands.demo import demo, fake_upstream
@@ -89,11 +82,7 @@ class ExtrasGroup(TyperGroup):
                 raise
             command = ctx.invoked_subcommand or ""
             extra = _EXTRAS.get(command, TRAIN)
-            exit_with(
-                f"qguide {command} needs {package}, which is not installed; {install(extra)}",
-                1,
-                error,
-            )
+            exit_with(f"qguide {command} needs {package}, which is not installed; {install(extra)}", 1, error)
 
 
 def _failing(name: str, error: QGuideError) -> TyperCommand:
@@ -123,10 +112,7 @@ def _print_version(asked: bool) -> None:
 @app.callback(help=app.info.help)
 def main(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version.", is_eager=True, callback=_print_version
-        ),
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
     """Options of `qguide` itself."""

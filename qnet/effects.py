@@ -8,15 +8,10 @@ from qguide.qnet.types import Message
 
 ACTION_PREFIX: Final = "Action:"
 
-_THOUGHTS: Final = frozenset(
-    ("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection")
-)
+_THOUGHTS: Final = frozenset(("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection"))
 """Fields of a JSON object that say why, and do nothing; an explanation may be the answer itself."""
 _FENCE: Final = "```"
-_WRAPPINGS: Final = (
-    (_FENCE, _FENCE),
-    *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")),
-)
+_WRAPPINGS: Final = ((_FENCE, _FENCE), *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")))
 
 
 def message_key(reply: Message) -> str:

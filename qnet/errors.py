@@ -99,12 +99,7 @@ class UpstreamRefusedError(InvalidRequestError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        upstream_code: str = "",
-        upstream_type: str = "",
-        parameter: str | None = None,
+        self, message: str, *, upstream_code: str = "", upstream_type: str = "", parameter: str | None = None
     ) -> None:
         super().__init__(message)
         self.upstream_code = upstream_code
@@ -148,9 +143,7 @@ class UpstreamError(QGuideError):
         retriable: asking again at once may help and can do no harm.
     """
 
-    def __init__(
-        self, message: str, *, retry_after_s: float | None = None, retriable: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, retriable: bool = False) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.retriable = retriable

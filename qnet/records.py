@@ -64,15 +64,9 @@ class MessageRow(Row):
     @classmethod
     def from_message(cls, message: Message) -> Self:
         """The message as a row."""
-        calls = [
-            ToolCallRow(name=c.name, arguments=c.arguments, id=c.id, kind=c.kind)
-            for c in message.tool_calls
-        ]
+        calls = [ToolCallRow(name=c.name, arguments=c.arguments, id=c.id, kind=c.kind) for c in message.tool_calls]
         return cls(
-            role=message.role,
-            content=message.content,
-            tool_calls=tuple(calls),
-            tool_call_id=message.tool_call_id,
+            role=message.role, content=message.content, tool_calls=tuple(calls), tool_call_id=message.tool_call_id
         )
 
     def to_message(self) -> Message:
@@ -248,9 +242,7 @@ class TreeRow(TaskRow):
     def _columns_and_opening_fit(self) -> Self:
         for name, column in self.values.items():
             if len(column) != len(self.nodes):
-                raise ValueError(
-                    f"the column {name!r} has {len(column)} values for {len(self.nodes)} nodes"
-                )
+                raise ValueError(f"the column {name!r} has {len(column)} values for {len(self.nodes)} nodes")
         if any(row.role == "assistant" for row in self.opening):
             raise ValueError("the opening holds an assistant's message; make it a node")
         return self
@@ -279,8 +271,7 @@ class TreeRow(TaskRow):
         for node in (node for node in self.nodes if node.taken):
             if node.parent != at:
                 raise ValueError(
-                    f"node {node.id} was taken after node {node.parent}, but the path taken was at "
-                    f"node {at}"
+                    f"node {node.id} was taken after node {node.parent}, but the path taken was at node {at}"
                 )
             if ended:
                 raise ValueError(f"node {node.id} was taken after node {at} had ended the episode")

@@ -151,9 +151,7 @@ class DifferenceSequence:
         """Share of the fortune, by what was seen before, that the greatest loss does not take."""
         # The bet that makes the interval after n episodes tightest; beyond the horizon n grows with
         # them, and bets get smaller.
-        sharpest = math.sqrt(
-            2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count))
-        )
+        sharpest = math.sqrt(2 * math.log(2 / self.alpha) / (self._variance * max(_HORIZON, self.count)))
         return min(sharpest, _MOST_OF_FORTUNE / loss) if loss > 0 else sharpest
 
     def _shrink(self) -> None:

@@ -35,12 +35,7 @@ class Pace:
         rest: releases the interpreter's lock for a time in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = perf_counter,
-        rest: Callable[[float], object] = sleep,
-    ) -> None:
+    def __init__(self, *, clock: Callable[[], float] = perf_counter, rest: Callable[[float], object] = sleep) -> None:
         self._clock = clock
         self._rest = rest
         self._rests_at_s = clock() + _WORK_S

@@ -178,10 +178,8 @@ def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:
     spent = total_of([candidate.spent for candidate in candidates if candidate.spent])
     return replace(
         spent,
-        prompt_tokens=spent.prompt_tokens
-        or max((candidate.prompt_tokens for candidate in candidates), default=0),
-        completion_tokens=spent.completion_tokens
-        or sum(candidate.completion_tokens for candidate in candidates),
+        prompt_tokens=spent.prompt_tokens or max((candidate.prompt_tokens for candidate in candidates), default=0),
+        completion_tokens=spent.completion_tokens or sum(candidate.completion_tokens for candidate in candidates),
     )
 
 

@@ -59,13 +59,7 @@ from qguide.server.routes import (
 from qguide.server.routes import games as games_route
 from qguide.server.routes import learning as learning_route
 from qguide.server.routes import models as models_route
-from qguide.server.routes.dependencies import (
-    TIMEOUT_HEADER,
-    DirectRoute,
-    guided_steps,
-    prepend_routes,
-    scorings,
-)
+from qguide.server.routes.dependencies import TIMEOUT_HEADER, DirectRoute, guided_steps, prepend_routes, scorings
 from qguide.server.routes.games import Games
 from qguide.server.routes.ollama import OllamaErrorBody
 from qguide.server.settings.settings import Settings
@@ -200,9 +194,7 @@ def _lifespan(
             running=lambda: max(0, app.state.limiter.running - models.waiting),
             cache_share=lambda: models.cached_bytes / max(1, settings.cache_bytes),
         )
-        app.state.game_threads = games = ThreadPoolExecutor(
-            games_route.GAMES_AT_ONCE, thread_name_prefix="game"
-        )
+        app.state.game_threads = games = ThreadPoolExecutor(games_route.GAMES_AT_ONCE, thread_name_prefix="game")
         app.state.upstreams = upstreams = UpstreamWatch(models.remote, models.runtime.metrics)
         try:
             async with (
@@ -231,10 +223,7 @@ def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
     policy = MeteredPolicy(served.model, metrics, stage="paraphrase")
     manifest = served.manifest.model_dump_json() if served.manifest else ""
     return Paraphraser(
-        policy,
-        cache,
-        content=served.upstream_model or manifest,
-        max_tokens=settings.paraphrase_max_tokens or None,
+        policy, cache, content=served.upstream_model or manifest, max_tokens=settings.paraphrase_max_tokens or None
     )
 
 
@@ -242,9 +231,7 @@ def _surround(app: FastAPI, settings: Settings) -> None:
     """Add the middleware; the one added last is outermost."""
     app.add_middleware(CancelWhenGone)
     app.add_middleware(RateLimits)
-    app.add_middleware(
-        BodyReader, max_body_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s
-    )
+    app.add_middleware(BodyReader, max_body_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
     app.add_middleware(AdmissionMiddleware, settings=settings)
     if settings.cors_origins:
         app.add_middleware(

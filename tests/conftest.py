@@ -213,9 +213,7 @@ def mariadb_installed() -> None:
 
 @pytest.fixture(scope="session")
 def intercode_sql_dsn(
-    mariadb_installed: None,
-    intercode_sql_data: tuple[Path, Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    mariadb_installed: None, intercode_sql_data: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """An account of a MariaDB that holds the benchmark's dump."""
     dump = intercode_sql_data[0].with_name("ic_spider_dbs.sql").read_text(encoding="utf-8")

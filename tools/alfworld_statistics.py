@@ -25,12 +25,7 @@ from qguide.training.environments.alfworld.game.statistics import (
 
 ITEM_PROPERTIES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
 SOURCE = "counted on the {games:,} games of ALFWorld's train split (MIT licence)"
-_ROOM_OF_HUNDRED: dict[int, RoomKind] = {
-    0: "kitchen",
-    2: "living room",
-    3: "bedroom",
-    4: "bathroom",
-}
+_ROOM_OF_HUNDRED: dict[int, RoomKind] = {0: "kitchen", 2: "living room", 3: "bedroom", 4: "bathroom"}
 _SHARING = "+"
 
 
@@ -171,9 +166,7 @@ class _Counter:
             layouts=[(dict(kinds), number) for (where, kinds), number in layouts if where == room],
             item_numbers=_table(_below(self.item_numbers, room)),
             placements=_table(_below(self.placements, room)),
-            shared_locations={
-                key: number for (key,), number in sorted(_below(self.shared, room).items())
-            },
+            shared_locations={key: number for (key,), number in sorted(_below(self.shared, room).items())},
         )
 
     def _goals(self) -> dict[str, dict[str, dict[str, Counts]]]:

@@ -140,10 +140,7 @@ def _play(client: httpx.Client, game: int) -> None:
         reply = client.post("/v1/act", json=body).json()["action"]
         replies.append(reply)
         state = client.post("/v1/games/play", json={"game": game, "replies": replies}).json()
-        messages += [
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": state["observation"]},
-        ]
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": state["observation"]}]
     end = {"reward": float(state["won"]), "observation": state["observation"]}
     client.post(f"/v1/episodes/game-{game}/outcome", json=end).raise_for_status()
 
@@ -181,12 +178,7 @@ def main() -> None:
             first, *others = [frame.quantize(64) for frame in _game(_Page(browser))]
             durations = [_FRAME_MS] * len(others) + [_LAST_MS]
             first.save(
-                RESULTS / "game.gif",
-                save_all=True,
-                append_images=others,
-                duration=durations,
-                loop=0,
-                optimize=True,
+                RESULTS / "game.gif", save_all=True, append_images=others, duration=durations, loop=0, optimize=True
             )
         with _browser(Path(folder) / "wide", 1280, 1000) as browser:
             page = _Page(browser)

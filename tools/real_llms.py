@@ -88,10 +88,7 @@ def tables(figures: Mapping[str, Any]) -> str:
         "",
         "Three trainings of **Q**, and what was read:",
         "",
-        *_head(
-            *("source", "recipe", "trainings", "licensed"),
-            *("models (families)", "attempts", "calls read"),
-        ),
+        *_head(*("source", "recipe", "trainings", "licensed"), *("models (families)", "attempts", "calls read")),
         *(_told(NAMES[name], told) for name, told in figures.items()),
     ]
     for name in BY_SECTION:
@@ -107,10 +104,7 @@ def _stopping(told: Mapping[str, Any]) -> Iterator[str]:
     """Success of the best attempt that goes on, and what is written, in percent of running all."""
     yield from _head("go on", *(f"{name}: success, written" for name in STOPPING))
     for row in told["all"]["stopping"]:
-        cells = (
-            f"{_percent(row[name]['success'])}, {100 * row[name]['written']:.0f}"
-            for name in STOPPING
-        )
+        cells = (f"{_percent(row[name]['success'])}, {100 * row[name]['written']:.0f}" for name in STOPPING)
         yield f"| {row['go_on']} | {' | '.join(cells)} |"
 
 
@@ -138,9 +132,7 @@ def _row(name: str, told: Mapping[str, Any]) -> str:
 
 
 def _difference(told: Mapping[str, Any], other: str) -> str:
-    [found] = [
-        each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)
-    ]
+    [found] = [each for each in told["comparisons"] if (each["method"], each["other"]) == (CHOOSER, other)]
     difference, low, high = (100 * found[key] for key in ("difference", "low", "high"))
     points = f"{difference:+.1f} ({low:.1f} to {high:.1f})".replace("-", "−")
     return f"{points}, p = {found['p_value']:.4f}"
@@ -184,9 +176,7 @@ def plot(figures: Mapping[str, Any]) -> None:
     colours = ("#b8bfca", "#7c8798", "#7fb8a4", "#1f8a70", "#e3e6ea")
     for place, (key, label, colour) in enumerate(zip(bars, labels, colours, strict=True)):
         chosen = [
-            figures[name]["all"]["choosers"][
-                figures[name]["all"]["best_rule"] if key == "best rule" else key
-            ]
+            figures[name]["all"]["choosers"][figures[name]["all"]["best_rule"] if key == "best rule" else key]
             for name in shown
         ]
         heights = [100 * each["reward"] for each in chosen]

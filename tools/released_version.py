@@ -39,9 +39,7 @@ def main(tag: str) -> None:
     Raises:
         SystemExit: a version differs.
     """
-    wrong = [
-        f"{path} has {version}" for path, version in versions().items() if f"v{version}" != tag
-    ]
+    wrong = [f"{path} has {version}" for path, version in versions().items() if f"v{version}" != tag]
     if wrong:
         raise SystemExit(f"the tag is {tag}, but {', '.join(wrong)}; change the version or the tag")
 

@@ -63,9 +63,7 @@ def play(config: InterCodeSqlConfig, some: Sequence[Submission]) -> tuple[list[S
         return answers, perf_counter() - start
 
 
-def _answers(
-    make: Any, by_id: Mapping[str, Any], some: Sequence[Submission]
-) -> Iterator[StepResult]:
+def _answers(make: Any, by_id: Mapping[str, Any], some: Sequence[Submission]) -> Iterator[StepResult]:
     for submission in some:
         with closing(make(by_id[submission.task_id])) as episode:
             episode.reset()
@@ -89,18 +87,14 @@ def main(
     """Play the submissions in both engines and write how often they agree."""
     some = submissions(recorded, every)
     whole = {"tasks": tasks, "observation_chars": 100_000}
-    configs = {
-        "sqlite": InterCodeSqlConfig(databases=sqlite, **whole),
-        "mariadb": InterCodeSqlConfig(dsn=dsn, **whole),
-    }
+    configs = {"sqlite": InterCodeSqlConfig(databases=sqlite, **whole), "mariadb": InterCodeSqlConfig(dsn=dsn, **whole)}
     played = {name: play(config, some) for name, config in configs.items()}
     figures: dict[str, object] = {"submissions": len(some)}
     for name, (answers, seconds) in played.items():
         figures[name] = {
             "ran": sum(answer.valid for answer in answers),
             "recorded_reward": sum(
-                same(answer.reward, submission.reward)
-                for answer, submission in zip(answers, some, strict=True)
+                same(answer.reward, submission.reward) for answer, submission in zip(answers, some, strict=True)
             ),
             "per_second": round(len(some) / seconds, 1),
         }

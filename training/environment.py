@@ -12,16 +12,7 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import (
-    Annotated,
-    Generic,
-    Literal,
-    Protocol,
-    Self,
-    SupportsFloat,
-    TypeVar,
-    runtime_checkable,
-)
+from typing import Annotated, Generic, Literal, Protocol, Self, SupportsFloat, TypeVar, runtime_checkable
 
 from pydantic import Field
 
@@ -132,9 +123,7 @@ def reward_of(value: object) -> float:
         with suppress(TypeError, ValueError, OverflowError):
             if isfinite(reward := float(value)):
                 return reward
-    shown = (
-        f"a number of {value.bit_length()} bits" if isinstance(value, int) else reprlib.repr(value)
-    )
+    shown = f"a number of {value.bit_length()} bits" if isinstance(value, int) else reprlib.repr(value)
     raise EnvironmentFailureError(f"a reward is {shown}; give a finite number")
 
 

@@ -4,22 +4,13 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 class ProgressBar:
     """A bar with a job's name, count, times and a note, on stderr by default."""
 
-    def __init__(
-        self, name: str, *, total: int, done: int = 0, console: Console | None = None
-    ) -> None:
+    def __init__(self, name: str, *, total: int, done: int = 0, console: Console | None = None) -> None:
         """Prepare a bar at `done` of `total`; entering the context shows it."""
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -42,10 +33,7 @@ class ProgressBar:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop; the last state stays on the screen."""
         self._progress.stop()

@@ -25,12 +25,7 @@ import torch
 from pydantic import Field, model_validator
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from qguide.training.options import JobOptions
@@ -49,11 +44,7 @@ _NUMBERED_PATTERN = r" \p{L}+ \p{N}+|"
 
 
 def train_tokenizer(
-    texts: Iterable[str],
-    *,
-    vocab_size: int,
-    phrases: Sequence[str] = (),
-    numbered_words: bool = False,
+    texts: Iterable[str], *, vocab_size: int, phrases: Sequence[str] = (), numbered_words: bool = False
 ) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE on `texts`, with one token per role and one for the end of a turn.
 
@@ -78,10 +69,7 @@ def train_tokenizer(
     )
     tokenizer.train_from_iterator(texts, trainer)
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=END,
-        pad_token=END,
-        additional_special_tokens=special[1:],
+        tokenizer_object=tokenizer, eos_token=END, pad_token=END, additional_special_tokens=special[1:]
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
@@ -165,9 +153,7 @@ def _look_back(attention: LlamaAttention, rows: slice, common_D: Tensor, angle_F
     attention.k_proj.weight[rows] = torch.outer(key_E, common_D) * reach
 
 
-def _match(
-    attention: LlamaAttention, rows: slice, spaces: Sequence[Tensor], slow_F: Tensor
-) -> None:
+def _match(attention: LlamaAttention, rows: slice, spaces: Sequence[Tensor], slow_F: Tensor) -> None:
     """Make a head attend to what followed the query's last tokens.
 
     Args:
@@ -184,9 +170,7 @@ def _match(
         key_ED[slow_E] += _AGREEMENT * mixed_EE @ older_ED
 
 
-def _copy(
-    attention: LlamaAttention, rows: slice, read_ED: Tensor, written_ED: Tensor, *, scale: float
-) -> None:
+def _copy(attention: LlamaAttention, rows: slice, read_ED: Tensor, written_ED: Tensor, *, scale: float) -> None:
     """Make a head write into one subspace what it reads in another."""
     attention.v_proj.weight[rows] = read_ED * scale**0.5
     attention.o_proj.weight[:, rows] = written_ED.T * scale**0.5
@@ -240,8 +224,7 @@ class Architecture(JobOptions):
     def _copy_heads_are_heads(self) -> Self:
         if self.copy_heads > self.heads:
             raise ValueError(
-                f"copy_heads is {self.copy_heads} and heads {self.heads}; "
-                f"set copy_heads to at most {self.heads}"
+                f"copy_heads is {self.copy_heads} and heads {self.heads}; set copy_heads to at most {self.heads}"
             )
         return self
 

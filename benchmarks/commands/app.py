@@ -123,9 +123,7 @@ def score(
     points: Points = None,
     dtype: Dtype = None,
     peers: Peers = None,
-    sessions: Annotated[
-        str | None, typer.Option(help="Concurrent sessions at the first point; '' for none.")
-    ] = None,
+    sessions: Annotated[str | None, typer.Option(help="Concurrent sessions at the first point; '' for none.")] = None,
     repetitions: Annotated[int | None, typer.Option(help="Measured repetitions.")] = None,
     warm_ups: Annotated[int | None, typer.Option(help="Repetitions before them.")] = None,
     seed: Seed = None,
@@ -149,12 +147,9 @@ def soak(
     q_model: Annotated[str | None, typer.Option(help="embedded, or a checkpoint folder.")] = None,
     cache_mib: Annotated[float | None, typer.Option(help="Budget of the cache.")] = None,
     url: Annotated[
-        str | None,
-        typer.Option(help="A server with this Q model; without it, this process scores."),
+        str | None, typer.Option(help="A server with this Q model; without it, this process scores.")
     ] = None,
-    pid: Annotated[
-        int | None, typer.Option(help="Process id of the server, to measure its memory.")
-    ] = None,
+    pid: Annotated[int | None, typer.Option(help="Process id of the server, to measure its memory.")] = None,
     candidates: Candidates = None,
     batch: Annotated[int | None, typer.Option(help="Sessions scored in one call.")] = None,
     check_share: Annotated[
@@ -174,15 +169,9 @@ def soak(
 @app.command()
 def serve(
     output: Output = None,
-    models: Annotated[
-        str | None, typer.Option(help="scripted, embedded; one server is started for each.")
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="A running server without keys to measure instead.")
-    ] = None,
-    clients: Annotated[
-        str | None, typer.Option(help="Concurrent clients; several numbers with commas.")
-    ] = None,
+    models: Annotated[str | None, typer.Option(help="scripted, embedded; one server is started for each.")] = None,
+    url: Annotated[str | None, typer.Option(help="A running server without keys to measure instead.")] = None,
+    clients: Annotated[str | None, typer.Option(help="Concurrent clients; several numbers with commas.")] = None,
     seconds: Annotated[float | None, typer.Option(help="Duration of each load.")] = None,
     warm_up_s: WarmUp = None,
     candidates: Candidates = None,
@@ -201,9 +190,7 @@ def fairness(
     seconds: Annotated[float | None, typer.Option(help="Duration of each scene.")] = None,
     warm_up_s: WarmUp = None,
     clients: Annotated[int | None, typer.Option(help="Clients of the other key.")] = None,
-    endpoints: Annotated[
-        str | None, typer.Option(help="score, rerank, act; several with commas.")
-    ] = None,
+    endpoints: Annotated[str | None, typer.Option(help="score, rerank, act; several with commas.")] = None,
     scenes: Annotated[
         str | None, typer.Option(help="megabytes, batches, draws and others; several with commas.")
     ] = None,
@@ -234,9 +221,7 @@ def episodes(
 @app.command()
 def hybrids(
     output: Output = None,
-    trunks: Annotated[
-        str | None, typer.Option(help="Architectures beside the attention trunk.")
-    ] = None,
+    trunks: Annotated[str | None, typer.Option(help="Architectures beside the attention trunk.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Episodes and trees of each trunk.")] = None,
     config: Config = None,
     overrides: Overrides = None,
@@ -284,21 +269,14 @@ def learning_curve(
     environments: Annotated[
         str | None, typer.Option(help="errands, search, helpdesk, crafting; several with commas.")
     ] = None,
-    agents: Annotated[
-        str | None, typer.Option(help="SDKs: openai, anthropic; several with commas.")
-    ] = None,
+    agents: Annotated[str | None, typer.Option(help="SDKs: openai, anthropic; several with commas.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Episodes of each seed.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     first_seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
-    delay_s: Annotated[
-        float | None, typer.Option(help="Time of every answer of the model.")
-    ] = None,
-    servers: Annotated[
-        str | None, typer.Option(help="learning (with --learn), plain; both by default.")
-    ] = None,
+    delay_s: Annotated[float | None, typer.Option(help="Time of every answer of the model.")] = None,
+    servers: Annotated[str | None, typer.Option(help="learning (with --learn), plain; both by default.")] = None,
     in_process: Annotated[
-        bool | None,
-        typer.Option("--in-process", help="Server in this process; fits take no time."),
+        bool | None, typer.Option("--in-process", help="Server in this process; fits take no time.")
     ] = None,
     config: Config = None,
     overrides: Overrides = None,
@@ -310,9 +288,7 @@ def learning_curve(
 @app.command()
 def learning_latency(
     output: Output = None,
-    environment: Annotated[
-        str | None, typer.Option(help="errands, search, helpdesk or crafting.")
-    ] = None,
+    environment: Annotated[str | None, typer.Option(help="errands, search, helpdesk or crafting.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Episodes of each server.")] = None,
     seed: Seed = None,
     config: Config = None,
@@ -326,9 +302,7 @@ def learning_latency(
 def gpu(
     output: Output = None,
     device: Device = None,
-    small: Annotated[
-        bool | None, typer.Option("--small", help="Tiny shapes, to try the check on a CPU.")
-    ] = None,
+    small: Annotated[bool | None, typer.Option("--small", help="Tiny shapes, to try the check on a CPU.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Limit of the whole check.")] = None,
     patience: Annotated[
         float | None, typer.Option(help="Factor of the parts' own limits, for slower machines.")
@@ -343,9 +317,7 @@ def gpu(
 @app.command()
 def rollouts(
     output: Output = None,
-    parallel: Annotated[
-        str | None, typer.Option(help="Episodes at once; several numbers with commas.")
-    ] = None,
+    parallel: Annotated[str | None, typer.Option(help="Episodes at once; several numbers with commas.")] = None,
     episodes: Annotated[int | None, typer.Option(help="Episodes for each number.")] = None,
     steps: Annotated[int | None, typer.Option(help="Steps of an episode.")] = None,
     delay_s: Annotated[float | None, typer.Option(help="Time of every answer.")] = None,
@@ -360,8 +332,7 @@ def rollouts(
 def scale(
     output: Output = None,
     costs: Annotated[
-        Path | None,
-        typer.Option(help="JSON file of measured costs; without it the embedded models' are."),
+        Path | None, typer.Option(help="JSON file of measured costs; without it the embedded models' are.")
     ] = None,
     tasks: Annotated[str | None, typer.Option(help="Numbers of episodes, with commas.")] = None,
     replicas: Annotated[str | None, typer.Option(help="Numbers of replicas, with commas.")] = None,

@@ -14,9 +14,7 @@ from qguide.commands.errors import shown_errors
 KEPT: Final = "interrupted; the output holds the results so far (complete: false)"
 
 Config = Annotated[Path | None, typer.Option(help="TOML file with these options.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", help="field=value; overrides the file.")
-]
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="field=value; overrides the file.")]
 Output = Annotated[Path | None, typer.Option(help="JSON file; the plot is written beside it.")]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16 or float32.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
@@ -24,9 +22,7 @@ Threads = Annotated[int | None, typer.Option(help="Number of torch threads.")]
 Seed = Annotated[int | None, typer.Option(help="Random seed.")]
 Candidates = Annotated[int | None, typer.Option(help="M.")]
 WarmUp = Annotated[float | None, typer.Option(help="Seconds of warm-up, not measured.")]
-Sizes = Annotated[
-    str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b; several with commas.")
-]
+Sizes = Annotated[str | None, typer.Option(help="tiny, 2m, 28m, 125m, 1b, 7b; several with commas.")]
 Points = Annotated[
     str | None,
     typer.Option(
@@ -58,8 +54,6 @@ def measure(kind: str, run: Callable[[Any], bool | None], given: Mapping[str, An
 
         module, _, name = kind.partition(":")
         config_type = getattr(import_module(module), name)
-        passed = run(
-            load_config(config_type, given["config"], given["overrides"] or (), options=options)
-        )
+        passed = run(load_config(config_type, given["config"], given["overrides"] or (), options=options))
     if passed is False:
         raise typer.Exit(1)

@@ -38,9 +38,7 @@ def soak_and_report(plan: Soak, progress_bar: Callable[[], Progress]) -> bool:
             progress.update(time, completed=int(elapsed_s))
             progress.refresh()
 
-        run = run_soak(
-            plan, tested, reference, loaded.renderer, context=reference.context, on_progress=show
-        )
+        run = run_soak(plan, tested, reference, loaded.renderer, context=reference.context, on_progress=show)
     plan.output.write_text(run.model_dump_json(indent=1) + "\n")
     print_soak(run, Console())
     plot_soak(run, plan.output.with_suffix(".png"))

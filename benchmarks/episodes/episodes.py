@@ -236,9 +236,7 @@ async def _link(config: EpisodesBench, store: Store) -> AsyncIterator[RedisLink 
 async def _recorder() -> AsyncIterator[EpisodeRecorder]:
     """A recorder, without which no step is kept; nothing is written."""
     with TemporaryDirectory() as folder:
-        yield EpisodeRecorder(
-            Path(folder), max_file_bytes=_ROOM, max_files=1, redactor=NoRedaction()
-        )
+        yield EpisodeRecorder(Path(folder), max_file_bytes=_ROOM, max_files=1, redactor=NoRedaction())
 
 
 def _store(link: RedisLink | None) -> EpisodeStore:

@@ -98,10 +98,7 @@ async def _ask(http: httpx.AsyncClient, scene: Scene, client: int) -> None:
             case "chunks":
                 await _drip(http.base_url)
             case "drips":
-                asked = {
-                    "messages": [{"role": "user", "content": "Find a mug."}],
-                    "num_candidates": 1,
-                }
+                asked = {"messages": [{"role": "user", "content": "Find a mug."}], "num_candidates": 1}
                 await http.post("/v1/act", json=asked | {"policy": DRIPPING})
             case _:
                 path, body = QUESTIONS[scene](Random(1_000_003 * client + number))

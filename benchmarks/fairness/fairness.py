@@ -119,17 +119,13 @@ def fairness_bench(config: FairnessBench, *, advance: Advance = lambda _: None) 
     return run
 
 
-def _victim(
-    config: FairnessBench, endpoint: Endpoint, scene: str, url: str, key: str
-) -> FairnessRow:
+def _victim(config: FairnessBench, endpoint: Endpoint, scene: str, url: str, key: str) -> FairnessRow:
     """Measure the latency of one client."""
     path = f"/v1/{endpoint}"
     agent = Agent(candidates=5, seed=config.seed)
     waits_ms: list[float] = []
     errors = Counter[str]()
-    with httpx.Client(
-        base_url=url, timeout=_TIMEOUT_S, headers={"Authorization": f"Bearer {key}"}
-    ) as http:
+    with httpx.Client(base_url=url, timeout=_TIMEOUT_S, headers={"Authorization": f"Bearer {key}"}) as http:
         from_s = time.perf_counter() + config.warm_up_s
         while (began_s := time.perf_counter()) < from_s + config.seconds:
             response = http.post(path, json=agent.question(path))
@@ -142,9 +138,7 @@ def _victim(
                 waits_ms.append(wait_ms)
             else:
                 errors[str(response.status_code)] += 1
-    return FairnessRow(
-        endpoint=endpoint, scene=scene, errors=dict(errors), latency_ms=percentiles(waits_ms)
-    )
+    return FairnessRow(endpoint=endpoint, scene=scene, errors=dict(errors), latency_ms=percentiles(waits_ms))
 
 
 @contextmanager
@@ -171,9 +165,7 @@ def _watched_health(config: FairnessBench, url: str) -> Iterator[list[float]]:
 
 
 @contextmanager
-def _crowd(
-    config: FairnessBench, scene: str, url: str, key: str, folder: Path, dripping: int
-) -> Iterator[None]:
+def _crowd(config: FairnessBench, scene: str, url: str, key: str, folder: Path, dripping: int) -> Iterator[None]:
     """Run the load of the other key during the block; none in the scene `ALONE`."""
     if scene == ALONE:
         yield
@@ -187,9 +179,7 @@ def _crowd(
 
 
 @contextmanager
-def _server(
-    config: FairnessBench, folder: Path, dripping: int
-) -> Iterator[tuple[str, ManagedProcess]]:
+def _server(config: FairnessBench, folder: Path, dripping: int) -> Iterator[tuple[str, ManagedProcess]]:
     """Run a server with the embedded models, API keys and a dripping upstream during the block."""
     upstream = {"url": f"http://127.0.0.1:{dripping}/v1", "model": "any"}
     port = free_port()

@@ -71,13 +71,7 @@ def measure(options: LimitsOptions) -> dict[str, object]:
             "arithmetic_ms": 1e3 * least_flops(shape, point) / flops_per_s,
         }
     del loaded.model.trunk
-    return {
-        "size": options.size,
-        "weight_bytes": weights,
-        **rates,
-        "warm_steps": steps,
-        "drawing": _drawing(options),
-    }
+    return {"size": options.size, "weight_bytes": weights, **rates, "warm_steps": steps, "drawing": _drawing(options)}
 
 
 def _warm_step(options: LimitsOptions, loaded: LoadedQNet, point: Point) -> dict[str, float]:
@@ -157,10 +151,7 @@ def _kernels(call: Callable[[], object], device: str) -> dict[str, float]:
         call()
         torch.cuda.synchronize(device)
     kernels = [e for e in profiled.events() if e.device_type == DeviceType.CUDA]
-    return {
-        "kernels": len(kernels),
-        "kernels_ms": sum(e.device_time_total for e in kernels) / 1e3,
-    }
+    return {"kernels": len(kernels), "kernels_ms": sum(e.device_time_total for e in kernels) / 1e3}
 
 
 if __name__ == "__main__":

@@ -21,14 +21,7 @@ CONTRACTS: Final = (
     "tests/unit/test_stand_in_device.py",
 )
 """Tests that need CUDA; each is marked with it."""
-_NEEDED_BY_TESTS: Final = (
-    "pytest",
-    "pytest_asyncio",
-    "hypothesis",
-    "psutil",
-    "structlog",
-    "stamina",
-)
+_NEEDED_BY_TESTS: Final = ("pytest", "pytest_asyncio", "hypothesis", "psutil", "structlog", "stamina")
 _MOST_WORKERS: Final = 12
 
 Figures = dict[str, Any]
@@ -78,21 +71,10 @@ def parts_of(config: GpuCheck, folder: Path) -> list[Part]:
 
 
 def _training(
-    config: GpuCheck,
-    folder: Path,
-    size: str,
-    *,
-    adapter_rank: int | None,
-    tokens: int,
-    budget_s: float,
+    config: GpuCheck, folder: Path, size: str, *, adapter_rank: int | None, tokens: int, budget_s: float
 ) -> Part:
     trained = "all weights" if adapter_rank is None else "adapters"
-    options = {
-        "size": size,
-        "adapter_rank": adapter_rank,
-        "tokens": tokens,
-        "device": config.device,
-    }
+    options = {"size": size, "adapter_rank": adapter_rank, "tokens": tokens, "device": config.device}
     module = "benchmarks.gpu.training_step"
     return Part(
         name=f"training step, {size}, {trained}",

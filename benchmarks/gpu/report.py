@@ -40,8 +40,7 @@ def _shown(part: PartRow) -> str:
         return _limits(figures)
     if "points" in figures:
         return "; ".join(
-            f"{label}: "
-            + ", ".join(f"{name} {row['wall_ms']:,.1f} ms" for name, row in rows.items())
+            f"{label}: " + ", ".join(f"{name} {row['wall_ms']:,.1f} ms" for name, row in rows.items())
             for label, rows in figures["points"].items()
         )
     if "tests" in figures:

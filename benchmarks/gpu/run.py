@@ -107,16 +107,9 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _row(
-    part: Part, status: Status, wall_s: float, figures: Figures | None = None, reason: str = ""
-) -> PartRow:
+def _row(part: Part, status: Status, wall_s: float, figures: Figures | None = None, reason: str = "") -> PartRow:
     return PartRow(
-        name=part.name,
-        status=status,
-        budget_s=part.budget_s,
-        wall_s=wall_s,
-        figures=figures or {},
-        reason=reason,
+        name=part.name, status=status, budget_s=part.budget_s, wall_s=wall_s, figures=figures or {}, reason=reason
     )
 
 

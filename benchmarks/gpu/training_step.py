@@ -84,10 +84,7 @@ def measure(options: TrainingStep) -> dict[str, object]:
     kind = "trained" if options.adapter_rank is None else "frozen"
     products = sum(p.numel() for p in net.parameters()) - shape.vocabulary * shape.hidden
     estimated = estimate_memory(
-        llama_config(shape),
-        tokens=len(tree),
-        adapter_rank=options.adapter_rank,
-        head_width=shape.head_width,
+        llama_config(shape), tokens=len(tree), adapter_rank=options.adapter_rank, head_width=shape.head_width
     )
     return {
         "size": options.size,

@@ -221,17 +221,14 @@ def _scorer(name: str, net: LoadedQNet) -> SharedPrefixScorer | FullSequenceScor
     return FullSequenceScorer(net, tokens_per_forward=_PASS_TOKENS, cache_bytes=_CACHE_BYTES)
 
 
-def _warm_s(
-    scorer: SharedPrefixScorer | FullSequenceScorer, config: HybridsBench, number: int
-) -> float:
+def _warm_s(scorer: SharedPrefixScorer | FullSequenceScorer, config: HybridsBench, number: int) -> float:
     """Median CPU time of the steps of one episode after its first."""
     random = Random(f"{config.seed} {number}")
     history: tuple[Message, ...] = (Message("user", _words(random, config.history_tokens)),)
     times = []
     for _ in range(config.steps):
         candidates = tuple(
-            Message("assistant", _words(random, config.candidate_tokens))
-            for _ in range(config.candidates)
+            Message("assistant", _words(random, config.candidate_tokens)) for _ in range(config.candidates)
         )
         began = time.process_time()
         scorer.score([ScoreRequest(history, candidates)])

@@ -98,9 +98,7 @@ class OpenAIAgent:
             played.reply_s.append(perf_counter() - asked)
             reply = answer.choices[0].message
             messages.append(reply.model_dump(include={"role", "content", "tool_calls"}))
-            calls = [
-                ToolCall(c.function.name, c.function.arguments) for c in reply.tool_calls or ()
-            ]
+            calls = [ToolCall(c.function.name, c.function.arguments) for c in reply.tool_calls or ()]
             results = _results(game, calls, reply.content or "")
             played = Played(results[-1], played.reply_s)
             if played.result.ended:
@@ -132,16 +130,12 @@ class AnthropicAgent:
         client = self._client.with_options(default_headers={"X-Session-ID": episode_id})
         fixed: dict[str, Any] = {"model": "default", "max_tokens": 1024}
         fixed |= {"system": game.chat.system} if game.chat.system else {}
-        fixed |= (
-            {"tools": [_tool(t["function"]) for t in game.chat.tools]} if game.chat.tools else {}
-        )
+        fixed |= {"tools": [_tool(t["function"]) for t in game.chat.tools]} if game.chat.tools else {}
         messages: list[Any] = [{"role": "user", "content": game.environment.reset()}]
         played = Played()
         for _ in range(game.max_steps):
             asked = perf_counter()
-            reply = client.messages.create(
-                messages=messages, extra_headers=_earned(game, played), **fixed
-            )
+            reply = client.messages.create(messages=messages, extra_headers=_earned(game, played), **fixed)
             played.reply_s.append(perf_counter() - asked)
             content = [block.model_dump(exclude_none=True) for block in reply.content]
             messages.append({"role": "assistant", "content": content})

@@ -15,13 +15,7 @@ from pydantic import Field
 
 from benchmarks.learning.agents import AgentName, Game, SdkAgent, build_agent
 from benchmarks.learning.records import CurveRow, CurveRun, PhaseChange
-from benchmarks.learning.servers import (
-    ChangingMock,
-    app_in_process,
-    qguide_serve,
-    served_mock,
-    wait_for_fits,
-)
+from benchmarks.learning.servers import ChangingMock, app_in_process, qguide_serve, served_mock, wait_for_fits
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words, choice_of
 from benchmarks.strangers.catalogue import STRANGERS, Stranger
@@ -126,15 +120,11 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
     before = config.changes_at or config.episodes
     games = chain(
         games_of(stranger, plan.seed, before, tells_earned=config.tell_earned),
-        games_of(
-            stranger, plan.seed, config.episodes - before, world=1, tells_earned=config.tell_earned
-        ),
+        games_of(stranger, plan.seed, config.episodes - before, world=1, tells_earned=config.tell_earned),
     )
     began = time.monotonic()
     with (
-        served_mock(
-            mock, seed=plan.seed, delay_s=0.0 if config.in_process else config.delay_s
-        ) as upstream,
+        served_mock(mock, seed=plan.seed, delay_s=0.0 if config.in_process else config.delay_s) as upstream,
         _opened(plan, config, upstream, folder) as (agent, http),
     ):
         outcomes: list[float] = []
@@ -165,15 +155,11 @@ def play_row(plan: Plan, config: CurveBench, folder: Path) -> CurveRow:
 
 
 @contextmanager
-def _opened(
-    plan: Plan, config: CurveBench, upstream: str, folder: Path
-) -> Iterator[tuple[SdkAgent, Any]]:
+def _opened(plan: Plan, config: CurveBench, upstream: str, folder: Path) -> Iterator[tuple[SdkAgent, Any]]:
     """An agent at a server during the block, and a client of the server."""
     candidates = STRANGERS[plan.environment].candidates
     if config.in_process:
-        with app_in_process(
-            upstream, folder, candidates=candidates, learn=plan.learns, seed=plan.seed
-        ) as app:
+        with app_in_process(upstream, folder, candidates=candidates, learn=plan.learns, seed=plan.seed) as app:
             yield build_agent(plan.agent, str(app.base_url), app), app
         return
     options = _LEARN if plan.learns else ()
@@ -201,11 +187,7 @@ def report_outcome(http: Any, episode_id: str, result: StepResult) -> None:
     """Post the outcome of an episode."""
     http.post(
         f"/v1/episodes/{episode_id}/outcome",
-        json={
-            "reward": result.reward,
-            "terminated": result.terminated,
-            "observation": result.observation,
-        },
+        json={"reward": result.reward, "terminated": result.terminated, "observation": result.observation},
     ).raise_for_status()
 
 
@@ -229,6 +211,4 @@ class _Watch:
         self.state = self._http.get("/v1/learning").raise_for_status().json()
         before = self.changes[-1].phase if self.changes else "collecting"
         if self.state["phase"] != before:
-            self.changes.append(
-                PhaseChange(episode=episode, phase=self.state["phase"], reason=self.state["reason"])
-            )
+            self.changes.append(PhaseChange(episode=episode, phase=self.state["phase"], reason=self.state["reason"]))

@@ -93,11 +93,7 @@ def _servers(
     """Root URLs of the server that learns, and of the one beside it."""
     environment = _ADMIN | (_STILL if part == "bookkeeping" else {})
     learning = qguide_serve(
-        upstream,
-        folder / "learning",
-        candidates=stranger.candidates,
-        options=("--learn",),
-        environment=environment,
+        upstream, folder / "learning", candidates=stranger.candidates, options=("--learn",), environment=environment
     )
     with learning as url:
         options: Sequence[str] = ()
@@ -105,9 +101,7 @@ def _servers(
             options = ("--scorer", str(_guided(url, config, folder)), "--unlicensed")
         elif part == "collecting":
             _order(url, "forbid")
-        beside = qguide_serve(
-            upstream, folder / "plain", candidates=stranger.candidates, options=options
-        )
+        beside = qguide_serve(upstream, folder / "plain", candidates=stranger.candidates, options=options)
         with beside as plain:
             yield url, plain
 

@@ -124,9 +124,7 @@ def qguide_serve(
 
 
 @contextmanager
-def app_in_process(
-    upstream: str, folder: Path, *, candidates: int, learn: bool, seed: int
-) -> Iterator[TestClient]:
+def app_in_process(upstream: str, folder: Path, *, candidates: int, learn: bool, seed: int) -> Iterator[TestClient]:
     """The application of `qguide serve` in this process during the block; yields its client.
 
     Args:

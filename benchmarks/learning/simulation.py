@@ -45,12 +45,7 @@ class Run:
 
 
 def simulate(
-    success: Success,
-    *,
-    episodes: int,
-    seed: int,
-    rules: Rules | None = None,
-    better: Better = lambda version: 0.0,
+    success: Success, *, episodes: int, seed: int, rules: Rules | None = None, better: Better = lambda version: 0.0
 ) -> Run:
     """One run in which every fit has a licence, the worst case for false promotion."""
     progress, chance = Progress(rules or Rules()), Random(seed)
@@ -64,16 +59,12 @@ def simulate(
         tried = progress.candidate
         seen = tried is not None and (arm.guided or progress.phase == "collecting")
         shadow = ShadowTally(version=tried.version, **_SEEN) if tried and seen else None
-        line = EpisodeLine(
-            episode=str(number), outcome=outcomes[-1], arm=arm, recorded=True, shadow=shadow
-        )
+        line = EpisodeLine(episode=str(number), outcome=outcomes[-1], arm=arm, recorded=True, shadow=shadow)
         progress.apply(line)
         if progress.fit_due:
             fitted = (progress.fit.version if progress.fit else 0) + 1
             reason = "simulated"
-            progress.apply(
-                FitLine(version=fitted, episodes=number + 1, licensed=True, reason=reason)
-            )
+            progress.apply(FitLine(version=fitted, episodes=number + 1, licensed=True, reason=reason))
         guided, phase = progress.version, progress.phase
         while change := phase_changes.due(progress):
             progress.apply(change)
@@ -106,9 +97,7 @@ def shares(runs: int = 100) -> dict[str, float]:
     null = [simulate(lambda n, g: 0.5, episodes=1000, seed=seed) for seed in range(runs)]
     injected = [simulate(_harm_later, episodes=900, seed=seed) for seed in range(runs)]
     harmful = [simulate(lambda n, g: 0.2 if g else 0.5, episodes=400, seed=s) for s in range(runs)]
-    helpful = [
-        simulate(lambda n, g: 0.85 if g else 0.45, episodes=400, seed=s) for s in range(runs)
-    ]
+    helpful = [simulate(lambda n, g: 0.85 if g else 0.45, episodes=400, seed=s) for s in range(runs)]
     lower = [simulate(_helped, episodes=1000, seed=s, better=_lower_later) for s in range(runs)]
     newer = [simulate(_helped, episodes=1000, seed=s, better=_from_third) for s in range(runs)]
     worse = [simulate(_helped, episodes=1000, seed=s, better=_worse_later) for s in range(runs)]
@@ -122,9 +111,7 @@ def shares(runs: int = 100) -> dict[str, float]:
         "later versions succeed in .20 instead of .60: one ever replaces the first": _share(
             _replaced(run) for run in worse
         ),
-        "outcomes at random: ever guides in 1,000 episodes": _share(
-            run.first("guiding") is not None for run in null
-        ),
+        "outcomes at random: ever guides in 1,000 episodes": _share(run.first("guiding") is not None for run in null),
         "a Q model of .20 against .50: its trial ends within 150 episodes": _share(
             _within(run, run.first("trial"), 150) for run in harmful
         ),
@@ -221,9 +208,7 @@ def regret_of_split(
     return lost / episodes
 
 
-def _taken(
-    counts: Mapping[str, int], rates: Mapping[str, float], noise: float, chance: Random
-) -> tuple[str, bool]:
+def _taken(counts: Mapping[str, int], rates: Mapping[str, float], noise: float, chance: Random) -> tuple[str, bool]:
     """The policy of the candidate with the highest Q, and whether it is right."""
     drawn = [(name, chance.random() < rates[name]) for name, n in counts.items() for _ in range(n)]
     return max(drawn, key=lambda one: one[1] + chance.gauss(0, noise))

@@ -83,10 +83,7 @@ class MatrixProduct:
         size = 1024 if device == "cpu" else 8192
         self.flops = 2 * size**3
         generator = torch.Generator(device).manual_seed(0)
-        self._a, self._b = (
-            torch.randn((size, size), generator=generator, device=device).to(dtype)
-            for _ in range(2)
-        )
+        self._a, self._b = (torch.randn((size, size), generator=generator, device=device).to(dtype) for _ in range(2))
 
     def __call__(self) -> None:
         """Compute the product once."""

@@ -2,15 +2,7 @@
 
 from typing import Literal, get_args
 
-Local = Literal[
-    "ours",
-    "naive",
-    "match-features",
-    "naive-packed",
-    "padded",
-    "full-sequences",
-    "dynamic-cache",
-]
+Local = Literal["ours", "naive", "match-features", "naive-packed", "padded", "full-sequences", "dynamic-cache"]
 Remote = Literal["vllm", "vllm-block32", "http", "vllm-http"]
 Name = Local | Remote
 LOCAL: tuple[Local, ...] = get_args(Local)

@@ -13,12 +13,7 @@ ANSWER_S = 1800.0
 
 
 def child(
-    name: str,
-    command: Sequence[str],
-    *,
-    log: Path,
-    environment: Mapping[str, str],
-    piped: bool = False,
+    name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], piped: bool = False
 ) -> ManagedProcess:
     """Start a process, to be used in a `with` block that ends it.
 

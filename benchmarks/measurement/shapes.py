@@ -20,8 +20,7 @@ from qguide.qnet.rendering.renderer import Renderer
 END = "<end>"
 CONTEXT = 16_384
 _TEMPLATE = (
-    "{% for m in messages %}{{ m['content'] }}"
-    "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% for m in messages %}{{ m['content'] }}{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
 )
 
 
@@ -71,13 +70,7 @@ def llama_config(shape: Shape) -> LlamaConfig:
 
 
 def build_qnet(
-    name: str,
-    shape: Shape,
-    *,
-    seed: int,
-    dtype: torch.dtype,
-    device: str,
-    trunk: PretrainedConfig | None = None,
+    name: str, shape: Shape, *, seed: int, dtype: torch.dtype, device: str, trunk: PretrainedConfig | None = None
 ) -> LoadedQNet:
     """Build a QNet of this shape with random weights.
 

@@ -35,9 +35,7 @@ class Point:
             return [self.candidate_tokens]
         spread = self.candidate_tokens // 4
         steps = self.candidates - 1
-        return [
-            self.candidate_tokens - spread + 2 * spread * i // steps for i in range(self.candidates)
-        ]
+        return [self.candidate_tokens - spread + 2 * spread * i // steps for i in range(self.candidates)]
 
     @property
     def new_tokens(self) -> int:
@@ -110,9 +108,7 @@ def draw_step(point: Point, *, vocabulary: int, rng: Random) -> Step:
         chosen,
         now,
         ScoreRequest((task,), tuple(map(_reply, before.candidates))),
-        ScoreRequest(
-            (task, action, Message("user", spell(observation))), tuple(map(_reply, now.candidates))
-        ),
+        ScoreRequest((task, action, Message("user", spell(observation))), tuple(map(_reply, now.candidates))),
     )
 
 

@@ -24,12 +24,8 @@ def success_curve(
 def step_rewards(
     runs: Annotated[list[Path], typer.Argument(help="Run folders of groups or rro.")],
     output: Annotated[Path, typer.Option(help="JSON file to write.")],
-    rollouts: Annotated[
-        str, typer.Option(help="Numbers of roll-outs whose mean is judged by the others.")
-    ] = "1,3,5",
-    min_gap: Annotated[
-        float, typer.Option(help="Smallest difference of two rewards that counts as one.")
-    ] = 0.1,
+    rollouts: Annotated[str, typer.Option(help="Numbers of roll-outs whose mean is judged by the others.")] = "1,3,5",
+    min_gap: Annotated[float, typer.Option(help="Smallest difference of two rewards that counts as one.")] = 0.1,
 ) -> None:
     """Accuracy of step rewards against longer roll-outs, and their mean at each step."""
     with shown_errors():
@@ -55,7 +51,5 @@ def parity(
     with shown_errors():
         from benchmarks.papers.parity import run_parity
 
-        report = run_parity(
-            games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console()
-        )
+        report = run_parity(games, episodes=episodes, seed=seed, max_steps=max_steps, console=Console())
     raise typer.Exit(report.exit_status)

@@ -81,9 +81,7 @@ class ParityReport:
         return 0 if self.passed else 1
 
 
-def run_parity(
-    games_dir: Path, *, episodes: int, seed: int, max_steps: int = 30, console: Console
-) -> ParityReport:
+def run_parity(games_dir: Path, *, episodes: int, seed: int, max_steps: int = 30, console: Console) -> ParityReport:
     """Compare the engines over `episodes` games, and print mismatches and a table."""
     rng = random.Random(seed)
     tasks = build_alfworld_suite(games_dir).tasks
@@ -128,9 +126,7 @@ def expert_walk() -> Choose:
     return lambda observation, _: parse_action(expert.reply(observation))
 
 
-def _compare(
-    task: Task, choose: Choose, pool: EnginePool, report: ParityReport, *, max_steps: int
-) -> None:
+def _compare(task: Task, choose: Choose, pool: EnginePool, report: ParityReport, *, max_steps: int) -> None:
     path = Path(task.source)
     real, twin = TextWorldEnvironment(pool, path), PythonEnvironment(load_game(path))
     actions = ["(reset)"]
@@ -160,12 +156,7 @@ def _judge(
     compared = (
         (report.observations, "observation", *seen),
         (report.won_flags, "won", real.won, twin.won),
-        (
-            report.admissible_sets,
-            "admissible",
-            real.admissible_actions(),
-            twin.admissible_actions(),
-        ),
+        (report.admissible_sets, "admissible", real.admissible_actions(), twin.admissible_actions()),
     )
     for agreement, what, theirs, ours in compared:
         agreement.count(theirs == ours)

@@ -50,9 +50,7 @@ class RewardAccuracy:
     error: float | None
 
 
-def reward_accuracy(
-    states: Sequence[Sequence[RolledOut]], *, rollouts: int, min_gap: float
-) -> RewardAccuracy:
+def reward_accuracy(states: Sequence[Sequence[RolledOut]], *, rollouts: int, min_gap: float) -> RewardAccuracy:
     """Accuracy over all states.
 
     Args:
@@ -74,12 +72,7 @@ def reward_accuracy(
             better, worse = (one, other) if one[1] > other[1] else (other, one)
             if better[1] - worse[1] >= min_gap:
                 orders.append(0.5 if better[0] == worse[0] else float(better[0] > worse[0]))
-    return RewardAccuracy(
-        rollouts,
-        len(orders),
-        fmean(orders) if orders else None,
-        fmean(errors) if errors else None,
-    )
+    return RewardAccuracy(rollouts, len(orders), fmean(orders) if orders else None, fmean(errors) if errors else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.papers.step_reward_accuracy import (
-    RewardAccuracy,
-    RolledOut,
-    StepMean,
-    mean_by_step,
-    reward_accuracy,
-)
+from benchmarks.papers.step_reward_accuracy import RewardAccuracy, RolledOut, StepMean, mean_by_step, reward_accuracy
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import NodeRow
 from qguide.training.data.decision_groups import decisions_of, read_groups
@@ -69,12 +63,7 @@ class RunRewards:
 
 
 def run_step_rewards(
-    runs: Sequence[Path],
-    output: Path,
-    *,
-    rollouts: Sequence[int],
-    min_gap: float,
-    console: Console,
+    runs: Sequence[Path], output: Path, *, rollouts: Sequence[int], min_gap: float, console: Console
 ) -> list[RunRewards]:
     """Show and write the figures of each run.
 
@@ -102,21 +91,15 @@ def _rewards_of(run: Path, rollouts: Sequence[int], min_gap: float) -> RunReward
     # outcome is the episode's: no mean of roll-outs.
     rows = list(read_groups(path))
     trajectories = [
-        [one if is_explored or len(one.candidates) > 1 else None for one in decisions_of(row)]
-        for row in rows
+        [one if is_explored or len(one.candidates) > 1 else None for one in decisions_of(row)] for row in rows
     ]
     valued = [decision for decisions in trajectories for decision in decisions if decision]
     if not valued:
-        raise ConfigError(
-            f"{run} has no trajectory with a valued state; run `qguide groups` or `qguide rro` "
-            "first"
-        )
+        raise ConfigError(f"{run} has no trajectory with a valued state; run `qguide groups` or `qguide rro` first")
     taken = [[one.taken.outcome if one else None for one in steps] for steps in trajectories]
     states: defaultdict[str, list[list[RolledOut]]] = defaultdict(list)
     for row, decisions in zip(rows, trajectories, strict=True):
-        states[row.task_id] += [
-            [_rolled_out(candidate) for candidate in one.candidates] for one in decisions if one
-        ]
+        states[row.task_id] += [[_rolled_out(candidate) for candidate in one.candidates] for one in decisions if one]
     judged = [_accuracy_of(list(states.values()), n, min_gap) for n in rollouts]
     means: defaultdict[str, list[float]] = defaultdict(list)
     for row, rewards in zip(rows, taken, strict=True):
@@ -148,9 +131,7 @@ def _accuracy_of(
     each = [reward_accuracy(of_task, rollouts=rollouts, min_gap=min_gap) for of_task in tasks]
     shares = [(one.accuracy, one.pairs) for one in each if one.accuracy is not None]
     interval = clustered_mean_interval(
-        [share * pairs for share, pairs in shares],
-        [pairs for _, pairs in shares],
-        np.random.default_rng(0),
+        [share * pairs for share, pairs in shares], [pairs for _, pairs in shares], np.random.default_rng(0)
     )
     return AccuracyWithInterval(**asdict(overall), interval=interval)
 

@@ -33,9 +33,7 @@ class Point:
     invalid_rate: float
 
 
-def run_success_curve(
-    runs: Sequence[Path], output: Path, *, console: Console
-) -> dict[MethodName, list[Point]]:
+def run_success_curve(runs: Sequence[Path], output: Path, *, console: Console) -> dict[MethodName, list[Point]]:
     """Show and draw the curve of each method, and return its points in order of tokens."""
     results = [read_results(run) for run in runs]
     require_comparable(

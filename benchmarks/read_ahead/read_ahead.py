@@ -127,9 +127,7 @@ def read_ahead_bench(config: ReadAheadBench, *, advance: Advance = lambda _: Non
         complete=False,
         command=config.command,
         machine=describe_machine(device="cpu", threads=config.threads),
-        **config.model_dump(
-            include={"shape", "history_tokens", "candidates", "candidate_tokens", "delay_s"}
-        ),
+        **config.model_dump(include={"shape", "history_tokens", "candidates", "candidate_tokens", "delay_s"}),
     )
     rng = Random(config.seed)
     try:
@@ -152,12 +150,7 @@ def _measure(
 ) -> tuple[ReadAheadStep, float]:
     """One step of both servers, and the largest difference of their Q-values."""
     messages = [{"role": "user", "content": _numbers(config, rng, config.history_tokens)}]
-    act = {
-        "messages": messages,
-        "num_candidates": config.candidates,
-        "greedy_candidate": False,
-        "max_tokens": None,
-    }
+    act = {"messages": messages, "num_candidates": config.candidates, "greedy_candidate": False, "max_tokens": None}
     others = {"messages": messages, "candidates": _replies(config, rng)}
     read, unread = (_post(http, "/v1/act", act) for http in (ahead, cold))
     own = _post(ahead, "/v1/score", others)
@@ -180,30 +173,17 @@ def _q_values(answer: dict[str, Any]) -> list[float]:
 def _post(http: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     response = http.post(path, json=body)
     if response.status_code != 200:
-        raise ConfigError(
-            f"the server answered {path} with {response.status_code}: {response.text[:300]}"
-        )
+        raise ConfigError(f"the server answered {path} with {response.status_code}: {response.text[:300]}")
     answer: dict[str, Any] = response.json()
     return answer
 
 
 @contextmanager
-def _servers(
-    config: ReadAheadBench, rng: Random, folder: Path
-) -> Iterator[tuple[httpx.Client, httpx.Client]]:
+def _servers(config: ReadAheadBench, rng: Random, folder: Path) -> Iterator[tuple[httpx.Client, httpx.Client]]:
     """Clients of a server that reads ahead, and of one that does not."""
-    loaded = build_qnet(
-        "bench", SHAPES[config.shape], seed=config.seed, dtype=torch.float32, device="cpu"
-    )
+    loaded = build_qnet("bench", SHAPES[config.shape], seed=config.seed, dtype=torch.float32, device="cpu")
     model = ExportedModel(
-        loaded,
-        folder,
-        vllm_python="",
-        dtype="float32",
-        device="cpu",
-        threads=config.threads,
-        longest=0,
-        cache_bytes=0,
+        loaded, folder, vllm_python="", dtype="float32", device="cpu", threads=config.threads, longest=0, cache_bytes=0
     )
     upstream = ["fake-upstream", "--delay-s", str(config.delay_s)]
     for reply in _replies(config, rng):

@@ -63,9 +63,7 @@ class ReplayAttemptsConfig(Reading):
     seed: int = 0
 
 
-def run_replay_attempts(
-    config: ReplayAttemptsConfig, *, console: Console | None = None
-) -> dict[str, float]:
+def run_replay_attempts(config: ReplayAttemptsConfig, *, console: Console | None = None) -> dict[str, float]:
     """Write and show success and characters written by the number of attempts that go on.
 
     Returns:
@@ -161,9 +159,7 @@ def _sent(name: str, attempt: Attempt, turns: int) -> dict[str, Any]:
     return {"episode_id": name, "messages": messages}
 
 
-def _offline(
-    config: ReplayAttemptsConfig, table: Table, learned: NDArray[np.bool_], groups: Ints
-) -> Floats:
+def _offline(config: ReplayAttemptsConfig, table: Table, learned: NDArray[np.bool_], groups: Ints) -> Floats:
     """(g, m) logits of the small Q model that reads candidates in their group."""
     rng = np.random.default_rng(config.seed)
     held = np.isin(table.tasks, rng.permutation(np.unique(table.tasks[learned]))[::5])
@@ -172,9 +168,7 @@ def _offline(
         for part in (~held, held)
     )
     credit = word_credit(table, fit)
-    score = train_small_q(
-        table, fit, aside, Training(), credit=credit, in_group=True, seed=config.seed
-    )
+    score = train_small_q(table, fit, aside, Training(), credit=credit, in_group=True, seed=config.seed)
     return score(groups)
 
 

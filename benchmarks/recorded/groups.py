@@ -17,22 +17,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from benchmarks.recorded.sql_episodes import (
-    RecordedEpisode,
-    RecordedTurn,
-    read_recorded,
-)
+from benchmarks.recorded.sql_episodes import RecordedEpisode, RecordedTurn, read_recorded
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import ROOT_ID, NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Task
-from qguide.training.environments.intercode_sql.bundle import (
-    INTERCODE_SQL,
-    InterCodeSqlConfig,
-    parse_sql,
-)
+from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig, parse_sql
 from qguide.training.environments.intercode_sql.episode import EpisodeOptions
 from qguide.training.environments.intercode_sql.tasks import task_id_of
 from qguide.training.environments.registry import SelectedSuite, build_selected_suite
@@ -125,9 +117,7 @@ def _turns(episode: RecordedEpisode, config: RecordedGroupsConfig) -> Iterable[R
     return [turn for turn in taken if turn.valid or not config.only_valid]
 
 
-def _groups_row(
-    config: RecordedGroupsConfig, suite: SelectedSuite, task: Task, proposals: Proposals
-) -> TreeRow | None:
+def _groups_row(config: RecordedGroupsConfig, suite: SelectedSuite, task: Task, proposals: Proposals) -> TreeRow | None:
     """One decision among the distinct actions; None where no run acted."""
     actions = sorted(proposals)
     most = config.most_candidates
@@ -144,16 +134,13 @@ def _groups_row(
         first_observation=environment.reset(),
         system=INTERCODE_SQL.chat.system,
         nodes=tuple(
-            _candidate(number, action, proposals[action], options)
-            for number, action in enumerate(actions, start=1)
+            _candidate(number, action, proposals[action], options) for number, action in enumerate(actions, start=1)
         ),
         draws=1,
     )
 
 
-def _candidate(
-    number: int, action: str, by: Sequence[tuple[str, RecordedTurn]], options: EpisodeOptions
-) -> NodeRow:
+def _candidate(number: int, action: str, by: Sequence[tuple[str, RecordedTurn]], options: EpisodeOptions) -> NodeRow:
     """An action with what MySQL answered, submitted right after."""
     turn = by[0][1]
     submitted = RolloutRow(outcome_reward=turn.reward, steps=2, terminated=True)

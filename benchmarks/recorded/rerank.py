@@ -95,15 +95,10 @@ def _ranked(config: RerankConfig, number: int) -> Iterator[RankedTask]:
     if more := [row.task_id for row in rows if len(decisions_of(row)) != 1]:
         raise ConfigError(f"{fold.groups}: {more[0]} has several decisions; name recorded groups")
     by_model = [_scores(build_scorer(name, config.inference), rows) for name in fold.qnets]
-    logprobs = (
-        _scores(build_logprob_scorer(fold.policy, config.inference), rows) if fold.policy else None
-    )
+    logprobs = _scores(build_logprob_scorer(fold.policy, config.inference), rows) if fold.policy else None
     for place, row in enumerate(rows):
         yield RankedTask(
-            row,
-            number,
-            q_values=[scores[place] for scores in by_model],
-            logprobs=logprobs[place] if logprobs else (),
+            row, number, q_values=[scores[place] for scores in by_model], logprobs=logprobs[place] if logprobs else ()
         )
 
 

@@ -66,9 +66,7 @@ def method_rewards(tasks: Sequence[RankedTask]) -> dict[str, list[float]]:
         "best-run": [_most(task, _run_scores(task, by_run[task.fold])) for task in tasks],
         "majority-by-text": [_most(task, _votes(task, _text)) for task in tasks],
         "majority-by-result": [_most(task, _votes(task, _result)) for task in tasks],
-        "majority-then-best-run": [
-            _tie_break(task, _run_scores(task, by_run[task.fold])) for task in tasks
-        ],
+        "majority-then-best-run": [_tie_break(task, _run_scores(task, by_run[task.fold])) for task in tasks],
     }
     if all(task.logprobs for task in tasks):
         rewards["likeliest"] = [_most(task, task.logprobs) for task in tasks]
@@ -160,10 +158,7 @@ def _figures(
     own = rewards[name]
     low, high = bootstrap_interval(own, np.random.default_rng(seed))
     folds = sorted({task.fold for task in tasks})
-    by_fold = [
-        fmean(reward for task, reward in zip(tasks, own, strict=True) if task.fold == fold)
-        for fold in folds
-    ]
+    by_fold = [fmean(reward for task, reward in zip(tasks, own, strict=True) if task.fold == fold) for fold in folds]
     figures = {"reward": fmean(own), "low": low, "high": high, "over_folds": fmean(by_fold)}
     for baseline in BASELINES:
         if baseline != name:

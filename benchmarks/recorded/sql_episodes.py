@@ -57,6 +57,5 @@ def read_recorded(path: Path) -> Iterator[RecordedEpisode]:
                 first = error.errors()[0]
                 place = ".".join(map(str, first["loc"])) or "the line"
                 raise RecordError(
-                    f"{path}, line {number}: {place}: {first['msg']}; name a file of recorded "
-                    "InterCode-SQL episodes"
+                    f"{path}, line {number}: {place}: {first['msg']}; name a file of recorded InterCode-SQL episodes"
                 ) from error

@@ -11,8 +11,7 @@ from benchmarks.rollouts.rollouts import GOAL
 def print_rollouts(run: RolloutsRun, console: Console) -> None:
     """Print the time of each number of episodes at once, and how much faster it is."""
     title = (
-        f"{run.episodes} episodes of {run.steps} steps, {run.delay_s:g} s per answer; "
-        f"goal: {GOAL:g} × with 64 at once"
+        f"{run.episodes} episodes of {run.steps} steps, {run.delay_s:g} s per answer; goal: {GOAL:g} × with 64 at once"
     )
     table = Table(title=title, box=SIMPLE)
     for name in ("at once", "requests", "seconds", "requests/s", "speed-up"):

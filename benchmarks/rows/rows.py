@@ -93,19 +93,13 @@ class RowsRun(BaseModel):
 
 def rows_bench(config: RowsBench, *, advance: Advance = lambda _: None) -> RowsRun:
     """Measure every job over every corpus; an interrupted run is written with `complete: false`."""
-    run = RowsRun(
-        complete=False,
-        command=config.command,
-        machine=describe_machine(device="cpu", threads=1),
-    )
+    run = RowsRun(complete=False, command=config.command, machine=describe_machine(device="cpu", threads=1))
     try:
         for rows in config.rows:
             with TemporaryDirectory(dir=config.folder) as folder:
                 for job in config.jobs:
                     advance(f"{job}, {rows:,} rows")
-                    run = run.model_copy(
-                        update={"jobs": (*run.jobs, _measured(config, job, rows, Path(folder)))}
-                    )
+                    run = run.model_copy(update={"jobs": (*run.jobs, _measured(config, job, rows, Path(folder)))})
         run = run.model_copy(update={"complete": True})
     finally:
         config.output.write_text(run.model_dump_json(indent=1) + "\n")
@@ -128,13 +122,7 @@ def _measured(config: RowsBench, job: MeasuredJob, rows: int, folder: Path) -> J
     if job != "import":
         arguments += ["--set", f"output={folder / job}"]
     cpu_s, peak_mib = process_cost([sys.executable, "-m", "qguide", *arguments])
-    return JobRow(
-        job=job,
-        rows=rows,
-        mib=corpus.stat().st_size / 2**20,
-        cpu_s=cpu_s,
-        peak_mib=peak_mib,
-    )
+    return JobRow(job=job, rows=rows, mib=corpus.stat().st_size / 2**20, cpu_s=cpu_s, peak_mib=peak_mib)
 
 
 _WATCH: Final = """
@@ -196,9 +184,7 @@ def group_lines(config: RowsBench, rows: int) -> Iterator[str]:
         yield _tree_line(task, nodes)
 
 
-def _node(
-    number: int, parent: int, depth: int, turn: tuple[str, str], reward: float
-) -> dict[str, object]:
+def _node(number: int, parent: int, depth: int, turn: tuple[str, str], reward: float) -> dict[str, object]:
     place = {"id": number, "parent": parent, "depth": depth}
     action, said = turn
     return place | {"action": action, "observation": said, "reward": reward, "source": "policy"}
@@ -214,10 +200,7 @@ def messages_lines(config: RowsBench, rows: int) -> Iterator[str]:
     for task, turns, reward in _episodes(config, rows):
         messages = [{"role": "user", "content": task}]
         for action, said in turns:
-            messages += [
-                {"role": "assistant", "content": action},
-                {"role": "user", "content": said},
-            ]
+            messages += [{"role": "assistant", "content": action}, {"role": "user", "content": said}]
         yield json.dumps({"messages": messages, "reward": reward, "task_id": task}) + "\n"
 
 
@@ -227,13 +210,7 @@ def print_rows(run: RowsRun, console: Console) -> None:
     for name in ("job", "rows", "MiB", "CPU s per 1,000 rows", "peak MiB"):
         table.add_column(name, justify="left" if name == "job" else "right")
     for row in run.jobs:
-        table.add_row(
-            row.job,
-            f"{row.rows:,}",
-            f"{row.mib:,.0f}",
-            f"{row.cpu_s_per_1000:.2f}",
-            f"{row.peak_mib:,.0f}",
-        )
+        table.add_row(row.job, f"{row.rows:,}", f"{row.mib:,.0f}", f"{row.cpu_s_per_1000:.2f}", f"{row.peak_mib:,.0f}")
     console.print(table)
     most = max(row.peak_mib for row in run.jobs)
     kept = "kept" if most <= GOAL_MIB else "missed"

@@ -11,15 +11,7 @@ from benchmarks.scale.config import SCENARIOS, ScaleRow, ScaleRun
 
 _COLOURS: Final = ("#2563eb", "#b91c1c", "#d97706", "#0d9488", "#6b7280")
 _HOUR_S: Final = 3600.0
-_COLUMNS: Final = (
-    "tasks",
-    "replicas",
-    "hours",
-    "paid",
-    "busy",
-    "fullest",
-    "read",
-)
+_COLUMNS: Final = ("tasks", "replicas", "hours", "paid", "busy", "fullest", "read")
 
 
 def print_scale(run: ScaleRun, console: Console) -> None:

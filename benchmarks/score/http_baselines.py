@@ -34,9 +34,7 @@ class _OverHttp(ABC):
     def __init__(self, exported: ExportedModel, process: ManagedProcess, port: int) -> None:
         self._exported = exported
         self._process = process
-        self._http = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, limits=_AS_MANY_AS_STEPS
-        )
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, limits=_AS_MANY_AS_STEPS)
         wait_until_ready(process, self._http, self._ready)
 
     @abstractmethod
@@ -176,10 +174,7 @@ def served_by_vllm(exported: ExportedModel) -> Iterator[ManySessions]:
     if exported.device == "cpu":
         command.append("--enforce-eager")
     with child(
-        "vLLM's server",
-        command,
-        log=exported.folder / "vllm-http.log",
-        environment=exported.vllm_environment,
+        "vLLM's server", command, log=exported.folder / "vllm-http.log", environment=exported.vllm_environment
     ) as process:
         yield from _closing(ServedByVllm(exported, process, port))
 

@@ -63,8 +63,7 @@ def plot_run(run: Run, path: Path) -> None:
     axes.axhline(1, color="black", lw=1)
     axes.set_yscale("log")
     axes.set_xticks(
-        [x + 0.4 - width / 2 for x in range(len(run.points))],
-        [f"{point.model}\n{point.label}" for point in run.points],
+        [x + 0.4 - width / 2 for x in range(len(run.points))], [f"{point.model}\n{point.label}" for point in run.points]
     )
     axes.set_ylabel(f"{_clock(run)} over ours")
     axes.grid(axis="y", alpha=0.25)
@@ -83,9 +82,7 @@ def _ratios(run: Run, model: str) -> Table:
         table.add_column(point.label, justify="right", no_wrap=True)
     table.add_row("ours", *(_milliseconds(_time_s(run, point)) for point in points))
     for name in _peers(run):
-        table.add_row(
-            f"{name} / {over(name)}", *(_shown(_ratio(run, point, name)) for point in points)
-        )
+        table.add_row(f"{name} / {over(name)}", *(_shown(_ratio(run, point, name)) for point in points))
     floors = [_floor_ratio(run, point) for point in points]
     table.add_row("ours / floor", *("" if f is None else f"{1 / f:.2f}×" for f in floors))
     table.add_row("GFLOP/s (GEMM)", *(f"{_rate(run, point) / 1e9:,.3g}" for point in points))

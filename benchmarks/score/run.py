@@ -29,14 +29,7 @@ from benchmarks.measurement.measure import (
 )
 from benchmarks.measurement.names import OF_MANY_SESSIONS, OURS, REFERENCE, Name
 from benchmarks.measurement.options import DTYPES, Dtype
-from benchmarks.measurement.records import (
-    ContestantRow,
-    ModelRow,
-    PointRow,
-    Run,
-    Samples,
-    SessionsRow,
-)
+from benchmarks.measurement.records import ContestantRow, ModelRow, PointRow, Run, Samples, SessionsRow
 from benchmarks.measurement.shapes import SHAPES, Shape, build_qnet
 from benchmarks.measurement.steps import OBSERVATION_TOKENS, Point, draw_step
 from benchmarks.score.baselines import Baseline, ManySessions, Ours, build_baselines
@@ -85,9 +78,7 @@ def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
     """Yield the run so far after each model, point and number of sessions."""
     for name in config.params:
         shape = SHAPES[name]
-        loaded = build_qnet(
-            name, shape, seed=config.seed, dtype=DTYPES[config.dtype], device=config.device
-        )
+        loaded = build_qnet(name, shape, seed=config.seed, dtype=DTYPES[config.dtype], device=config.device)
         run = run.model_copy(update={"models": (*run.models, _model_row(name, shape, loaded))})
         yield run
         with _baselines(config, name, loaded) as baselines:
@@ -103,9 +94,7 @@ def _measure(config: ScoreBench, run: Run, advance: Advance) -> Iterator[Run]:
 
 
 @contextmanager
-def _baselines(
-    config: ScoreBench, model: str, loaded: LoadedQNet
-) -> Iterator[dict[Name, Baseline]]:
+def _baselines(config: ScoreBench, model: str, loaded: LoadedQNet) -> Iterator[dict[Name, Baseline]]:
     """All implementations, in the order of the command line."""
     with ExitStack() as stack:
         found = build_baselines(config.local, loaded, cache_bytes=_CACHE_BYTES)
@@ -126,11 +115,7 @@ def _baselines(
 
 
 def _measure_point(
-    config: ScoreBench,
-    model: str,
-    point: Point,
-    baselines: dict[Name, Baseline],
-    advance: Advance,
+    config: ScoreBench, model: str, point: Point, baselines: dict[Name, Baseline], advance: Advance
 ) -> Iterator[PointRow]:
     """Yield the point's row after each measured repetition."""
     product = MatrixProduct(dtype=DTYPES[config.dtype], device=config.device)
@@ -175,9 +160,7 @@ class _Tally:
         reference = found[REFERENCE]
         self._scale = max(self._scale, *map(abs, reference))
         for name, q_values in found.items():
-            self._differences[name] = max(
-                self._differences[name], largest_difference(q_values, reference)
-            )
+            self._differences[name] = max(self._differences[name], largest_difference(q_values, reference))
 
     def add(self, timings: dict[Name, Timing], *, gemm: Timing) -> None:
         """Add the times of a repetition."""
@@ -200,12 +183,7 @@ class _Tally:
 
 
 def _measure_sessions(
-    config: ScoreBench,
-    model: str,
-    loaded: LoadedQNet,
-    baselines: dict[Name, Baseline],
-    sessions: int,
-    advance: Advance,
+    config: ScoreBench, model: str, loaded: LoadedQNet, baselines: dict[Name, Baseline], sessions: int, advance: Advance
 ) -> list[SessionsRow]:
     """Measure steps of concurrent sessions at the first point; one row per implementation."""
     point = config.points[0]

@@ -53,9 +53,7 @@ class VllmEngine:
         except OSError as error:
             raise self._process.failure("accepts no more prompts") from error
         answer = self._read(ANSWER_S)
-        self._spent = Timing(
-            self._spent.cpu_s + answer["cpu_s"], self._spent.wall_s + answer["wall_s"]
-        )
+        self._spent = Timing(self._spent.cpu_s + answer["cpu_s"], self._spent.wall_s + answer["wall_s"])
         self.cached_tokens = answer["cached_tokens"]
         return self._exported.q_values([base64.b64decode(state) for state in answer["hidden"]])
 

@@ -49,10 +49,7 @@ class Agent:
         place, thing = self._place(), self._rng.choice(_THINGS)
         self._messages += [
             {"role": "assistant", "content": self._chosen(answer)},
-            {
-                "role": "user",
-                "content": f"You arrive at {place}. On the {place}, you see a {thing} 1.",
-            },
+            {"role": "user", "content": f"You arrive at {place}. On the {place}, you see a {thing} 1."},
         ]
 
     def _chosen(self, answer: dict[str, Any]) -> str:

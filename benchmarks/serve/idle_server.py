@@ -48,9 +48,7 @@ def _serve(port: int, answer: bytes) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
-    config = uvicorn.Config(
-        app, host="127.0.0.1", port=port, lifespan="off", ws="none", log_config=None
-    )
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, lifespan="off", ws="none", log_config=None)
     uvicorn.Server(config).run()
 
 

@@ -82,12 +82,7 @@ def measure_load(load: Load) -> LoadRow:
 
 
 def summarize(
-    load: Load,
-    timings: Sequence[RequestTiming],
-    *,
-    from_s: float,
-    cpu_share: float,
-    server_cpu_s: float | None = None,
+    load: Load, timings: Sequence[RequestTiming], *, from_s: float, cpu_share: float, server_cpu_s: float | None = None
 ) -> LoadRow:
     """Figures of one load.
 
@@ -121,17 +116,13 @@ def summarize(
 
 async def _measure(load: Load) -> LoadRow:
     """Run all clients concurrently; the measurement starts once they exist."""
-    agents = [
-        Agent(candidates=load.candidates, seed=load.seed + client) for client in range(load.clients)
-    ]
+    agents = [Agent(candidates=load.candidates, seed=load.seed + client) for client in range(load.clients)]
     clients = [Connection(load.url) for _ in agents]
     path = PATHS[load.endpoint]
     cpu_s, began_s, server_cpu_s = time.process_time(), time.perf_counter(), _cpu_s(load)
     until_s = began_s + load.warm_up_s + load.seconds
     try:
-        each = await asyncio.gather(
-            *(_play(*one, path, until_s) for one in zip(clients, agents, strict=True))
-        )
+        each = await asyncio.gather(*(_play(*one, path, until_s) for one in zip(clients, agents, strict=True)))
     finally:
         cpu_s, whole_s = time.process_time() - cpu_s, time.perf_counter() - began_s
         for client in clients:

@@ -163,9 +163,7 @@ def _probe(url: str, path: str, config: ServeBench) -> bytes:
     try:
         response = httpx.post(url + path, json=question, timeout=_PROBE_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ConfigError(
-            f"the server cannot be reached ({type(error).__name__}); start it or check --url"
-        ) from error
+        raise ConfigError(f"the server cannot be reached ({type(error).__name__}); start it or check --url") from error
     if response.status_code != 200:
         raise ConfigError(
             f"the server answered {path} with {response.status_code}; use a server without keys "

@@ -261,8 +261,7 @@ def resident_bytes(pid: int) -> int:
         return psutil.Process(pid).memory_info().rss
     except psutil.Error as error:
         raise ConfigError(
-            f"the memory of process {pid} cannot be read ({error}); pass another --pid, or 0 to "
-            "skip it"
+            f"the memory of process {pid} cannot be read ({error}); pass another --pid, or 0 to skip it"
         ) from error
 
 

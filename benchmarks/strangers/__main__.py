@@ -45,9 +45,7 @@ def main(
     worlds: Annotated[str, typer.Option(help="Numbers of the worlds.")] = "0",
     new: Annotated[int, typer.Option(help="Least number of new episodes of a chooser.")] = 300,
     oracle: Annotated[int, typer.Option(help="The same for the oracle.")] = 96,
-    told: Annotated[
-        bool, typer.Option(help="Recordings tell the agent's draws, of which it takes any.")
-    ] = False,
+    told: Annotated[bool, typer.Option(help="Recordings tell the agent's draws, of which it takes any.")] = False,
     output: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/strangers"),
 ) -> None:
     """Record, learn, and play new tasks by every chooser."""

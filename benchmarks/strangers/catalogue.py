@@ -7,11 +7,7 @@ from typing import Any, Protocol
 
 from benchmarks.strangers.worlds import TASKS_PER_WORLD
 from qguide.qnet.types import BatchPolicy, Policy
-from qguide.training.environments.registry import (
-    SelectedSuite,
-    build_selected_suite,
-    environment_config,
-)
+from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config
 
 
 class Mock(Policy, BatchPolicy, Protocol):

@@ -24,21 +24,12 @@ from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling, ScoreRequest
 from qguide.training.environment import Task
 from qguide.training.environments.registry import SelectedSuite
-from qguide.training.rollouts.episode import (
-    Agent,
-    AgentStep,
-    Episode,
-    derived_seed,
-    first_reply,
-    seeded,
-)
+from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, first_reply, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import ModelRequest, RolloutTask
 from qguide.training.trajectory import drawn_of, reply_key
 
-Chooser = Literal[
-    "greedy", "sample", "told", "random", "votes", "q", "posterior", "explore", "oracle"
-]
+Chooser = Literal["greedy", "sample", "told", "random", "votes", "q", "posterior", "explore", "oracle"]
 """Names of the ways to choose; `explore` is `q` with a random candidate in some of the steps."""
 
 DRAWN: Final = Sampling(temperature=1.0, max_tokens=None)
@@ -80,12 +71,7 @@ class Seat:
 
 
 def play(
-    seat: Seat,
-    chooser: Chooser,
-    *,
-    tau: float | None = None,
-    greedy_weight: float = 0.0,
-    continuations: int = 10,
+    seat: Seat, chooser: Chooser, *, tau: float | None = None, greedy_weight: float = 0.0, continuations: int = 10
 ) -> RolloutTask[Episode]:
     """One episode of a chooser.
 

@@ -63,9 +63,7 @@ class Crafting:
 
     system = f"You work in a workshop. {HINT} Write a line `Action: …`."
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start the order of that number."""
         world, number = world_and_number(seed or 0)
         self.shop = workshop(world)
@@ -92,10 +90,7 @@ class Crafting:
     def _scene(self) -> str:
         lying = [thing for thing, place in self.shop.place.items() if place == self.here]
         seen = ", ".join(lying) or "nothing"
-        return (
-            f"You are at the {self.here}. You see {seen}. "
-            f"You carry {', '.join(sorted(self.carried)) or 'nothing'}."
-        )
+        return f"You are at the {self.here}. You see {seen}. You carry {', '.join(sorted(self.carried)) or 'nothing'}."
 
     def _worth(self) -> float:
         """Worth of what is carried, in [0, 1]; a product is 1."""

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from benchmarks.strangers.crafting import FORMS, MATERIALS, PARTS, PLACES, STATIONS, STORE, workshop
-from benchmarks.strangers.mock_policy import (
-    Mistake,
-    MockPolicy,
-    Option,
-    Weights,
-    beliefs,
-    shares,
-    text,
-)
+from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, Weights, beliefs, shares, text
 from qguide.qnet.types import History
 
 _SCENE = re.compile(r"You are at the (\w+)\. You see ([^.]*)\. You carry ([^.]*)\.")
@@ -76,11 +68,7 @@ class _Beliefs:
 
     def _part(self, state: _State, weight: float) -> Iterator[Option]:
         """Fetch one of the parts that the form may take."""
-        wanted = {
-            part: share
-            for part, share in self.part[state.form].items()
-            if part not in state.carried
-        }
+        wanted = {part: share for part, share in self.part[state.form].items() if part not in state.carried}
         yield from self._fetch(state, {p: weight * s for p, s in shares(wanted or {}).items()})
 
     def _fetch(self, state: _State, wanted: Weights) -> Iterator[Option]:
@@ -96,9 +84,7 @@ class _Beliefs:
             for place, share in _elsewhere(self.place[thing], state).items():
                 yield text(f"go {place}", weight * share, "guess")
 
-    def _at_station(
-        self, state: _State, thing: str, action: str, weight: float, ready: bool
-    ) -> Iterator[Option]:
+    def _at_station(self, state: _State, thing: str, action: str, weight: float, ready: bool) -> Iterator[Option]:
         """Act at the station where a thing may belong, or go there.
 
         Args:
@@ -123,9 +109,7 @@ class _Beliefs:
 def _elsewhere(believed: Weights, state: _State) -> dict[str, float]:
     """Shares of the other places, those where it has been at a fifth."""
     weights = {
-        place: share * (0.2 if place in state.been else 1.0)
-        for place, share in believed.items()
-        if place != state.here
+        place: share * (0.2 if place in state.been else 1.0) for place, share in believed.items() if place != state.here
     }
     return shares(weights)
 

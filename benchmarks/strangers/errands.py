@@ -77,9 +77,7 @@ class Errand:
         said = self._house.call(call.name if valid else "", value)
         won = self._house.reward > 0
         self._running = not self._house.done
-        return StepResult(
-            said, self._house.reward, won, valid, truncated=self._house.done and not won
-        )
+        return StepResult(said, self._house.reward, won, valid, truncated=self._house.done and not won)
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""

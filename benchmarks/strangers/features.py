@@ -29,6 +29,4 @@ class Features:
 
     def fit(self, rows: Sequence[Trajectory]) -> LicensedScorer:
         """Learn Q from recorded episodes, by the options of `qguide learn`."""
-        return LicensedScorer(
-            learn([episode_of(row) for row in rows], self.options, Hasher(b"strangers"))
-        )
+        return LicensedScorer(learn([episode_of(row) for row in rows], self.options, Hasher(b"strangers")))

@@ -14,16 +14,7 @@ from random import Random
 
 from benchmarks.strangers.worlds import shared_out, world_and_number
 
-CUSTOMERS = (
-    "Mara Lind",
-    "Otto Brandt",
-    "Pia Sand",
-    "Ruben Falk",
-    "Selma Voss",
-    "Tilo Hart",
-    "Una Berg",
-    "Viktor Roth",
-)
+CUSTOMERS = ("Mara Lind", "Otto Brandt", "Pia Sand", "Ruben Falk", "Selma Voss", "Tilo Hart", "Una Berg", "Viktor Roth")
 PRODUCTS = ("kettle", "toaster", "lamp", "radio", "drill", "fan", "scale", "mixer")
 COMPLAINTS = ("arrived broken", "came late", "has the wrong colour")
 TIERS = ("basic", "silver", "gold")
@@ -92,9 +83,7 @@ class HelpDesk:
         """Open the ticket of that number."""
         world, number = world_and_number(seed)
         self._desk = desk(world)
-        self._customer, self._product, self._complaint = self._desk.tickets[
-            number % len(self._desk.tickets)
-        ]
+        self._customer, self._product, self._complaint = self._desk.tickets[number % len(self._desk.tickets)]
         self._found, self._done = set[str](), dict[str, str]()
         self._obeyed, self.done = True, False
         order = order_number(self._customer, self._product)

@@ -144,14 +144,4 @@ def _read(history: History) -> _State:
         if customer := _CUSTOMER.search(answer.content):
             tier, region = customer.groups()
     name, number, complaint = ticket.groups()
-    return _State(
-        name,
-        number,
-        complaint,
-        product,
-        tier,
-        region,
-        frozenset(done),
-        failed,
-        frozenset(sent_back),
-    )
+    return _State(name, number, complaint, product, tier, region, frozenset(done), failed, frozenset(sent_back))

@@ -177,8 +177,7 @@ def library(world: int) -> Library:
 def _text(town: str, kind: str, facts: dict[str, str], chance: Random) -> str:
     """A document's text, its facts among other sentences."""
     sentences = [
-        chance.choice(TOPICS[topic].sentences).format(town=town, value=value)
-        for topic, value in facts.items()
+        chance.choice(TOPICS[topic].sentences).format(town=town, value=value) for topic, value in facts.items()
     ]
     taken = set(facts.values())
     for sentence, values in OTHERS:

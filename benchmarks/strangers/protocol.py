@@ -148,9 +148,7 @@ class Measurement:
             rows += self.record(recording, end, first=first, scorer=scorer)
         yield from self._fitted(learner, rows, recording, rounds=ROUNDS)
 
-    def record(
-        self, recording: int, end: int, *, first: int = 0, scorer: Scorer | None = None
-    ) -> list[Trajectory]:
+    def record(self, recording: int, end: int, *, first: int = 0, scorer: Scorer | None = None) -> list[Trajectory]:
         """The episodes `first` to `end` of a recording.
 
         Args:
@@ -174,9 +172,7 @@ class Measurement:
             for seat, episode in zip(seats, episodes, strict=True)
         ]
 
-    def _fitted(
-        self, learner: Learner, rows: Sequence[Trajectory], recording: int, *, rounds: int
-    ) -> Iterator[Result]:
+    def _fitted(self, learner: Learner, rows: Sequence[Trajectory], recording: int, *, rounds: int) -> Iterator[Result]:
         start = process_time()
         scorer = learner.fit(rows)
         fitted = Fitted(scorer, recording, len(rows), rounds, process_time() - start)
@@ -189,9 +185,7 @@ class Measurement:
         fitted = fitted or Fitted()
         suite = self.stranger.suite(new=True, world=self.world)
         times = -(-least // len(suite.tasks))
-        seats = [
-            self._seat(suite, task, "new", time) for task in suite.tasks for time in range(times)
-        ]
+        seats = [self._seat(suite, task, "new", time) for task in suite.tasks for time in range(times)]
         start = process_time()
         episodes = self._play(seats, chooser, fitted)
         spent = process_time() - start
@@ -205,8 +199,7 @@ class Measurement:
             episodes=fitted.episodes,
             rounds=fitted.rounds,
             task_rewards={
-                task.id: sum(rewards[n * times : (n + 1) * times]) / times
-                for n, task in enumerate(suite.tasks)
+                task.id: sum(rewards[n * times : (n + 1) * times]) / times for n, task in enumerate(suite.tasks)
             },
             successes=sum(won) / len(won),
             steps=sum(len(episode.steps) for episode in episodes) / len(episodes),
@@ -221,20 +214,9 @@ class Measurement:
         stranger = self.stranger
         return Seat(suite, task, seed, stranger.max_steps, stranger.candidates)
 
-    def _play(
-        self,
-        seats: Sequence[Seat],
-        chooser: Chooser,
-        fitted: Fitted,
-    ) -> list[Episode]:
+    def _play(self, seats: Sequence[Seat], chooser: Chooser, fitted: Fitted) -> list[Episode]:
         tasks = [
-            play(
-                seat,
-                chooser,
-                tau=fitted.tau,
-                greedy_weight=fitted.greedy_weight,
-                continuations=self.continuations,
-            )
+            play(seat, chooser, tau=fitted.tau, greedy_weight=fitted.greedy_weight, continuations=self.continuations)
             for seat in seats
         ]
         policy = self.stranger.policy(self.world)

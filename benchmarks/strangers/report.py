@@ -37,9 +37,7 @@ def interval_of(results: Sequence[Result]) -> Interval:
 def markdown(results: Sequence[Result]) -> str:
     """One table for each environment and world."""
     kinds = dict.fromkeys((result.environment, result.world) for result in results)
-    return "\n\n".join(
-        _table([r for r in results if (r.environment, r.world) == kind]) for kind in kinds
-    )
+    return "\n\n".join(_table([r for r in results if (r.environment, r.world) == kind]) for kind in kinds)
 
 
 def _table(results: Sequence[Result]) -> str:
@@ -55,10 +53,7 @@ def _table(results: Sequence[Result]) -> str:
         f"| {' | '.join(_HEADINGS)} |",
         "|" + "---|" * len(_HEADINGS),
     ]
-    lines += [
-        f"| {' | '.join(_cells(group, fixed['random'], fixed['oracle']))} |"
-        for group in groups.values()
-    ]
+    lines += [f"| {' | '.join(_cells(group, fixed['random'], fixed['oracle']))} |" for group in groups.values()]
     return "\n".join(lines)
 
 

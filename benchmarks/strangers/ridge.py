@@ -37,10 +37,7 @@ class RidgeScorer(Scorer):
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate."""
-        return [
-            ScoreResult(tuple(self._q(request.history, c) for c in request.candidates), 0)
-            for request in requests
-        ]
+        return [ScoreResult(tuple(self._q(request.history, c) for c in request.candidates), 0) for request in requests]
 
     def _q(self, history: History, candidate: Message) -> float:
         return float(self._weights[features(history, candidate)].sum() + self._bias)

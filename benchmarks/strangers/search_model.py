@@ -83,9 +83,7 @@ class _Habits:
     def _opens(self, state: _State, titles: list[str], weight: float) -> Iterator[Option]:
         """Open one of the titles; it may remember the rule, or follow its habit."""
         liked = {
-            title: 1.0
-            + 2.0 * title.startswith(self.favourite[state.topic])
-            + 1.5 * title.startswith(state.source)
+            title: 1.0 + 2.0 * title.startswith(self.favourite[state.topic]) + 1.5 * title.startswith(state.source)
             for title in titles
         }
         for title, share in shares(liked).items():

@@ -12,18 +12,14 @@ from qguide.commands.errors import shown_errors
 def domain(
     checkpoint: Annotated[Path, typer.Argument(help="Folder of a Q model.")],
     source: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Recordings or trajectories like those that it was trained on."),
+        list[Path] | None, typer.Argument(help="Recordings or trajectories like those that it was trained on.")
     ] = None,
     least: Annotated[
         float | None,
-        typer.Option(
-            min=0.01, max=1, help="Limit of unknown and of missing words, if states keep a smaller."
-        ),
+        typer.Option(min=0.01, max=1, help="Limit of unknown and of missing words, if states keep a smaller."),
     ] = None,
     check: Annotated[
-        list[Path] | None,
-        typer.Option(help="Recordings of which to say how many states are outside."),
+        list[Path] | None, typer.Option(help="Recordings of which to say how many states are outside.")
     ] = None,
 ) -> None:
     """Give a checkpoint the domain of recorded states, or check recorded states against it."""
@@ -32,13 +28,7 @@ def domain(
         from qguide.qnet.features.domain import Domain
         from qguide.qnet.models.manifest import read_manifest
         from qguide.training.learning.sources import read_states
-        from qguide.training.licence.domain import (
-            LEAST_LIMIT,
-            fit_domain,
-            outside_of,
-            put_domain,
-            salt_of,
-        )
+        from qguide.training.licence.domain import LEAST_LIMIT, fit_domain, outside_of, put_domain, salt_of
         from qguide.training.licence.verdict import domain_line, outside_line
 
         if least is not None and not source:
@@ -58,9 +48,7 @@ def domain(
                 console.print(f"{path}: {shown}", markup=False, soft_wrap=True)
 
 
-def inspect(
-    model: Annotated[str, typer.Argument(help="A checkpoint's folder, or embedded.")],
-) -> None:
+def inspect(model: Annotated[str, typer.Argument(help="A checkpoint's folder, or embedded.")]) -> None:
     """Show the manifest of a checkpoint: origin, licence, and temperature of its posterior."""
     with shown_errors():
         from qguide.qnet.errors import CheckpointError
@@ -123,13 +111,9 @@ def progress(
         folders = model_folder(child), model_folder(parent)
         tokenizer, other = (load_renderer(folder).tokenizer for folder in folders)
         if tokenizer.get_vocab() != other.get_vocab():
-            raise CheckpointError(
-                f"{child} and {parent} have different tokens; name two checkpoints of one policy"
-            )
+            raise CheckpointError(f"{child} and {parent} have different tokens; name two checkpoints of one policy")
         model = ImplicitQ.from_policies(*folders, beta=beta)
-        manifest = Manifest(
-            kind="implicit-q", name=name, read_at="action_tokens", target="progress"
-        )
+        manifest = Manifest(kind="implicit-q", name=name, read_at="action_tokens", target="progress")
         save_checkpoint(output, model=model, tokenizer=tokenizer, manifest=manifest)
     typer.echo(output)
 

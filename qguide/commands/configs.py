@@ -13,15 +13,11 @@ from qguide.training.shipped import CONFIGS, headline, job_files, named_files
 
 app = typer.Typer(help="Job files that come with the package.", no_args_is_help=True)
 
-Name = Annotated[
-    str, typer.Argument(help="A file or a folder of the list, such as errands/pipeline.toml.")
-]
+Name = Annotated[str, typer.Argument(help="A file or a folder of the list, such as errands/pipeline.toml.")]
 
 
 @app.command("list")
-def show_list(
-    folder: Annotated[str, typer.Argument(help="Only those below this folder.")] = "",
-) -> None:
+def show_list(folder: Annotated[str, typer.Argument(help="Only those below this folder.")] = "") -> None:
     """List the files, each with what it is for; `--config` and `run` take them by these names."""
     with shown_errors():
         for file in job_files(_find(folder)):
@@ -41,10 +37,7 @@ def show(name: Name) -> None:
 
 
 @app.command()
-def copy(
-    name: Name,
-    to: Annotated[Path, typer.Option(help="Folder that gets the copies.")] = Path("configs"),
-) -> None:
+def copy(name: Name, to: Annotated[Path, typer.Option(help="Folder that gets the copies.")] = Path("configs")) -> None:
     """Copy a file or a folder, with the files that it extends or runs, to change them."""
     with shown_errors():
         found = {file: to / file.relative_to(CONFIGS) for file in _closure(job_files(_find(name)))}

@@ -10,10 +10,7 @@ from qguide.commands.errors import shown_errors
 
 def convert_records(
     source: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Run folders of collect, explore, import, groups, rro; QGUIDE_EPISODES_DIR."
-        ),
+        list[Path], typer.Argument(help="Run folders of collect, explore, import, groups, rro; QGUIDE_EPISODES_DIR.")
     ],
 ) -> None:
     """Rewrite trees, decision groups and trajectories of before; the old files stay as *.v1.

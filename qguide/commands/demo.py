@@ -45,8 +45,7 @@ _FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 def demo(
     port: Annotated[int, typer.Option(help="Port to bind on loopback; 0 picks a free one.")] = 8000,
     race: Annotated[
-        bool,
-        typer.Option("--race", help="The embedded models, and ALFWorld games for the page's race."),
+        bool, typer.Option("--race", help="The embedded models, and ALFWorld games for the page's race.")
     ] = False,
 ) -> None:
     """Try the server without a model: a fake upstream, the page, and a recorded episode."""
@@ -201,12 +200,8 @@ def _action(candidate: dict[str, Any]) -> str:
 
 def fake_upstream(
     port: Annotated[int, typer.Option(help="Port to bind on loopback.")] = 8001,
-    fault: Annotated[
-        str, typer.Option(help=f"Fault to inject: one of {', '.join(_FAULTS[1:])}.")
-    ] = "",
-    times: Annotated[
-        int | None, typer.Option(help="Number of faults; without it every request fails.")
-    ] = None,
+    fault: Annotated[str, typer.Option(help=f"Fault to inject: one of {', '.join(_FAULTS[1:])}.")] = "",
+    times: Annotated[int | None, typer.Option(help="Number of faults; without it every request fails.")] = None,
     delay_s: Annotated[float, typer.Option(help="Time that every answer takes.")] = 0.0,
     reply: Annotated[
         list[str] | None, typer.Option(help="A reply of the script, in place of the built-in one.")

@@ -42,10 +42,7 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    policy: Annotated[
-        str | None,
-        typer.Option(help="embedded, scripted, a checkpoint folder or an upstream."),
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help="embedded, scripted, a checkpoint folder or an upstream.")] = None,
     q_model: Scorer = None,
     upstream: Upstream = None,
     learn: Learn = False,
@@ -173,11 +170,7 @@ async def _answers(models: "Models", settings: "Settings") -> AsyncIterator[Find
         async with models.runtime.redis.watched():
             up = models.runtime.redis.up
         remedy = "start it, or correct QGUIDE_REDIS_URL; until then each replica counts for itself"
-        yield (
-            Finding("ok", "Redis", "answers")
-            if up
-            else Finding("fault", "Redis", f"does not answer; {remedy}")
-        )
+        yield (Finding("ok", "Redis", "answers") if up else Finding("fault", "Redis", f"does not answer; {remedy}"))
     for upstream in models.remote:
         problem = await upstream.health_problem()
         named = f"upstream {upstream.name}"

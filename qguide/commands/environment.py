@@ -35,9 +35,7 @@ _BRANCHES: dict[Branching, str] = {
 
 @app.command()
 def check(
-    name: Annotated[
-        str, typer.Argument(help="A name, an import path package.module:factory, or a URL.")
-    ],
+    name: Annotated[str, typer.Argument(help="A name, an import path package.module:factory, or a URL.")],
     harmless: Annotated[
         str,
         typer.Option(
@@ -58,9 +56,7 @@ def check(
                 action = read_call(harmless) if suite.environment.chat.tools else harmless
             findings = check_environment(Subject(config, suite, action))
             choice = _branching(suite)
-    notes = (
-        () if choice is None else (f"branches: {_BRANCHES[choice.branching]} ({choice.reason})",)
-    )
+    notes = () if choice is None else (f"branches: {_BRANCHES[choice.branching]} ({choice.reason})",)
     raise typer.Exit(show_findings(findings, *notes))
 
 
@@ -82,9 +78,7 @@ def generate(
     with shown_errors():
         write = find_environment(environment).write_games
         if write is None:
-            raise ConfigError(
-                f"environment {environment!r} cannot write games; choose another environment"
-            )
+            raise ConfigError(f"environment {environment!r} cannot write games; choose another environment")
         written = write(output, count=count, first_seed=first_seed)
         show_figures("generate", {**written, "output": output}, Console())
 

@@ -37,9 +37,7 @@ EVERY_S = 30.0
 
 
 @contextmanager
-def shown_errors(
-    *, config_status: int = 2, other_status: int = 1, interrupted: str = GOES_ON
-) -> Iterator[None]:
+def shown_errors(*, config_status: int = 2, other_status: int = 1, interrupted: str = GOES_ON) -> Iterator[None]:
     """Print a `QGuideError`, or an error of the machine's files, and exit.
 
     Any other exception is a bug and keeps its traceback.
@@ -54,9 +52,7 @@ def shown_errors(
         with noted_retries():
             yield
     except QGuideError as error:
-        exit_with(
-            str(error), config_status if isinstance(error, ConfigError) else other_status, error
-        )
+        exit_with(str(error), config_status if isinstance(error, ConfigError) else other_status, error)
     except OSError as error:
         if error.errno not in _OF_FILES:
             raise

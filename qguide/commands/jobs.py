@@ -24,8 +24,7 @@ CONFIG_HELP = "The job's TOML file; docs/reference/jobs.md lists its fields and 
 
 Config = Annotated[Path | None, typer.Option(help=CONFIG_HELP)]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="field=value or table.field=value; overrides the file."),
+    list[str] | None, typer.Option("--set", help="field=value or table.field=value; overrides the file.")
 ]
 
 

@@ -12,9 +12,7 @@ from qguide.server.http.keys import create_key, read_keys, revoke_key
 
 app = typer.Typer(help="API keys of `qguide serve`.", no_args_is_help=True)
 
-File = Annotated[
-    Path, typer.Option(envvar="QGUIDE_KEYS_FILE", help="Keys file; or set QGUIDE_KEYS_FILE.")
-]
+File = Annotated[Path, typer.Option(envvar="QGUIDE_KEYS_FILE", help="Keys file; or set QGUIDE_KEYS_FILE.")]
 
 
 @app.command()
@@ -24,9 +22,7 @@ def create(
     admin: Annotated[bool, typer.Option(help="May also change which Q models are served.")] = False,
     requests_per_minute: Annotated[int | None, typer.Option(help="0 is no limit.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(help="0 is no limit.")] = None,
-    cache_group: Annotated[
-        str | None, typer.Option(help="Keys of the same group share caches.")
-    ] = None,
+    cache_group: Annotated[str | None, typer.Option(help="Keys of the same group share caches.")] = None,
 ) -> None:
     """Print a new key, once, and add its hash to the file."""
     with shown_errors(config_status=1):
@@ -50,9 +46,7 @@ def list_keys(file: File) -> None:
     for key in keys:
         limits = (key.requests_per_minute, key.tokens_per_day)
         shown = ("default" if limit is None else f"{limit:,}" for limit in limits)
-        table.add_row(
-            key.name, "yes" if key.admin else "", *shown, key.cache_group or "", str(key.created)
-        )
+        table.add_row(key.name, "yes" if key.admin else "", *shown, key.cache_group or "", str(key.created))
     Console().print(table)
 
 

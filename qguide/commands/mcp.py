@@ -14,14 +14,9 @@ def mcp(
     url: Annotated[
         str, typer.Option(envvar="QGUIDE_URL", help="Address of the running server.")
     ] = "http://127.0.0.1:8000",
-    api_key: Annotated[
-        str | None, typer.Option(envvar="QGUIDE_API_KEY", help="A key of that server.")
-    ] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="QGUIDE_API_KEY", help="A key of that server.")] = None,
     http_port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, help="Serve http://127.0.0.1:PORT/mcp in place of the streams."
-        ),
+        int | None, typer.Option(min=1, max=65535, help="Serve http://127.0.0.1:PORT/mcp in place of the streams.")
     ] = None,
 ) -> None:
     """Offer a running server's guidance as tools to an MCP host, over stdin and stdout or HTTP."""

@@ -51,10 +51,7 @@ class _Tools:
         return await self._ask(
             "/v1/score",
             messages=[one.model_dump(exclude_none=True) for one in messages],
-            candidates=[
-                one if isinstance(one, str) else one.model_dump(exclude_none=True)
-                for one in candidates
-            ],
+            candidates=[one if isinstance(one, str) else one.model_dump(exclude_none=True) for one in candidates],
             q_model=q_model,
             episode_id=episode_id,
         )
@@ -97,14 +94,10 @@ class _Tools:
     async def _ask(self, path: str, **fields: Any) -> dict[str, Any]:
         body = {name: value for name, value in fields.items() if value is not None}
         try:
-            async with httpx.AsyncClient(
-                base_url=self._url, headers=self._headers, timeout=_TIMEOUT
-            ) as http:
+            async with httpx.AsyncClient(base_url=self._url, headers=self._headers, timeout=_TIMEOUT) as http:
                 answer = await http.post(path, json=body)
         except (httpx.RequestError, httpx.InvalidURL) as error:
-            raise ToolError(
-                f"no answer from the QGuide server at {self._url}: {error!r}"
-            ) from error
+            raise ToolError(f"no answer from the QGuide server at {self._url}: {error!r}") from error
         return _read(answer)
 
 

@@ -39,9 +39,7 @@ def plan(
     gpu: Annotated[str, typer.Option(help=f"{', '.join(GPUS)}, or gigabytes.")] = "h200",
     history: Annotated[int, typer.Option(min=1, help="Tokens of a history.")] = 8192,
     sessions: Annotated[int, typer.Option(min=1, help="Histories kept at once.")] = 64,
-    tokens_per_forward: Annotated[
-        int, typer.Option(min=1, help="Longest packed row of a forward pass.")
-    ] = 2048,
+    tokens_per_forward: Annotated[int, typer.Option(min=1, help="Longest packed row of a forward pass.")] = 2048,
 ) -> None:
     """Plan a GPU's memory: weights, cache per token, sessions that fit, and a training step.
 
@@ -55,40 +53,23 @@ def plan(
 
         available = int(_gigabytes(gpu) * 1e9 * USED)
         config = read_text_config(model)
-        memory = scoring_memory(
-            config,
-            history=history,
-            tokens_per_forward=tokens_per_forward,
-            dtype=torch.bfloat16,
-        )
+        memory = scoring_memory(config, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16)
         typer.echo(f"{model} on {gpu}: {available / 2**30:.1f} GiB are planned ({USED:.0%})\n")
-        for line in (
-            *_scoring(memory, available, history, sessions),
-            "",
-            *_training(config, memory, available),
-        ):
+        for line in (*_scoring(memory, available, history, sessions), "", *_training(config, memory, available)):
             typer.echo(line)
 
 
 def _gigabytes(gpu: str) -> float:
     known = GPUS.get(gpu.lower())
     if known is None and not re.fullmatch(r"\d+(\.\d+)?", gpu):
-        raise ConfigError(
-            f"gpu is {gpu!r}; take one of {', '.join(GPUS)}, or a number of gigabytes"
-        )
+        raise ConfigError(f"gpu is {gpu!r}; take one of {', '.join(GPUS)}, or a number of gigabytes")
     return known or float(gpu)
 
 
 def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: int) -> list[str]:
-    lines = [
-        "Scoring in bfloat16",
-        f"  weights            {_gib(memory.weights)}   {memory.parameters:,} parameters",
-    ]
+    lines = ["Scoring in bfloat16", f"  weights            {_gib(memory.weights)}   {memory.parameters:,} parameters"]
     if not memory.token:
-        return [
-            *lines,
-            "  a layer keeps a state beside keys and values, whose memory is not planned",
-        ]
+        return [*lines, "  a layer keeps a state beside keys and values, whose memory is not planned"]
     most = memory.sessions(available)
     fit = "fit" if most >= sessions else "do not fit"
     return [
@@ -96,8 +77,7 @@ def _scoring(memory: "ScoringMemory", available: int, history: int, sessions: in
         f"  a forward pass     {_gib(memory.forward)}",
         f"  cache per token    {memory.token / 2**10:8.1f} KiB",
         f"  a history          {_gib(memory.session)}   of {history:,} tokens",
-        f"  {sessions:,} sessions".ljust(20)
-        + f" {_gib(sessions * memory.session)}   {fit}; {most:,} is the most",
+        f"  {sessions:,} sessions".ljust(20) + f" {_gib(sessions * memory.session)}   {fit}; {most:,} is the most",
         f"  QGUIDE_CACHE_BYTES={sessions * memory.session}",
     ]
 

@@ -10,20 +10,13 @@ from qguide.commands.errors import shown_errors
 
 
 def report(
-    episodes: Annotated[
-        list[Path], typer.Argument(help="Folders of recorded episodes, or offers-*.jsonl files.")
-    ],
+    episodes: Annotated[list[Path], typer.Argument(help="Folders of recorded episodes, or offers-*.jsonl files.")],
     baseline: Annotated[
-        str | None,
-        typer.Option(
-            help="The arm that the others are compared with: name@version, or 'one candidate'."
-        ),
+        str | None, typer.Option(help="The arm that the others are compared with: name@version, or 'one candidate'.")
     ] = None,
     html: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
     json: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")
-    ] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
 ) -> None:
     """Report whether guidance was worth it, from served episodes and their outcomes."""
     with shown_errors():
@@ -41,9 +34,7 @@ def report(
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Output folders of evaluations.")],
-    against: Annotated[
-        str, typer.Option(help="Method of the first evaluation that all are compared with.")
-    ] = "greedy",
+    against: Annotated[str, typer.Option(help="Method of the first evaluation that all are compared with.")] = "greedy",
     output: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
     """Compare evaluations of different models on the same tasks."""

@@ -41,15 +41,10 @@ class StopSignals:
 
 def run(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline's TOML file.")],
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="Processes side by side; replaces the file's.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder of logs and summary; replaces the file's.")
-    ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Processes side by side; replaces the file's.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of logs and summary; replaces the file's.")] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Run this stage and what it needs; may be given repeatedly."),
+        list[str] | None, typer.Option("--only", help="Run this stage and what it needs; may be given repeatedly.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
     redo_changed: Annotated[
@@ -63,13 +58,11 @@ def run(
     retry_failures: Annotated[
         bool,
         typer.Option(
-            "--retry-failures",
-            help="Start finished stages again of which tasks failed; only those are played.",
+            "--retry-failures", help="Start finished stages again of which tasks failed; only those are played."
         ),
     ] = False,
     overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="stage.field=value; overrides a field of a stage's job."),
+        list[str] | None, typer.Option("--set", help="stage.field=value; overrides a field of a stage's job.")
     ] = None,
 ) -> None:
     """Run a pipeline of jobs; run again, it resumes."""
@@ -98,12 +91,7 @@ def _run(plan: "Plan", *, redo_changed: bool, retry_failures: bool) -> None:
         try:
             with shown_progress(plan, summaries.summary, console) as view:
                 PipelineRunner(
-                    plan,
-                    summaries,
-                    view=view,
-                    stop=stop,
-                    redo_changed=redo_changed,
-                    retry_failures=retry_failures,
+                    plan, summaries, view=view, stop=stop, redo_changed=redo_changed, retry_failures=retry_failures
                 ).run()
         finally:
             print_times(plan, summaries.summary, console)

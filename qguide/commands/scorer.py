@@ -41,9 +41,7 @@ def group() -> None:
 
 @app.command()
 def check(
-    source: Annotated[
-        str, typer.Argument(help="As in QGUIDE_Q_MODELS: package.module:NAME, or a checkpoint.")
-    ],
+    source: Annotated[str, typer.Argument(help="As in QGUIDE_Q_MODELS: package.module:NAME, or a checkpoint.")],
 ) -> None:
     """Run the contract's checks on a scorer; exit 1 if one fails."""
     with shown_errors():

@@ -56,23 +56,15 @@ _PLAIN_NAMES = ("embedded", "scripted", "none", "votes", "likelihood", "validity
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to bind; QGUIDE_HOST.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; QGUIDE_PORT.")] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(help="embedded, scripted, a checkpoint folder or an upstream."),
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help="embedded, scripted, a checkpoint folder or an upstream.")] = None,
     q_model: Scorer = None,
     upstream: Upstream = None,
     vllm: Annotated[
-        str | None,
-        typer.Option(help="A model to serve with vLLM as the policy; see QGUIDE_VLLM_PYTHON."),
+        str | None, typer.Option(help="A model to serve with vLLM as the policy; see QGUIDE_VLLM_PYTHON.")
     ] = None,
     learn: Learn = False,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Accept other machines without API keys.")
-    ] = False,
-    unlicensed: Annotated[
-        bool, typer.Option("--unlicensed", help="Serve Q models without a licence, too.")
-    ] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept other machines without API keys.")] = False,
+    unlicensed: Annotated[bool, typer.Option("--unlicensed", help="Serve Q models without a licence, too.")] = False,
 ) -> None:
     """Run the HTTP server; all other settings are QGUIDE_… environment variables."""
     # torch's idle threads spin by default, which slows everything else on a small machine.
@@ -90,9 +82,7 @@ def serve(
     _run(read_settings({name: v for name, v in given.items() if v is not None}, console), console)
 
 
-def models_given(
-    policy: str | None, q_model: str | None, upstream: str | None, *, learn: bool
-) -> dict[str, Any]:
+def models_given(policy: str | None, q_model: str | None, upstream: str | None, *, learn: bool) -> dict[str, Any]:
     """The settings that the options about models stand for."""
     given: dict[str, Any] = {}
     if upstream is not None:
@@ -139,14 +129,7 @@ def _run(settings: "Settings", console: Console) -> None:
     from qguide.commands.playground_games import games_of
     from qguide.server.app import create_app
     from qguide.server.http.keys import KeyFile
-    from qguide.server.http.server import (
-        DrainingServer,
-        bind,
-        close,
-        port_of,
-        raise_descriptor_limit,
-        server_config,
-    )
+    from qguide.server.http.server import DrainingServer, bind, close, port_of, raise_descriptor_limit, server_config
     from qguide.server.learning.service import check_learning
     from qguide.server.observability.logs import configure_logging
     from qguide.server.q_models.build import build_models

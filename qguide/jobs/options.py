@@ -67,12 +67,7 @@ EVALUATE: Final = (
     Option("output", "Folder to write or resume.", Path),
     Option("environment", ENVIRONMENT_HELP, fields=("environment.name",)),
     Option("engine", "python or textworld.", fields=("environment.engine",)),
-    Option(
-        "games",
-        "Folder of game files; without it games are generated.",
-        Path,
-        fields=("environment.games",),
-    ),
+    Option("games", "Folder of game files; without it games are generated.", Path, fields=("environment.games",)),
     Option(
         "generated",
         "FIRST:COUNT of generated games, such as 0:200.",

@@ -131,12 +131,7 @@ _ALL: Final = (
         "Data",
         "Paraphrase tasks, for methods that draw candidates in other words (Q*Agent-I-aug).",
     ),
-    Job(
-        "sft",
-        "qguide.training.jobs.sft:SftConfig",
-        "Training",
-        "Train a policy on trajectories (behaviour cloning).",
-    ),
+    Job("sft", "qguide.training.jobs.sft:SftConfig", "Training", "Train a policy on trajectories (behaviour cloning)."),
     Job(
         "train-qnet",
         "qguide.training.jobs.train_qnet:TrainQNetConfig",

@@ -34,9 +34,7 @@ STAGE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _VARIABLE: Final = re.compile(r"\{(\w+)\}")
 
 
-def expanded(
-    stages: "Mapping[str, StageConfig]", matrices: Mapping[str, Matrix]
-) -> "dict[str, StageConfig]":
+def expanded(stages: "Mapping[str, StageConfig]", matrices: Mapping[str, Matrix]) -> "dict[str, StageConfig]":
     """The stages by name, each matrix written out."""
     found: dict[str, StageConfig] = {}
     for matrix, group in groupby(stages.items(), key=lambda item: item[1].matrix):
@@ -145,10 +143,7 @@ class PipelineConfig(JobOptions):
         for name, stage in stages.items():
             for need in stage.needs:
                 if need not in stages or need == name:
-                    raise ValueError(
-                        f"stages.{name}.needs has {need!r}; name another stage of "
-                        f"{', '.join(stages)}"
-                    )
+                    raise ValueError(f"stages.{name}.needs has {need!r}; name another stage of {', '.join(stages)}")
             if stage.slots is not None and stage.slots > self.slots:
                 raise ValueError(
                     f"stages.{name}.slots is {stage.slots}, but the pipeline has {self.slots}; "
@@ -158,11 +153,7 @@ class PipelineConfig(JobOptions):
 
 
 def load_pipeline(
-    path: Path,
-    overrides: Sequence[str] = (),
-    *,
-    slots: int | None = None,
-    output: Path | None = None,
+    path: Path, overrides: Sequence[str] = (), *, slots: int | None = None, output: Path | None = None
 ) -> PipelineConfig:
     """Read a pipeline file, its matrices written out."""
     path = shipped_path(path)
@@ -190,8 +181,6 @@ def _by_stage(stages: Mapping[str, StageConfig], overrides: Sequence[str]) -> di
         if not dot or "=" in stage:
             raise ConfigError(f"--set {override!r} names no stage; write stage.field=value")
         if stage not in found:
-            raise ConfigError(
-                f"--set {override!r}: there is no stage {stage!r}; name one of {', '.join(found)}"
-            )
+            raise ConfigError(f"--set {override!r}: there is no stage {stage!r}; name one of {', '.join(found)}")
         found[stage].append(rest)
     return found

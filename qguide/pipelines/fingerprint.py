@@ -51,9 +51,7 @@ class InputHashes:
     def fingerprint(self, stage: Stage) -> Fingerprint:
         """The fingerprint of a stage whose inputs are complete."""
         config = stage.config.model_dump(mode="json")
-        return Fingerprint(
-            config=config, inputs={read.named: self.of(read.path) for read in stage.reads}
-        )
+        return Fingerprint(config=config, inputs={read.named: self.of(read.path) for read in stage.reads})
 
     def _of_file(self, path: Path) -> bytes:
         status = path.stat()

@@ -204,9 +204,7 @@ def _with_needs(stages: Mapping[str, Stage], names: Sequence[str]) -> set[str]:
     while pending:
         name = pending.pop()
         if name not in stages:
-            raise ConfigError(
-                f"--only {name}: there is no such stage; name one of {', '.join(stages)}"
-            )
+            raise ConfigError(f"--only {name}: there is no such stage; name one of {', '.join(stages)}")
         if name not in found:
             found.add(name)
             pending += stages[name].needs
@@ -231,9 +229,7 @@ def _require_apart(pipeline: PipelineConfig, outputs: Mapping[str, Path]) -> Non
     """
     for (name, output), (other, second) in combinations(outputs.items(), 2):
         if output == second:
-            raise ConfigError(
-                f"stages {name} and {other} both write {output}; give one another output"
-            )
+            raise ConfigError(f"stages {name} and {other} both write {output}; give one another output")
         if output.is_relative_to(second) or second.is_relative_to(output):
             raise ConfigError(
                 f"the outputs of stages {name} and {other} lie one inside the other: {output} and "

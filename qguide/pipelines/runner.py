@@ -212,9 +212,7 @@ class PipelineRunner:
             log = self._plan.log(stage)
             lines = "\n".join(f"  {line}" for line in last_lines(log, _SHOWN_LINES))
             self._fail(
-                stage,
-                f"stage {stage.name} ended with status {end.exit_status}; the last lines of "
-                f"{log}:\n{lines}",
+                stage, f"stage {stage.name} ended with status {end.exit_status}; the last lines of {log}:\n{lines}"
             )
 
     def _fail(self, stage: Stage, message: str) -> None:

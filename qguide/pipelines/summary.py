@@ -100,9 +100,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        raise ConfigError(
-            f"a pipeline is running in {folder}; wait for its end or choose another output"
-        ) from error
+        raise ConfigError(f"a pipeline is running in {folder}; wait for its end or choose another output") from error
     try:
         yield
     finally:

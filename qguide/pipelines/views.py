@@ -91,9 +91,7 @@ class PlainLines:
 
 
 @contextmanager
-def shown_progress(
-    plan: Plan, summary: Summary, console: Console
-) -> Iterator[LiveTable | PlainLines]:
+def shown_progress(plan: Plan, summary: Summary, console: Console) -> Iterator[LiveTable | PlainLines]:
     """A table that is drawn anew in a terminal, plain lines elsewhere."""
     if not console.is_terminal:
         yield PlainLines(plan, console)
@@ -135,8 +133,7 @@ def print_times(plan: Plan, summary: Summary, console: Console) -> None:
         if stage.failures and stage.state == "finished":
             metrics = RunFolder(plan.stages[name].output).metrics
             remedies.append(
-                f"stage {name} has {_failures(stage)}, named in {metrics}; --retry-failures tries "
-                "them again"
+                f"stage {name} has {_failures(stage)}, named in {metrics}; --retry-failures tries them again"
             )
     table.add_section()
     table.add_row("all", "", "", "", _duration(summary.wall_s), _duration(summary.cpu_s))

@@ -41,12 +41,7 @@ from qguide.qnet.decision.selection import (
     select,
 )
 from qguide.qnet.decision.threshold import Threshold, ThresholdActions, with_note
-from qguide.qnet.errors import (
-    HistoryTooLongError,
-    InvalidCandidatesError,
-    OutOfDomainError,
-    QGuideError,
-)
+from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, OutOfDomainError, QGuideError
 from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import (
     Candidate,
@@ -378,9 +373,7 @@ class _Step:
 
     @property
     def _rules(self) -> tuple[tuple[float, ...], ...]:
-        return (
-            tuple(self._rules_of[message] for message in self._messages) if self._rules_of else ()
-        )
+        return tuple(self._rules_of[message] for message in self._messages) if self._rules_of else ()
 
     def _selection(self, q_values: Sequence[float] | None, prior: Prior, *, own: int) -> Selection:
         """The choice; `own` of the candidates were drawn before any action of the threshold."""

@@ -80,7 +80,4 @@ def is_decided(
     # Rivals that lose a tie: they were drawn first after the leader was, or not at all yet.
     later = order[order.index(leader) + 1 :] if q_values is None else []
     rivals = {effect: value(effect, highest, left) for effect in order if effect != leader}
-    return all(
-        now[leader] > rival or (now[leader] == rival and effect in later)
-        for effect, rival in rivals.items()
-    )
+    return all(now[leader] > rival or (now[leader] == rival and effect in later) for effect, rival in rivals.items())

@@ -15,12 +15,7 @@ from typing import Final, Self
 
 from qguide.qnet.decision.decide import Guidance, decide
 from qguide.qnet.decision.decision import Decision, StepTimings
-from qguide.qnet.decision.perturbation import (
-    Paraphraser,
-    PerturbedPolicy,
-    different_texts,
-    find_task,
-)
+from qguide.qnet.decision.perturbation import Paraphraser, PerturbedPolicy, different_texts, find_task
 from qguide.qnet.errors import DeadlineExceededError
 from qguide.qnet.types import (
     AsyncScorer,
@@ -74,9 +69,7 @@ class Deadline:
             async with asyncio.timeout_at(self.at):
                 yield
         except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"no answer within {self.timeout_s:g} s, {doing}; {self.remedy}"
-            ) from error
+            raise DeadlineExceededError(f"no answer within {self.timeout_s:g} s, {doing}; {self.remedy}") from error
 
 
 NO_DEADLINE: Final = Deadline()
@@ -159,11 +152,7 @@ class _Driver:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        scorer: AsyncScorer,
-        deadline: Deadline,
-        further: Mapping[DrawRole, Policy],
+        self, policy: Policy, scorer: AsyncScorer, deadline: Deadline, further: Mapping[DrawRole, Policy]
     ) -> None:
         self._policy = policy
         self._further = further
@@ -184,15 +173,10 @@ class _Driver:
                     request = process.send(answer)
         except StopIteration as end:
             decision: Decision = end.value
-        timings = StepTimings(
-            sample_ms=self._seconds[SampleRequest] * 1e3,
-            score_ms=self._seconds[ScoreRequest] * 1e3,
-        )
+        timings = StepTimings(sample_ms=self._seconds[SampleRequest] * 1e3, score_ms=self._seconds[ScoreRequest] * 1e3)
         return replace(decision, timings=timings)
 
-    async def _answer(
-        self, request: SampleRequest | ScoreRequest
-    ) -> Sequence[Candidate] | ScoreResult:
+    async def _answer(self, request: SampleRequest | ScoreRequest) -> Sequence[Candidate] | ScoreResult:
         started = perf_counter()
         try:
             is_score = isinstance(request, ScoreRequest)

@@ -51,9 +51,7 @@ class RequestSize:
     def rooms(self) -> list[int]:
         """Tokens for the history to try in turn, the most first."""
         reserves = [self.context // part for part in _RESERVES]
-        return [self.context - r for r in reserves if r >= self.other] or [
-            self.context - self.other
-        ]
+        return [self.context - r for r in reserves if r >= self.other] or [self.context - self.other]
 
 
 def task_exchanges(history: History) -> int:
@@ -115,9 +113,7 @@ def left_out_exchanges(
     return tuple(number for number in range(task, start) if number not in kept)
 
 
-def _newest_that_fit(
-    requests: Sequence[int], tokens: Sequence[int], among: range, room: int
-) -> tuple[int, ...]:
+def _newest_that_fit(requests: Sequence[int], tokens: Sequence[int], among: range, room: int) -> tuple[int, ...]:
     """The newest of the requests among these exchanges that fit together."""
     kept: list[int] = []
     for number in reversed(requests):
@@ -129,9 +125,7 @@ def _newest_that_fit(
     return tuple(kept)
 
 
-def window_of(
-    history: History, tokens: Sequence[int], *, left_out: Collection[int]
-) -> tuple[History, HistoryWindow]:
+def window_of(history: History, tokens: Sequence[int], *, left_out: Collection[int]) -> tuple[History, HistoryWindow]:
     """The history without these exchanges, and what was left out."""
     parts = [(*([reply] if reply else []), *seen) for reply, seen in exchanges(history)]
     kept = [part for number, part in enumerate(parts) if number not in left_out]

@@ -63,9 +63,7 @@ class TaskPlace:
         return {**old.wire, "content": content}
 
 
-def find_task(
-    history: History, *, task: str | None = None, markers: Sequence[TaskMarker] = ()
-) -> TaskPlace:
+def find_task(history: History, *, task: str | None = None, markers: Sequence[TaskMarker] = ()) -> TaskPlace:
     """Find the task's description in the first user message.
 
     It is `task`, if the caller says so; else what follows the last opening of the first marker
@@ -83,8 +81,7 @@ def find_task(
         start = content.rfind(task) if task else -1
         if start < 0:
             raise InvalidRequestError(
-                "task is not in the first user message; give the part of it that says what to do, "
-                "letter by letter"
+                "task is not in the first user message; give the part of it that says what to do, letter by letter"
             )
         return TaskPlace(index, start, start + len(task))
     for marker in markers:
@@ -221,9 +218,7 @@ def _counted(task: str, texts: tuple[str, ...], spent: TokenUsage) -> Paraphrase
     return Paraphrases(texts, spent, warnings if failed else ())
 
 
-def _unchanged(
-    task: str, n: int, why: str, known: tuple[str, ...] = (), spent: TokenUsage = NOTHING
-) -> Paraphrases:
+def _unchanged(task: str, n: int, why: str, known: tuple[str, ...] = (), spent: TokenUsage = NOTHING) -> Paraphrases:
     texts = (*known, *[task] * (n - len(known)))
     return Paraphrases(texts, spent, (f"the task was not paraphrased: {why}",))
 
@@ -257,12 +252,7 @@ class PerturbedPolicy:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        place: TaskPlace,
-        texts: Sequence[str],
-        *,
-        repeats_at: float | None = None,
+        self, policy: Policy, place: TaskPlace, texts: Sequence[str], *, repeats_at: float | None = None
     ) -> None:
         self.name = policy.name
         self.perturbed = 0
@@ -297,17 +287,12 @@ class PerturbedPolicy:
         self._drawn += n
         counts = Counter(texts)
         drawn = await all_of(
-            [
-                self._draw(history, text, counts[text], sampling, greedy=text == texts[0])
-                for text in counts
-            ]
+            [self._draw(history, text, counts[text], sampling, greedy=text == texts[0]) for text in counts]
         )
         waiting = {text: iter(mine) for text, mine in zip(counts, drawn, strict=True)}
         return [next(waiting[text]) for text in texts]
 
-    async def _draw(
-        self, history: History, text: str, n: int, sampling: Sampling, *, greedy: bool
-    ) -> list[Candidate]:
+    async def _draw(self, history: History, text: str, n: int, sampling: Sampling, *, greedy: bool) -> list[Candidate]:
         sampling = replace(sampling, first_greedy=sampling.first_greedy and greedy)
         repeated = text in self._shown
         self._shown.add(text)
@@ -323,9 +308,7 @@ class PerturbedPolicy:
                 return drawn
         return await self._sample(history, n, sampling, repeated=repeated)
 
-    async def _sample(
-        self, history: History, n: int, sampling: Sampling, *, repeated: bool
-    ) -> list[Candidate]:
+    async def _sample(self, history: History, n: int, sampling: Sampling, *, repeated: bool) -> list[Candidate]:
         """Draw under one text; what would be equal at temperature 0 is drawn at another."""
         repeats = n if repeated else n - 1
         warmer = self._repeats_at if sampling.temperature == 0 and repeats else None

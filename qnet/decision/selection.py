@@ -102,8 +102,7 @@ def prior_of(
     for name, given in (("counts", counts), ("logprobs", logprobs)):
         if given and len(given) != len(candidates):
             raise InvalidCandidatesError(
-                f"{name} has {len(given)} entries, but there are {len(candidates)} candidates; "
-                "send one for each"
+                f"{name} has {len(given)} entries, but there are {len(candidates)} candidates; send one for each"
             )
     effects = effects_of(candidates)
     prior = _prior(candidates, effects, by, counts, logprobs, tokens)
@@ -129,14 +128,9 @@ def _prior(
     return Prior(log_likelihoods(candidates, effects, known), effects, by)
 
 
-def _favoured(
-    log_shares: Sequence[float], effects: Sequence[int], greedy: int, weight: float
-) -> tuple[float, ...]:
+def _favoured(log_shares: Sequence[float], effects: Sequence[int], greedy: int, weight: float) -> tuple[float, ...]:
     """Log shares with a weight on one candidate's effect; the effects' shares sum to 1 again."""
-    logs = [
-        log + weight * (effect == effects[greedy])
-        for log, effect in zip(log_shares, effects, strict=True)
-    ]
+    logs = [log + weight * (effect == effects[greedy]) for log, effect in zip(log_shares, effects, strict=True)]
     total = _log_sum(list(dict(zip(effects, logs, strict=True)).values()))
     return tuple(log - total for log in logs)
 
@@ -194,10 +188,7 @@ def log_likelihoods(
 ) -> tuple[float, ...]:
     """Log of the share of each candidate's effect in the likelihood of the distinct replies."""
     once = {r: (e, log) for r, e, log in zip(replies, effects, logprobs, strict=True)}
-    of_effect = {
-        effect: _log_sum([log for own, log in once.values() if own == effect])
-        for effect in set(effects)
-    }
+    of_effect = {effect: _log_sum([log for own, log in once.values() if own == effect]) for effect in set(effects)}
     total = _log_sum(list(of_effect.values()))
     return tuple(of_effect[effect] - total for effect in effects)
 
@@ -247,10 +238,7 @@ def distinct(candidates: Sequence[Message]) -> Distinct:
 
 
 def ranking(
-    candidates: Sequence[Message],
-    values: Sequence[float] | None,
-    *,
-    rules: Sequence[tuple[float, ...]] = (),
+    candidates: Sequence[Message], values: Sequence[float] | None, *, rules: Sequence[tuple[float, ...]] = ()
 ) -> list[int]:
     """Indices of the candidates, the best first: by value, equal ones in order, repetitions last.
 
@@ -337,10 +325,7 @@ def select(
 
 
 def _preference(
-    index: int,
-    candidates: Sequence[Message],
-    tie_break: TieBreak,
-    logprobs: Sequence[float | None],
+    index: int, candidates: Sequence[Message], tie_break: TieBreak, logprobs: Sequence[float | None]
 ) -> float:
     match tie_break:
         case "first":

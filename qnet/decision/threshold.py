@@ -12,15 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from qguide.qnet.openai_messages import text_of
-from qguide.qnet.types import (
-    ActionOutcome,
-    Candidate,
-    History,
-    Message,
-    ThresholdAction,
-    Verdict,
-    spent_on,
-)
+from qguide.qnet.types import ActionOutcome, Candidate, History, Message, ThresholdAction, Verdict, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 
 _SHOWN_CHARACTERS: Final = 2_000
@@ -147,12 +139,7 @@ class ThresholdActions:
         )
 
     def fail(
-        self,
-        action: ThresholdAction,
-        drawn: Sequence[Candidate],
-        reason: str,
-        *,
-        judged: UpstreamCalls | None,
+        self, action: ThresholdAction, drawn: Sequence[Candidate], reason: str, *, judged: UpstreamCalls | None
     ) -> None:
         """Note an action that brought nothing; its candidates, if any, are left out."""
         self._note(action, "failed", best_q=self._best_q, spent=spent_on(drawn), judged=judged)
@@ -192,9 +179,7 @@ class ThresholdActions:
         self._taken.append(ActionTaken(action, outcome, best_q, candidates, spent, judged))
 
 
-def with_note(
-    history: History, candidates: Sequence[Message], verdicts: Mapping[Message, Verdict]
-) -> History:
+def with_note(history: History, candidates: Sequence[Message], verdicts: Mapping[Message, Verdict]) -> History:
     """The history for `refine`: it ends with the earlier candidates, and says they are poor.
 
     The note goes to the end of the last user's message, because many chat templates refuse two of
@@ -202,8 +187,7 @@ def with_note(
     end, which the candidates continue, stays last.
     """
     proposals = "\n".join(
-        _BULLET + _quoted(message.text) + _because(verdicts.get(message))
-        for message in dict.fromkeys(candidates)
+        _BULLET + _quoted(message.text) + _because(verdicts.get(message)) for message in dict.fromkeys(candidates)
     )
     note = _NOTE.format(opening=_OPENING, proposals=proposals)
     begun = history[-1:] if history[-1].role == "assistant" else ()

@@ -46,10 +46,7 @@ class DeviceThread(FairThread):
     """One thread that runs everything that needs the device, so that nothing fights for it."""
 
     def __init__(
-        self,
-        *,
-        max_waiting: int = DEFAULT_MAX_WAITING,
-        is_lost: Callable[[Exception], bool] = lambda _: False,
+        self, *, max_waiting: int = DEFAULT_MAX_WAITING, is_lost: Callable[[Exception], bool] = lambda _: False
     ) -> None:
         self._tokenizers: dict[bool, FairThread] = {}
         super().__init__("qguide-device", max_waiting=max_waiting, is_lost=is_lost)
@@ -128,11 +125,7 @@ class DeviceWorker(Generic[Request, Result]):
         self._observe_unanswered = _never_raising(observe_unanswered)
 
     async def submit(
-        self,
-        request: Request,
-        *,
-        after: "Future[Any] | None" = None,
-        timeout_s: float | None = None,
+        self, request: Request, *, after: "Future[Any] | None" = None, timeout_s: float | None = None
     ) -> Result:
         """The request's result, from whichever micro-batch it falls into.
 
@@ -250,9 +243,7 @@ class DeviceWorker(Generic[Request, Result]):
         yield from self._serve(live[:half])
         yield from self._serve(live[half:])
 
-    def _results(
-        self, live: Sequence[QueuedRequest]
-    ) -> Generator[None, None, tuple[Sequence[Result], float]]:
+    def _results(self, live: Sequence[QueuedRequest]) -> Generator[None, None, tuple[Sequence[Result], float]]:
         """The batch's results, and the time that it took on the device."""
         began = perf_counter()
         work = self._run_batch([w.request for w in live])

@@ -263,8 +263,7 @@ class FairThread:
                 self._queue.keep({id(w) for _, w in self._queue if not w.future.cancelled()})
                 full = len(self._queue) >= self._max_waiting
             refusal = OverloadedError(
-                f"{len(self._queue):,} requests wait for the device, the most there may be; "
-                "try again later"
+                f"{len(self._queue):,} requests wait for the device, the most there may be; try again later"
             )
             if full:
                 crowded = self._queue.longer_than(waiting.caller)
@@ -304,9 +303,7 @@ class FairThread:
             # unanswered.
             uncancelled = [w for w in waiting if w.future.set_running_or_notify_cancel()]
             for one in uncancelled:
-                one.future.set_exception(
-                    ScorerUnavailableError("the device thread is dead; restart the server")
-                )
+                one.future.set_exception(ScorerUnavailableError("the device thread is dead; restart the server"))
 
     def _run_next(self) -> bool:
         """Run one slice; False once closed.
@@ -346,9 +343,7 @@ class FairThread:
     def _next_job(self) -> _Job | None:
         """A job of the least served caller, begun or new; None if none is left, or once closed."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closed or self._jobs or len(self._queue) or self._idle
-            )
+            self._changed.wait_for(lambda: self._closed or self._jobs or len(self._queue) or self._idle)
             if self._closed or not (self._jobs or len(self._queue)):
                 return None
             begun = min(self._jobs, key=self._used_s, default=None)
@@ -377,9 +372,7 @@ class FairThread:
     def _begin(self, worker: Worker) -> _Job:
         """A batch of those that wait for the same work, whoever's they are."""
         # In the order of the clocks: where not all fit, the least served are in the batch.
-        batch = worker.first_of(
-            [one for _, one in self._queue if one.worker is worker and self._may_start(one)]
-        )
+        batch = worker.first_of([one for _, one in self._queue if one.worker is worker and self._may_start(one)])
         taken = set(map(id, batch))
         self._queue.keep({id(one) for _, one in self._queue} - taken)
         job = _Job(worker, batch)

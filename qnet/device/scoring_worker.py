@@ -15,13 +15,7 @@ from itertools import accumulate, chain
 from threading import Lock
 from typing import Any
 
-from qguide.qnet.device.device_thread import (
-    DEFAULT_MAX_BATCH,
-    BatchRun,
-    DeviceThread,
-    DeviceWorker,
-    Ending,
-)
+from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, BatchRun, DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.sliced_scorer import CachingScorer
 from qguide.qnet.support.lru_cache import LRUCache
@@ -60,9 +54,7 @@ class ReadAhead:
         self._stopped = False
         self._tokens = 0
         self._reading: Future[None] | None = None
-        self._preparing = thread.tokenizing(
-            partial(scorer.prepare_history, request), characters=characters
-        )
+        self._preparing = thread.tokenizing(partial(scorer.prepare_history, request), characters=characters)
         self._preparing.add_done_callback(self._begin)
 
     def stop(self) -> int:
@@ -94,9 +86,7 @@ class ReadAhead:
             # the start.
             if self._stopped or prepared is None:
                 return
-            self._reading = self._thread.when_idle(
-                self._scorer.read_ahead(prepared, begin=self._count)
-            )
+            self._reading = self._thread.when_idle(self._scorer.read_ahead(prepared, begin=self._count))
         self._reading.add_done_callback(self._end)
 
     def _end(self, reading: "Future[None]") -> None:

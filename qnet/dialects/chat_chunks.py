@@ -25,14 +25,8 @@ def chunks_of(completion: Json, *, include_usage: bool) -> Iterator[Json]:
     head["object"] = "chat.completion.chunk"
     if include_usage:
         head["usage"] = None
-    own = {
-        name: value
-        for name, value in completion.items()
-        if name not in (*head, "choices", "usage", "object")
-    }
-    *others, last = (
-        head | {"choices": [part]} for choice in completion["choices"] for part in _parts_of(choice)
-    )
+    own = {name: value for name, value in completion.items() if name not in (*head, "choices", "usage", "object")}
+    *others, last = (head | {"choices": [part]} for choice in completion["choices"] for part in _parts_of(choice))
     yield from others
     yield last | own
     if include_usage:
@@ -65,15 +59,8 @@ def _parts_of(choice: Json) -> Iterator[Json]:
     yield _part(choice, {}, finish_reason=choice["finish_reason"]) | rest
 
 
-def _part(
-    choice: Json, delta: Json, *, logprobs: object = None, finish_reason: str | None = None
-) -> Json:
-    return {
-        "index": choice["index"],
-        "delta": delta,
-        "logprobs": logprobs,
-        "finish_reason": finish_reason,
-    }
+def _part(choice: Json, delta: Json, *, logprobs: object = None, finish_reason: str | None = None) -> Json:
+    return {"index": choice["index"], "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
 def assembled_completion(chunks: Sequence[Mapping[str, Any]]) -> Json | None:

@@ -8,12 +8,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from qguide.qnet.dialects.messages_requests import (
-    INVALID_JSON,
-    SIGNATURE,
-    THINKING_BLOCKS,
-    arguments_of,
-)
+from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
     Count,
@@ -153,9 +148,7 @@ def message_of(
     }, warnings
 
 
-def _blocks(
-    message: Json, toolsets: Collection[str], *, thinks: bool
-) -> tuple[list[Json], list[str]]:
+def _blocks(message: Json, toolsets: Collection[str], *, thinks: bool) -> tuple[list[Json], list[str]]:
     """Content of a reply, and warnings of calls whose arguments are not a JSON object."""
     blocks: list[Json] = []
     if thinks and (thoughts := thoughts_in(message)):
@@ -183,9 +176,7 @@ def read_call(call: Json, field: str) -> tuple[str, Json, list[str]]:
         field: the dialect's name of the arguments, for the warning.
     """
     called = call[call["type"]]
-    given, is_object = input_of(
-        called["input"] if call["type"] == "custom" else called["arguments"]
-    )
+    given, is_object = input_of(called["input"] if call["type"] == "custom" else called["arguments"])
     warning = (
         f"the arguments of the call of {called['name']!r} are not a JSON object; its {field} "
         f"{'has' if field == 'input' else 'have'} them as the text {INVALID_JSON}"
@@ -256,12 +247,7 @@ def events_of(message: Json) -> Iterator[Json]:
             first event, where the SDK's own assembly of a stream keeps it.
     """
     usage = message["usage"]
-    head = message | {
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": usage | {"output_tokens": 0},
-    }
+    head = message | {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage | {"output_tokens": 0}}
     yield {"type": "message_start", "message": head}
     for index, block in enumerate(message["content"]):
         opening, deltas = _parts_of(block)
@@ -278,10 +264,7 @@ def _parts_of(block: Json) -> tuple[Json, list[dict[str, Any]]]:
     """A block without its content, and its content in pieces."""
     match block["type"]:
         case "text":
-            deltas = [
-                {"type": "text_delta", "text": piece}
-                for piece in pieces_of(block.get("text") or "")
-            ]
+            deltas = [{"type": "text_delta", "text": piece} for piece in pieces_of(block.get("text") or "")]
             return block | {"text": ""}, deltas
         case "thinking":
             thoughts = pieces_of(block.get("thinking") or "")
@@ -306,9 +289,7 @@ def assembled_message(events: Sequence[Mapping[str, Any]]) -> Json | None:
             case "message_start" if isinstance(event.get("message"), dict):
                 message = dict(event["message"])
             case "content_block_start" if isinstance(event.get("content_block"), dict):
-                blocks[index if isinstance(index, int) else len(blocks)] = {
-                    **event["content_block"]
-                }
+                blocks[index if isinstance(index, int) else len(blocks)] = {**event["content_block"]}
             case "content_block_delta" if isinstance(index, int) and index in blocks:
                 delta = event.get("delta")
                 if isinstance(delta, dict):

@@ -151,8 +151,7 @@ def _document(source: Source, place: str) -> Json:
         return {"type": "text", "text": _text_of(content, f"{place}.source")}
     if source.type != "base64":
         raise MalformedHistoryError(
-            f"{place}.source has the type {source.type[:40]!r}; send a document as base64, text or "
-            "content"
+            f"{place}.source has the type {source.type[:40]!r}; send a document as base64, text or content"
         )
     file = {"filename": "document.pdf", "file_data": _address(source, place)}
     return {"type": "file", "file": file}
@@ -165,9 +164,7 @@ def _address(source: Source, place: str) -> str:
         case "base64":
             media_type = required(source.media_type, f"{place}.source.media_type")
             return f"data:{media_type};base64,{required(source.data, f'{place}.source.data')}"
-    raise MalformedHistoryError(
-        f"{place}.source has the type {source.type[:40]!r}; send an image as base64 or url"
-    )
+    raise MalformedHistoryError(f"{place}.source has the type {source.type[:40]!r}; send an image as base64 or url")
 
 
 def required(value: Given | None, place: str) -> Given:

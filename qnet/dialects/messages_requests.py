@@ -20,14 +20,7 @@ from qguide.qnet.dialects.messages_blocks import (
     parts_of,
     required,
 )
-from qguide.qnet.dialects.shapes import (
-    CHATS_ALONE,
-    THOUGHTS,
-    Json,
-    chat_name,
-    image_address,
-    passed_on,
-)
+from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, chat_name, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
@@ -213,9 +206,7 @@ def _thoughts(given: object) -> Iterator[Json]:
 
 def _row_parts(row: Mapping[str, Any]) -> Iterator[Json]:
     content = row.get("content") or row.get("refusal") or ""
-    parts: list[Json] = (
-        content if isinstance(content, list) else [{"type": "text", "text": content}]
-    )
+    parts: list[Json] = content if isinstance(content, list) else [{"type": "text", "text": content}]
     for part in parts:
         match part:
             case {"type": "text" | "refusal" as kind}:
@@ -260,8 +251,7 @@ def _function(given: Mapping[str, Any]) -> Mapping[str, Any]:
     function = given.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InvalidRequestError(
-            'a tool, a call or tool_choice names no function; send {"type": "function", '
-            '"function": {"name": …}}'
+            'a tool, a call or tool_choice names no function; send {"type": "function", "function": {"name": …}}'
         )
     return function
 
@@ -288,9 +278,7 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
     return given | said
 
 
-def _allowed(
-    functions: Sequence[Mapping[str, Any]], allowed: object
-) -> tuple[list[Mapping[str, Any]], str]:
+def _allowed(functions: Sequence[Mapping[str, Any]], allowed: object) -> tuple[list[Mapping[str, Any]], str]:
     """The functions that may be called, and whether one has to be."""
     match allowed:
         case {"mode": str(mode), "tools": list(tools)} if all(isinstance(t, dict) for t in tools):
@@ -326,6 +314,5 @@ def _output_config(format_: Any, effort: Any) -> Json:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return config | {"format": {"type": "json_schema", "schema": schema}}
     raise InvalidRequestError(
-        "response_format has no schema, which an upstream of the dialect 'messages' needs; send "
-        "json_schema"
+        "response_format has no schema, which an upstream of the dialect 'messages' needs; send json_schema"
     )

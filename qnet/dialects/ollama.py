@@ -106,13 +106,8 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
 def _image(image: str, place: str) -> Json:
     for begin, kind in _IMAGES.items():
         if image.startswith(begin):
-            return {
-                "type": "image_url",
-                "image_url": {"url": f"data:image/{kind};base64,{image}"},
-            }
-    raise MalformedHistoryError(
-        f"{place} is no JPEG, PNG, GIF or WebP image in base64; send one, or remove it"
-    )
+            return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{image}"}}
+    raise MalformedHistoryError(f"{place} is no JPEG, PNG, GIF or WebP image in base64; send one, or remove it")
 
 
 def answer_of(completion: Json, *, thinks: bool, warnings: Sequence[str]) -> Json:

@@ -19,10 +19,7 @@ from qguide.qnet.turns import paced
 _TEXTS: Final = ("input_text", "output_text", "text")
 _OF_ANSWERS: Final = frozenset(("annotations", "logprobs"))
 """Fields of an answer's text that come back with it and that chat completions do not know."""
-_CALLS: Final = {
-    "function_call": ("function", "arguments"),
-    "custom_tool_call": ("custom", "input"),
-}
+_CALLS: Final = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 ITEM_TYPES: Final = frozenset(("message", "reasoning", *_CALLS, *_OUTPUTS, *OWN_ITEMS))
 """Types of the items that a chat can express."""
@@ -165,9 +162,7 @@ def _message(item: InputItem, place: str) -> Turn:
 def _call(item: InputItem, kind: str, place: str) -> Turn:
     chat_kind, said = _CALLS[kind]
     name = _needed(item.name, "name", kind, place)
-    arguments = _needed(
-        item.arguments if kind == "function_call" else item.input, said, kind, place
-    )
+    arguments = _needed(item.arguments if kind == "function_call" else item.input, said, kind, place)
     call_id = _needed(item.call_id, "call_id", kind, place)
     called = {"name": chat_name(name, item.namespace), said: arguments}
     return {"id": call_id, "type": chat_kind, chat_kind: called}
@@ -248,9 +243,7 @@ def _joined(together: Sequence[Turn]) -> Turn:
         turn = dict(together[0], content=_text_joined([item["content"] for item in together]))
         if calls := [call for item in together for call in item.get("tool_calls", ())]:
             turn["tool_calls"] = calls
-        if thoughts := [
-            item["reasoning_content"] for item in together if "reasoning_content" in item
-        ]:
+        if thoughts := [item["reasoning_content"] for item in together if "reasoning_content" in item]:
             turn["reasoning_content"] = _text_joined(thoughts)
     # Reasoning alone gets an empty text: only beside calls may a chat have none.
     return turn if turn["content"] is not None or "tool_calls" in turn else turn | {"content": ""}
@@ -279,10 +272,7 @@ _WITHOUT_EFFECT: Final = frozenset(
     ["max_completion_tokens", "n", "prediction", "seed", "stop", "store", "stream_options"]
 )
 _OUTPUT_OF: Final = {"function": "function_call_output", "custom": "custom_tool_call_output"}
-_CALL_OF: Final = {
-    "function": ("function_call", "arguments"),
-    "custom": ("custom_tool_call", "input"),
-}
+_CALL_OF: Final = {"function": ("function_call", "arguments"), "custom": ("custom_tool_call", "input")}
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 

@@ -19,15 +19,7 @@ THOUGHTS: Final = ("reasoning_content", "reasoning")
 LENGTH: Final = "length"
 """Finish reason of a completion that was cut off."""
 CHATS_ALONE = frozenset(
-    (
-        "audio",
-        "frequency_penalty",
-        "function_call",
-        "functions",
-        "logit_bias",
-        "modalities",
-        "presence_penalty",
-    )
+    ("audio", "frequency_penalty", "function_call", "functions", "logit_bias", "modalities", "presence_penalty")
 )
 """Parameters of chat completions that neither other dialect knows, and that change an answer."""
 
@@ -50,11 +42,7 @@ Tokens = list[dict[str, Any]] | None
 
 
 def passed_on(
-    parameters: Mapping[str, object],
-    dialect: DialectName,
-    *,
-    without_effect: frozenset[str],
-    unknown: frozenset[str],
+    parameters: Mapping[str, object], dialect: DialectName, *, without_effect: frozenset[str], unknown: frozenset[str]
 ) -> dict[str, Any]:
     """A chat completion's parameters, without those that say nothing in this dialect.
 

@@ -17,12 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from qguide.qnet.engine.attention_kernels import (
-    Scoring,
-    dense_attention,
-    plain_attention,
-    tiled_attention,
-)
+from qguide.qnet.engine.attention_kernels import Scoring, dense_attention, plain_attention, tiled_attention
 from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
 from qguide.qnet.engine.kv_buffer import KVBuffer
 from qguide.qnet.engine.uploads import upload
@@ -125,9 +120,7 @@ class Group:
             for row in sorted(set(segment.read))
         ]
 
-    def chunks(
-        self, like: Tensor, *, only_read: bool, window: int | None, partly: Columns
-    ) -> list[Chunk]:
+    def chunks(self, like: Tensor, *, only_read: bool, window: int | None, partly: Columns) -> list[Chunk]:
         """Its rows in chunks.
 
         Args:
@@ -165,9 +158,7 @@ class AttentionMetadata:
             and for those whose windows are longer than their context.
     """
 
-    def __init__(
-        self, segments: list[PackedSegment], *, last_layer: int | None = None, window: int = 0
-    ) -> None:
+    def __init__(self, segments: list[PackedSegment], *, last_layer: int | None = None, window: int = 0) -> None:
         self.segments = segments
         self.last_layer = last_layer
         self.window = window
@@ -221,20 +212,12 @@ class AttentionMetadata:
         return self._sessions
 
     def chunks(
-        self,
-        group: Group,
-        like: Tensor,
-        *,
-        only_read: bool,
-        window: int | None = None,
-        partly: Columns = (),
+        self, group: Group, like: Tensor, *, only_read: bool, window: int | None = None, partly: Columns = ()
     ) -> list[Chunk]:
         """The chunks of a group, made once for all layers with the same window."""
         key = (group.start, only_read, window)
         if key not in self._chunks:
-            self._chunks[key] = group.chunks(
-                like, only_read=only_read, window=window, partly=partly
-            )
+            self._chunks[key] = group.chunks(like, only_read=only_read, window=window, partly=partly)
         return self._chunks[key]
 
 
@@ -298,19 +281,12 @@ def packed_attention(
         segment.buffer.write(layer, segment.column, key[0, :, rows], value[0, :, rows])
     for group in metadata.groups:
         rows = slice(group.start, group.end)
-        out_NHD[rows] = _look_back(
-            metadata, group, layer, query_HND[:, rows], value.shape[-1], scoring
-        )
+        out_NHD[rows] = _look_back(metadata, group, layer, query_HND[:, rows], value.shape[-1], scoring)
     return out_NHD.unsqueeze(0), None
 
 
 def _look_back(
-    metadata: AttentionMetadata,
-    group: Group,
-    layer: int,
-    query_HTD: Tensor,
-    value_size: int,
-    scoring: Scoring,
+    metadata: AttentionMetadata, group: Group, layer: int, query_HTD: Tensor, value_size: int, scoring: Scoring
 ) -> Tensor:
     """Attention of a group's rows, (T, H, D); in the last layer the unread ones become zeros."""
     seen, window = metadata.view(group, scoring.window)
@@ -318,18 +294,14 @@ def _look_back(
     # Where all are read, picking them would only be a copy.
     if read is not None and len(read) == query_HTD.shape[1]:
         read = None
-    chunks = metadata.chunks(
-        group, query_HTD, only_read=read is not None, window=window, partly=seen.partly
-    )
+    chunks = metadata.chunks(group, query_HTD, only_read=read is not None, window=window, partly=seen.partly)
     buffer = group.segments[0].buffer
     if read is None:
         return _attend(buffer, layer, query_HTD, chunks, seen.whole, value_size, scoring)
     rows_R = upload(read, query_HTD.device, dtype=torch.long)
     # Nothing comes after the last layer that could read the others' outputs, so zeros will do.
     out_THD = query_HTD.new_zeros((query_HTD.shape[1], query_HTD.shape[0], value_size))
-    out_THD[rows_R] = _attend(
-        buffer, layer, query_HTD[:, rows_R], chunks, seen.whole, value_size, scoring
-    )
+    out_THD[rows_R] = _attend(buffer, layer, query_HTD[:, rows_R], chunks, seen.whole, value_size, scoring)
     return out_THD
 
 

@@ -32,18 +32,12 @@ def tiled_attention(query_HTD: Tensor, part: Part) -> PartialAttention:
     """Attention over columns that all rows see, by torch's tiled kernel."""
     keys, values = (t.unsqueeze(0) for t in part)
     folded = _folded(query_HTD, keys.shape[1]).unsqueeze(0)
-    mixed, score = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        folded, keys, values, scale=1.0
-    )
+    mixed, score = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(folded, keys, values, scale=1.0)
     return mixed.reshape(*query_HTD.shape[:2], -1), score.reshape(query_HTD.shape[:2])
 
 
 def dense_attention(
-    query_HTD: Tensor,
-    parts: list[Part],
-    bias_TB: Tensor | None,
-    partials: Sequence[PartialAttention],
-    scoring: Scoring,
+    query_HTD: Tensor, parts: list[Part], bias_TB: Tensor | None, partials: Sequence[PartialAttention], scoring: Scoring
 ) -> Tensor:
     """Attention of T rows over columns, the query heads of a KV head folded into the rows.
 
@@ -115,10 +109,7 @@ def plain_attention(
         scores = torch.tanh(scores / softcap) * softcap
     if mask is None:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if mask.dtype == torch.bool:
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    else:
-        scores = scores + mask
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
     if sinks_H is not None:
         sinks = sinks_H.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
         scores = torch.cat([scores, sinks], dim=-1)

@@ -144,28 +144,20 @@ def draw(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozens
 
 
 @torch.inference_mode()
-def draw_passes(
-    model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]
-) -> Passes[int]:
+def draw_passes(model: PackedModel, jobs: Sequence[DrawsAfter], stop_token_ids: frozenset[int]) -> Passes[int]:
     """The same, one forward pass after the other; a draw may be given up between two."""
     histories = [(job.cache_salt, job.token_ids) for job in jobs]
     fresh_tokens = yield from model.compute_beginnings(histories, spare=1)
     with model.lease(histories, fresh_tokens, spare=1) as entries:
-        computed = sum(
-            len(job.token_ids) - entry.cached_tokens
-            for job, entry in zip(jobs, entries, strict=True)
-        )
+        computed = sum(len(job.token_ids) - entry.cached_tokens for job, entry in zip(jobs, entries, strict=True))
         logits = yield from _prefill(model, jobs, entries)
         sessions = [
-            _Session(job, entry, owner=owner)
-            for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
+            _Session(job, entry, owner=owner) for owner, (job, entry) in enumerate(zip(jobs, entries, strict=True))
         ]
         while True:
             lines = [[s.draws[i] for i in line] for s in sessions for line in s.lines]
             _extend(lines, logits, stop_token_ids)
-            segments = [
-                segment for s in sessions if (segment := s.next_segment(logits)) is not None
-            ]
+            segments = [segment for s in sessions if (segment := s.next_segment(logits)) is not None]
             if not segments:
                 break
             logits = yield from model.passes(segments)
@@ -174,9 +166,7 @@ def draw_passes(
     return computed
 
 
-def _prefill(
-    model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]
-) -> Passes[Tensor]:
+def _prefill(model: PackedModel, jobs: Sequence[DrawsAfter], entries: Sequence[Entry]) -> Passes[Tensor]:
     """Next-token logits of every history, (jobs, vocabulary)."""
     segments = [
         history_segment(entry, job.token_ids, read_last=True, owner=owner)
@@ -188,9 +178,7 @@ def _prefill(
     return logits
 
 
-def _extend(
-    lines: Sequence[Sequence[Draw]], logits_LV: Tensor, stop_token_ids: frozenset[int]
-) -> None:
+def _extend(lines: Sequence[Sequence[Draw]], logits_LV: Tensor, stop_token_ids: frozenset[int]) -> None:
     """One more token for each draw of each line."""
     logits_LV = logits_LV.float()
     draws = [draw for line in lines for draw in line]
@@ -206,9 +194,7 @@ def _extend(
         draw.stopped = int(token) in stop_token_ids
 
 
-def _choose(
-    draws: Sequence[Draw], line_of: Sequence[int], line_D: Tensor, logits_LV: Tensor
-) -> Tensor:
+def _choose(draws: Sequence[Draw], line_of: Sequence[int], line_D: Tensor, logits_LV: Tensor) -> Tensor:
     """The next token of each draw: the likeliest, or by inverting the distribution function."""
     device = logits_LV.device
     tokens_D = logits_LV.argmax(dim=1)[line_D]

@@ -31,9 +31,7 @@ Passes = Generator[list[PackedSegment], None, Result]
 """Forward passes, each shown before it runs, and what came of all."""
 
 
-def pack(
-    segments: Iterable[PackedSegment], tokens_per_forward: int
-) -> Iterator[list[PackedSegment]]:
+def pack(segments: Iterable[PackedSegment], tokens_per_forward: int) -> Iterator[list[PackedSegment]]:
     """Batches of segments in order; a long one is cut where its tokens see each other causally."""
     batch: list[PackedSegment] = []
     room = tokens_per_forward

@@ -172,9 +172,7 @@ class FullSequenceModel(Generic[Found]):
         return (yield from self._run(self.way, requests, passes))
 
     @torch.inference_mode()
-    def read_ahead(
-        self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
+    def read_ahead(self, history: tuple[str, list[int]], *, begin: Callable[[int], None]) -> Iterator[None]:
         """Compute a history that has no candidates yet, where its state can be kept."""
         request = Continuations(history[1], [], cache_salt=history[0])
         state = self.store.find(*history)
@@ -183,14 +181,9 @@ class FullSequenceModel(Generic[Found]):
             state = self._read(request, end, state)
             yield
 
-    def _run(
-        self, way: Way, requests: Sequence[Continuations], passes: _Passes
-    ) -> Slices[list[list[Any]]]:
+    def _run(self, way: Way, requests: Sequence[Continuations], passes: _Passes) -> Slices[list[list[Any]]]:
         rows = [
-            [
-                _Row(owner, number, request.history, tail)
-                for number, tail in enumerate(request.tails)
-            ]
+            [_Row(owner, number, request.history, tail) for number, tail in enumerate(request.tails)]
             for owner, request in enumerate(requests)
         ]
         if way == "shared_history":
@@ -203,9 +196,7 @@ class FullSequenceModel(Generic[Found]):
             yield from self._whole(list(chain(*rows)), passes)
         return [[values[number] for number in sorted(values)] for values in passes.found]
 
-    def _behind_history(
-        self, request: Continuations, rows: Sequence[_Row], passes: _Passes
-    ) -> Slices[None]:
+    def _behind_history(self, request: Continuations, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
         """The continuations of one request, behind copies of the state that its history left."""
         owner = rows[0].owner
         state = self.store.find(request.cache_salt, request.history)
@@ -249,12 +240,7 @@ class FullSequenceModel(Generic[Found]):
                 passes.keep(row, outputs_KX[begin - first : len(row) - first])
 
     def _forward(
-        self,
-        rows: Sequence[list[int]],
-        keep: int,
-        before: State | None,
-        *,
-        keeps_state: bool = False,
+        self, rows: Sequence[list[int]], keep: int, before: State | None, *, keeps_state: bool = False
     ) -> tuple[Tensor, Any]:
         """Outputs (B, K, …) at the last `keep` columns of a padded batch, and the state after it.
 
@@ -269,9 +255,7 @@ class FullSequenceModel(Generic[Found]):
         if before is not None:
             options |= behind(before, self._model, len(rows), longest)
         output = self._model(
-            input_ids=upload(padded_BT, self._model.device),
-            use_cache=keeps_state or before is not None,
-            **options,
+            input_ids=upload(padded_BT, self._model.device), use_cache=keeps_state or before is not None, **options
         )
         outputs_BTX: Tensor = output.logits if self._logits else output.last_hidden_state
         return outputs_BTX[:, -keep:], cache_of(output) if keeps_state else None
@@ -315,11 +299,7 @@ class FullSequenceModel(Generic[Found]):
     def _outputs(self, way: Way, requests: Sequence[Continuations]) -> Tensor:
         """(N, X) outputs at all tokens of all continuations, in short passes."""
         passes = _Passes(
-            _PROBE_ROOM[way],
-            Counter(),
-            Counter(),
-            lambda outputs, tail: outputs[-len(tail) :],
-            [{} for _ in requests],
+            _PROBE_ROOM[way], Counter(), Counter(), lambda outputs, tail: outputs[-len(tail) :], [{} for _ in requests]
         )
         return torch.cat(list(chain(*finish(self._run(way, requests, passes))))).float()
 

@@ -57,9 +57,7 @@ class Session:
         first = self.segments[0]
         first.buffer.write(layer, first.column, key_HTD, value_HTD)
 
-    def attend(
-        self, layer: int, query_HTD: Tensor, *, scale: float | None, only_read: bool
-    ) -> Tensor:
+    def attend(self, layer: int, query_HTD: Tensor, *, scale: float | None, only_read: bool) -> Tensor:
         """Attention of its rows, (T, H, D).
 
         Args:
@@ -138,12 +136,7 @@ def sessions(segments: Sequence["PackedSegment"]) -> list[Session]:
 
 
 def attend_sessions(
-    found: Sequence[Session],
-    layer: int,
-    states: tuple[Tensor, Tensor, Tensor],
-    scale: float | None,
-    *,
-    only_read: bool,
+    found: Sequence[Session], layer: int, states: tuple[Tensor, Tensor, Tensor], scale: float | None, *, only_read: bool
 ) -> Tensor:
     """Attention of a packed row, (1, N, H, D).
 
@@ -155,10 +148,7 @@ def attend_sessions(
     # All write before any looks back: one may see columns that another one fills here.
     for session in found:
         session.write(layer, key_HND[:, session.rows], value_HND[:, session.rows])
-    out = [
-        session.attend(layer, query_HND[:, session.rows], scale=scale, only_read=only_read)
-        for session in found
-    ]
+    out = [session.attend(layer, query_HND[:, session.rows], scale=scale, only_read=only_read) for session in found]
     return (out[0] if len(out) == 1 else torch.cat(out)).unsqueeze(0)
 
 

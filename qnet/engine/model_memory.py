@@ -13,13 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
-from qguide.qnet.engine.attention import (
-    PACKED_ATTENTION,
-    AttentionMetadata,
-    PackedSegment,
-    joined,
-    register,
-)
+from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
 from qguide.qnet.engine.kv_buffer import KVBuffer
 
 
@@ -79,9 +73,7 @@ def scoring_memory(
 def _forward(trunk: PreTrainedModel, buffer: KVBuffer, known: int, fresh: int) -> int:
     """Run so many tokens behind known ones; the most bytes that were in use at once."""
     positions = list(range(known, known + fresh))
-    segment = PackedSegment(
-        buffer, [0] * fresh, positions, known, joined((), range(known)), read=(fresh - 1,)
-    )
+    segment = PackedSegment(buffer, [0] * fresh, positions, known, joined((), range(known)), read=(fresh - 1,))
     peak = _Peak(trunk)
     with peak:
         trunk(

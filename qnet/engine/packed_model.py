@@ -16,13 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qguide.qnet.engine.attention import (
-    PACKED_ATTENTION,
-    AttentionMetadata,
-    PackedSegment,
-    joined,
-    register,
-)
+from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import LastLayerPruning, Passes, pack
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
@@ -62,14 +56,7 @@ class PackedModel:
         CheckpointError: the architecture's packed outputs differ from its ordinary ones.
     """
 
-    def __init__(
-        self,
-        trunk: PreTrainedModel,
-        read: Reader,
-        *,
-        cache_bytes: int,
-        tokens_per_forward: int,
-    ) -> None:
+    def __init__(self, trunk: PreTrainedModel, read: Reader, *, cache_bytes: int, tokens_per_forward: int) -> None:
         register()
         self.context = context_length(trunk.config)
         self.store = PrefixCache(cache_bytes=cache_bytes)
@@ -83,9 +70,7 @@ class PackedModel:
         self._adopt(trunk.eval())
 
     @contextmanager
-    def lease(
-        self, histories: Sequence[Salted], fresh_tokens: Sequence[int], *, spare: int
-    ) -> Iterator[list[Entry]]:
+    def lease(self, histories: Sequence[Salted], fresh_tokens: Sequence[int], *, spare: int) -> Iterator[list[Entry]]:
         """Entries for these histories, kept afterwards, or dropped after a failure.
 
         Args:
@@ -279,9 +264,7 @@ class PackedModel:
         tail = history_segment(entry, tokens)
         # The tail must see the head, which only the buffer still holds, and not its neighbour.
         neighbour = history_segment(Entry(), tokens[::-1])
-        found = torch.cat(
-            [self.run([_read_every(every, head)]), self.run([neighbour, _read_every(every, tail)])]
-        )
+        found = torch.cat([self.run([_read_every(every, head)]), self.run([neighbour, _read_every(every, tail)])])
         _require_every_layer(entry, trunk)
         scale = max(1.0, float(expected.float().abs().max()))
         return float((expected.float() - found.float()).abs().max()) / scale
@@ -308,17 +291,13 @@ def hidden_states_of(trunk: PreTrainedModel) -> Reader:
     return read
 
 
-def history_segment(
-    entry: Entry, token_ids: list[int], *, read_last: bool = False, owner: int = 0
-) -> PackedSegment:
+def history_segment(entry: Entry, token_ids: list[int], *, read_last: bool = False, owner: int = 0) -> PackedSegment:
     """The segment of a history's tokens that its entry does not hold yet."""
     known, length = len(entry.token_ids), len(token_ids)
     read = (length - known - 1,) if read_last else ()
     positions = list(range(known, length))
     seen = joined((), range(known))
-    return PackedSegment(
-        entry.buffer, token_ids[known:], positions, known, seen, read=read, owner=owner
-    )
+    return PackedSegment(entry.buffer, token_ids[known:], positions, known, seen, read=read, owner=owner)
 
 
 def _read_every(step: int, segment: PackedSegment) -> PackedSegment:

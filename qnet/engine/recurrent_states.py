@@ -14,12 +14,7 @@ from typing import Any, Final
 
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import (
-    Cache,
-    CacheLayerMixin,
-    DynamicLayer,
-    LinearAttentionCacheLayerMixin,
-)
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
 
 from qguide.qnet.engine.prefix_cache import RadixTree
 from qguide.qnet.engine.uploads import upload
@@ -94,9 +89,7 @@ class State:
         cache = _in_rows(self._own, rows)
         for layer, both in zip(_attention_layers(cache), self._attended.tensors, strict=True):
             # Views: a forward pass appends to these by making new tensors.
-            layer.keys, layer.values = (
-                t[..., : self.length, :].expand(rows, -1, -1, -1) for t in both
-            )
+            layer.keys, layer.values = (t[..., : self.length, :].expand(rows, -1, -1, -1) for t in both)
         return cache
 
 

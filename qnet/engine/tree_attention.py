@@ -84,9 +84,7 @@ class TreeMask:
     def bias(self, window: int | None = None) -> Tensor:
         """(1, 1, T, T) added to scores: 0 where a token sees another, -inf elsewhere."""
         hidden_TT = ~self.dense(window)
-        return torch.zeros(hidden_TT.shape, device=hidden_TT.device).masked_fill_(
-            hidden_TT, float("-inf")
-        )
+        return torch.zeros(hidden_TT.shape, device=hidden_TT.device).masked_fill_(hidden_TT, float("-inf"))
 
     def blocks(self, window: int | None = None) -> BlockMask:
         """The same for FlexAttention, from the blocks in which any row sees any column."""
@@ -202,12 +200,7 @@ _DROPOUTS = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
 
 
 def tree_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: BlockMask,
-    **kwargs: Any,
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: BlockMask, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
     """FlexAttention as transformers calls it, with one data type for queries, keys and values.
 

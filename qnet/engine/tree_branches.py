@@ -76,9 +76,7 @@ def reads_branches(model: PreTrainedModel) -> bool:
     return _reads_branches[model]
 
 
-def outputs_of_tree(
-    model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]
-) -> Tensor:
+def outputs_of_tree(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
     """(N, …) outputs at some of a tree's distinct tokens.
 
     No pass over several rows has more tokens than the tree (or 2,048, if that is more), padding
@@ -94,9 +92,7 @@ def outputs_of_tree(
     return _by_paths(model, run, tree, wanted)
 
 
-def _by_branches(
-    model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]
-) -> Tensor:
+def _by_branches(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
     passes = _Passes(model, run, tree, set(wanted))
     after = _tokens_after(tree, passes.wanted)
     pending: list[tuple[State | None, list[list[int]]]] = [(None, _stretches(-1, after))]
@@ -120,9 +116,7 @@ def _by_branches(
     return passes.outputs(wanted)
 
 
-def _by_paths(
-    model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]
-) -> Tensor:
+def _by_paths(model: PreTrainedModel, run: RunRows, tree: TokenTrie, wanted: Sequence[int]) -> Tensor:
     passes = _Passes(model, run, tree, set(wanted))
     room = max(len(tree), _LEAST_TOKENS)
     batches = list(batches_of_like_length(_paths(tree, wanted), len, room))
@@ -148,12 +142,7 @@ class _Passes:
     _row_of: dict[int, int] = field(default_factory=dict)
 
     def read(
-        self,
-        rows: Sequence[Sequence[int]],
-        state: State | None,
-        *,
-        use_cache: bool = False,
-        again: bool = False,
+        self, rows: Sequence[Sequence[int]], state: State | None, *, use_cache: bool = False, again: bool = False
     ) -> Any:
         """Run rows of a tree's tokens in one pass; returns the cache that it leaves, if it has one.
 
@@ -172,9 +161,7 @@ class _Passes:
                     read.append(number * longest + column)
         inputs = upload(ids, self.model.device), upload(read, self.model.device, dtype=torch.long)
         if again:
-            self._found.append(
-                checkpoint(lambda *given: self.run(*given)[0], *inputs, use_reentrant=False)
-            )
+            self._found.append(checkpoint(lambda *given: self.run(*given)[0], *inputs, use_reentrant=False))
             return None
         options: dict[str, Any] = {"use_cache": use_cache or state is not None}
         if state is not None:
@@ -194,9 +181,7 @@ class _Passes:
 def _assign_states(cache: Any) -> None:
     """Let recurrent layers put new states in the place of old ones, which gradients still need."""
 
-    def assign(
-        states: dict[int, Tensor | None], new: Tensor, state_idx: int = 0, **_: Any
-    ) -> Tensor:
+    def assign(states: dict[int, Tensor | None], new: Tensor, state_idx: int = 0, **_: Any) -> Tensor:
         states[state_idx] = new
         return new
 
@@ -285,8 +270,6 @@ def _probe(model: PreTrainedModel) -> float:
     return float(distance)
 
 
-def _run(
-    model: PreTrainedModel, ids_BT: Tensor, read_N: Tensor, **options: Any
-) -> tuple[Tensor, Any]:
+def _run(model: PreTrainedModel, ids_BT: Tensor, read_N: Tensor, **options: Any) -> tuple[Tensor, Any]:
     output = model(input_ids=ids_BT, **options)
     return output[0].flatten(0, 1)[read_N], output

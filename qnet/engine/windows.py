@@ -51,13 +51,7 @@ def view(buffer: KVBuffer, seen: Columns, positions: list[int], window: int) -> 
 
 
 def hide_behind(
-    buffer: KVBuffer,
-    columns: Columns,
-    positions: list[int],
-    window: int,
-    *,
-    bias_RB: Tensor | None,
-    like: Tensor,
+    buffer: KVBuffer, columns: Columns, positions: list[int], window: int, *, bias_RB: Tensor | None, like: Tensor
 ) -> Tensor:
     """Bias, 0 or -inf, (rows, columns): -inf behind each row's window.
 

@@ -93,18 +93,11 @@ class Hasher:
     """
 
     def __init__(
-        self,
-        salt: bytes = b"",
-        *,
-        bits: int = 20,
-        vocabulary: Hashes | None = None,
-        sizes: Sizes | None = None,
+        self, salt: bytes = b"", *, bits: int = 20, vocabulary: Hashes | None = None, sizes: Sizes | None = None
     ) -> None:
         self.salt, self.bits, self.vocabulary, self.sizes = salt[:64], bits, vocabulary, sizes
         self._quantiles: dict[int, list[float]] = (
-            {}
-            if sizes is None
-            else dict(zip(sizes.places.tolist(), sizes.quantiles.tolist(), strict=True))
+            {} if sizes is None else dict(zip(sizes.places.tolist(), sizes.quantiles.tolist(), strict=True))
         )
         self._usual = lru_cache(_CACHED_LABELS)(self._usual_quantiles)
         self._known = None if vocabulary is None else frozenset(vocabulary.tolist())

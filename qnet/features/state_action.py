@@ -239,11 +239,7 @@ def _families(read: Words, hasher: Hasher) -> tuple[Families, Families, Families
         "form-facts-paired": together,
         "form-after": hasher.hashes([_last_turn(read)]),
     }
-    return (
-        families_of(of_state, hasher),
-        families_of(of_key, hasher),
-        families_of(of_form, hasher),
-    )
+    return (families_of(of_state, hasher), families_of(of_key, hasher), families_of(of_form, hasher))
 
 
 def _done(read: Words) -> list[str]:
@@ -273,9 +269,7 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
     hasher, read = state.hasher, state.read
     action = action_words(candidate)
     told = frozenset((*read.task, *words_of(read.opening)))
-    relations = [
-        relation(word, task=told, last=read.all_last, earlier=read.earlier) for word in action.words
-    ]
+    relations = [relation(word, task=told, last=read.all_last, earlier=read.earlier) for word in action.words]
     texts = (action.key, skeleton(action, relations), action.verb)
     key, form, verb = (hasher.hashes([text]) for text in texts)
     said = f"{min([one.key for one in read.actions].count(action.key), _MOST_REPETITIONS)}"
@@ -297,10 +291,7 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
         "rest-sentence-paired": pairs_of(sentence[:_PAIRED_IN_SENTENCE]),
         "rest-task-sentence": crossed(task, sentence),
     }
-    of_acts = {
-        "said": hasher.hashes([said]),
-        "answer": hasher.hashes([_answer_before(action, read)]),
-    }
+    of_acts = {"said": hasher.hashes([said]), "answer": hasher.hashes([_answer_before(action, read)])}
     return hasher.sparse(
         [
             state.beside_key.beside(key),

@@ -200,9 +200,7 @@ def named_parts(action: ActionWords) -> tuple[str, ...]:
     return tuple(" ".join(pair) for pair in combinations(listed, 2))
 
 
-def relation(
-    word: str, *, task: Collection[str], last: Collection[str], earlier: Collection[str]
-) -> str:
+def relation(word: str, *, task: Collection[str], last: Collection[str], earlier: Collection[str]) -> str:
     """Place where a word of an action was read: the task, the last or an earlier observation.
 
     Names differ from task to task; where they come from does not.

@@ -17,9 +17,7 @@ _SHOWN_CHARACTERS: Final = 80
 _REASON_CHARACTERS: Final = 300
 _OBJECT_CHARACTERS: Final = 8_000
 """Longest object of verdicts that is looked for, at the answer's end."""
-_SCORE: Final = re.compile(
-    rf"(?:score\s*[:=]?\s*)?([0-9](?:\.[0-9]+)?)(?:\s*/\s*{HIGHEST})?", re.IGNORECASE
-)
+_SCORE: Final = re.compile(rf"(?:score\s*[:=]?\s*)?([0-9](?:\.[0-9]+)?)(?:\s*/\s*{HIGHEST})?", re.IGNORECASE)
 _BARE_SCORE: Final = re.compile(r"[0-9](\.[0-9]+)?")
 _LIST: Final = re.compile(r"\[[^\[\]]*\]")
 _BEFORE: Final = " \t\r\n*_`:=\"'()[]"
@@ -184,8 +182,7 @@ def _mean(alternatives: Sequence[_Alternative]) -> float | None:
     weights = [
         (int(digit), math.exp(min(alternative.logprob, 0.0)))
         for alternative in alternatives
-        if alternative.logprob is not None
-        and re.fullmatch("[0-9]", digit := _bare(alternative.token))
+        if alternative.logprob is not None and re.fullmatch("[0-9]", digit := _bare(alternative.token))
     ]
     total = math.fsum(weight for _, weight in weights)
     return math.fsum(digit * weight for digit, weight in weights) / total if total else None

@@ -69,9 +69,7 @@ class JudgeBudget:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, judge: str, settings: JudgeSettings, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, judge: str, settings: JudgeSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._judge = judge
         self._settings = settings
         self._clock = clock
@@ -121,10 +119,7 @@ class JudgeBudget:
 
     def _require_hour(self, prefix: str, use: _Use, requests: int, *, caller: str = "") -> None:
         """Require that the hourly limits of that prefix leave room."""
-        for what, needed, step in (
-            ("calls", use.admitted + requests, requests),
-            ("tokens", 1, 1),
-        ):
+        for what, needed, step in (("calls", use.admitted + requests, requests), ("tokens", 1, 1)):
             name = f"{prefix}{what}_per_hour"
             used = [getattr(count, what) for count in use.hour]
             limit = getattr(self._settings, name)

@@ -34,16 +34,7 @@ from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.support.lru_cache import LRUCache
-from qguide.qnet.types import (
-    Candidate,
-    History,
-    Message,
-    Policy,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-    Verdict,
-)
+from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult, Verdict
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant
 
@@ -114,12 +105,7 @@ class Judge:
         observe: called at the end of each request with its tokens.
     """
 
-    def __init__(
-        self,
-        name: str,
-        upstream: JudgeUpstream,
-        settings: JudgeSettings,
-    ) -> None:
+    def __init__(self, name: str, upstream: JudgeUpstream, settings: JudgeSettings) -> None:
         self.name = name
         self.settings = settings
         self.model = upstream.model
@@ -177,8 +163,7 @@ class Judge:
             values, answers = await self._rank(request.history, unique.messages)
         else:
             answers = await self._answers(
-                [self._prompt.score(request.history, message) for message in unique.messages],
-                self._read_score,
+                [self._prompt.score(request.history, message) for message in unique.messages], self._read_score
             )
             values = [answer.values[0] for answer in answers]
             verdicts = [answer.verdict for answer in answers if answer.verdict]
@@ -221,9 +206,7 @@ class Judge:
             f"takes {size.context:,} (context); shorten the history"
         )
 
-    async def _rank(
-        self, history: History, candidates: Sequence[Message]
-    ) -> tuple[list[float], list[_Answer]]:
+    async def _rank(self, history: History, candidates: Sequence[Message]) -> tuple[list[float], list[_Answer]]:
         """Values in the candidates' order, and the answer.
 
         Models prefer some places in a list. So the order shown does not depend on the order drawn,
@@ -267,9 +250,7 @@ class Judge:
         due = [
             question
             for key, question in questions.items()
-            if self._known.get(key) is None
-            and question.admitted_by is None
-            and not question.asking.locked()
+            if self._known.get(key) is None and question.admitted_by is None and not question.asking.locked()
         ]
         self._budget.admit(len(due), caller=step.caller)
         for question in due:
@@ -328,8 +309,7 @@ class Judge:
         except UpstreamBusyError as error:
             wait_s = None if error.upstream_code == _QUOTA else error.retry_after_s or _WAIT_S
             raise JudgeBusyError(
-                f"the upstream of judge {self.name} takes no more requests now; try later",
-                retry_after_s=wait_s,
+                f"the upstream of judge {self.name} takes no more requests now; try later", retry_after_s=wait_s
             ) from error
 
     async def _draw(self, question: History) -> Candidate:

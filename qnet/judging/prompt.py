@@ -125,8 +125,7 @@ def read_prompt(file: Path | None, criteria: Mapping[str, str] | None = None) ->
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"the judge's prompt_file {file} cannot be read ({type(error).__name__}); name a text "
-            "file in UTF-8"
+            f"the judge's prompt_file {file} cannot be read ({type(error).__name__}); name a text file in UTF-8"
         ) from error
     if not text:
         raise ConfigError(f"the judge's prompt_file {file} is empty; write instructions into it")

@@ -17,9 +17,7 @@ from pydantic import (
 JudgeMode = Literal["score", "rank"]
 """`score` asks for a digit per candidate; `rank` for one order of all candidates of a step."""
 
-_SET_BY_THE_JUDGE: Final = frozenset(
-    {"model", "messages", "n", "stream", "stream_options", "logprobs", "top_logprobs"}
-)
+_SET_BY_THE_JUDGE: Final = frozenset({"model", "messages", "n", "stream", "stream_options", "logprobs", "top_logprobs"})
 
 
 def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -33,9 +31,7 @@ REASON: Final = "reason"
 MOST_CRITERIA: Final = 8
 
 Criterion = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
-CriterionText = Annotated[
-    str, StringConstraints(strip_whitespace=True, pattern=r"^[^\r\n]+$", max_length=500)
-]
+CriterionText = Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[^\r\n]+$", max_length=500)]
 
 
 class JudgeSettings(BaseModel):
@@ -96,9 +92,7 @@ class JudgeSettings(BaseModel):
         if self.criteria and self.mode == "rank":
             raise ValueError("criteria need the mode 'score': a ranking has no verdicts")
         if REASON in self.criteria:
-            raise ValueError(
-                f"a criterion is named {REASON!r}, which the judge's reason is; rename it"
-            )
+            raise ValueError(f"a criterion is named {REASON!r}, which the judge's reason is; rename it")
         if unknown := sorted(self.weights.keys() - self.criteria.keys()):
             raise ValueError(f"weights names {unknown[0]!r}, which is none of the criteria")
         if self.criteria and not sum(self.weight_of.values()):

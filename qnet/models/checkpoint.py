@@ -14,12 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForSequenceClassification,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.features.domain import Domain
@@ -34,14 +29,7 @@ from qguide.qnet.models.ensemble import member_folders
 from qguide.qnet.models.hub import model_folder, short_name
 from qguide.qnet.models.implicit_q import ImplicitQ
 from qguide.qnet.models.loading import broken_refused, load_fitting_renderer, require_fit
-from qguide.qnet.models.manifest import (
-    MANIFEST,
-    Kind,
-    Manifest,
-    read_manifest,
-    require_read_at,
-    sha256_of,
-)
+from qguide.qnet.models.manifest import MANIFEST, Kind, Manifest, read_manifest, require_read_at, sha256_of
 from qguide.qnet.models.qnet import QNet, qnet_of
 from qguide.qnet.models.text_model import CausalLM
 from qguide.qnet.rendering.renderer import Renderer
@@ -131,9 +119,7 @@ def save_checkpoint(
     return complete
 
 
-def load_policy(
-    directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> LoadedPolicy:
+def load_policy(directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedPolicy:
     """A causal LM and its renderer.
 
     Raises:
@@ -149,9 +135,7 @@ def load_policy(
     return LoadedPolicy(name, model.to(device).eval(), renderer, manifest)
 
 
-def load_qnet(
-    directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> LoadedQNet:
+def load_qnet(directory: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedQNet:
     """A QNet and its renderer."""
     loaded = load_q_model(directory, dtype=dtype, device=device, kinds=("qnet",))
     assert isinstance(loaded, LoadedQNet)
@@ -198,9 +182,7 @@ def _load_classifier(directory: Path, dtype: torch.dtype, device: str) -> Loaded
             "other: train it again, or name a classifier with one label"
         )
     with broken_refused(str(directory)):
-        config = AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     require_one_label(directory, config)
     classifier = _load_model(AutoModelForSequenceClassification, directory, dtype)
     qnet = qnet_of(directory, classifier).eval()
@@ -222,9 +204,7 @@ def require_finite(where: Path, name: str, weight: Tensor) -> None:
         raise CheckpointError(f"{where}: {name} holds values that are not finite; train it again")
 
 
-def _load_model(
-    model_class: Any, directory: Path, dtype: torch.dtype, *, allow_unused: bool = True
-) -> Any:
+def _load_model(model_class: Any, directory: Path, dtype: torch.dtype, *, allow_unused: bool = True) -> Any:
     with broken_refused(str(directory)):
         model, report = model_class.from_pretrained(
             directory,

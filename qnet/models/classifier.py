@@ -69,9 +69,7 @@ def exported_mark(manifest: Manifest) -> dict[str, str]:
     return {name: getattr(manifest, name) for name in _EXPORTED_FIELDS}
 
 
-def classifier_manifest(
-    directory: Path, config: PretrainedConfig, *, name: str = "", omit: str = ""
-) -> Manifest:
+def classifier_manifest(directory: Path, config: PretrainedConfig, *, name: str = "", omit: str = "") -> Manifest:
     """The manifest that a classifier's folder does not have, with the hashes of its files.
 
     Args:
@@ -139,9 +137,7 @@ def load_remote_classifier(directory: Path, *, name: str) -> RemoteClassifier:
             "runs; name the folder that qguide export-model wrote of it"
         )
     with broken_refused(str(directory)):
-        config = AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     if is_classifier(directory):  # a server may make one of another model
         require_one_label(directory, config)
     text = config.get_text_config()

@@ -23,13 +23,7 @@ from safetensors.numpy import load_file, save_file
 from qguide.qnet.errors import CheckpointError, OutdatedFeaturesError
 from qguide.qnet.features.domain import DOMAIN, Domain
 from qguide.qnet.features.hashing import QUANTILES, Hasher, Sizes, Sparse
-from qguide.qnet.features.state_action import (
-    FEATURES_VERSION,
-    State,
-    candidate_features,
-    state_features,
-    state_of,
-)
+from qguide.qnet.features.state_action import FEATURES_VERSION, State, candidate_features, state_features, state_of
 from qguide.qnet.models.manifest import MANIFEST, Manifest, read_manifest, sha256_of
 from qguide.qnet.types import History, Message
 
@@ -84,9 +78,7 @@ class FeatureQ:
         return self._advantages(state_of(history, self.hasher), candidates)
 
     def _advantages(self, state: State, candidates: Sequence[Message]) -> tuple[float, ...]:
-        return tuple(
-            _dot(candidate_features(state, candidate), self.advantages) for candidate in candidates
-        )
+        return tuple(_dot(candidate_features(state, candidate), self.advantages) for candidate in candidates)
 
 
 def feature_q_of(
@@ -97,9 +89,7 @@ def feature_q_of(
     return FeatureQ(config, values, advantages, hasher)
 
 
-def save_feature_q(
-    directory: Path, model: FeatureQ, manifest: Manifest, *, domain: Domain
-) -> Manifest:
+def save_feature_q(directory: Path, model: FeatureQ, manifest: Manifest, *, domain: Domain) -> Manifest:
     """Write weights, configuration, domain and manifest; the manifest gets the files' hashes."""
     directory.mkdir(parents=True, exist_ok=True)
     domain.save(directory)
@@ -157,13 +147,9 @@ def _require_fit(directory: Path, tensors: dict[str, NDArray[Any]], *, places: i
     for name in _TENSORS:
         weights = tensors.get(name)
         if weights is None or weights.shape != (places,) or weights.dtype != np.float32:
-            raise CheckpointError(
-                f"{directory}: {name} is not {places:,} numbers of float32; learn it again"
-            )
+            raise CheckpointError(f"{directory}: {name} is not {places:,} numbers of float32; learn it again")
         if not np.isfinite(weights).all():
-            raise CheckpointError(
-                f"{directory}: {name} holds values that are not finite; learn it again"
-            )
+            raise CheckpointError(f"{directory}: {name} holds values that are not finite; learn it again")
     words = tensors.get(VOCABULARY)
     if words is not None and (words.ndim != 1 or words.dtype != np.uint64):
         raise CheckpointError(f"{directory}: {VOCABULARY} is no list of hashes; learn it again")
@@ -172,8 +158,7 @@ def _require_fit(directory: Path, tensors: dict[str, NDArray[Any]], *, places: i
         return
     if labels is None or quantiles is None or not _are_sizes(labels, quantiles):
         raise CheckpointError(
-            f"{directory}: {_SIZES[1]} are not {QUANTILES} ascending numbers of each of "
-            f"{_SIZES[0]}; learn it again"
+            f"{directory}: {_SIZES[1]} are not {QUANTILES} ascending numbers of each of {_SIZES[0]}; learn it again"
         )
 
 

@@ -42,9 +42,7 @@ def model_folder(model: str | Path) -> Path:
 
     try:
         found = Path(
-            snapshot_download(
-                name["model"], revision=name["revision"], allow_patterns=_FILES, etag_timeout=30
-            )
+            snapshot_download(name["model"], revision=name["revision"], allow_patterns=_FILES, etag_timeout=30)
         )
     except Exception as error:  # the hub's, the network's and the disk's
         raise CheckpointError(
@@ -64,8 +62,7 @@ def _refuse_run_folder(folder: Path) -> None:
     inside = [folder / name for name in _IN_RUN_FOLDERS if (folder / name).is_dir()]
     if inside and not any(folder.glob("*.safetensors")):
         raise CheckpointError(
-            f"{folder} is a job's run folder and no model; name the model in it, "
-            f"{' or '.join(map(str, inside))}"
+            f"{folder} is a job's run folder and no model; name the model in it, {' or '.join(map(str, inside))}"
         )
 
 

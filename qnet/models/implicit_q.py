@@ -60,9 +60,7 @@ class ImplicitQ(PreTrainedModel):
         self.post_init()
 
     @classmethod
-    def from_policies(
-        cls, policy: Path, reference: Path, *, beta: float = PAPER_BETA
-    ) -> "ImplicitQ":
+    def from_policies(cls, policy: Path, reference: Path, *, beta: float = PAPER_BETA) -> "ImplicitQ":
         """An implicit Q of two Hugging Face causal LM folders."""
         models = [load_causal_lm(folder) for folder in (policy, reference)]
         fields = [{k: v for k, v in m.config.to_dict().items() if k[0] != "_"} for m in models]
@@ -73,9 +71,7 @@ class ImplicitQ(PreTrainedModel):
     def forward(self, input_ids: Tensor) -> Tensor:
         """Each token's part of Q: ids (B, T) to float32 (B, T - 1), from the second on."""
         policy_BT, reference_BT = (
-            token_logprobs(
-                model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:]
-            )
+            token_logprobs(model(input_ids=input_ids, use_cache=False).logits[:, :-1], input_ids[:, 1:])
             for model in (self.policy, self.reference)
         )
         added_BT: Tensor = self.config.beta * (policy_BT - reference_BT)

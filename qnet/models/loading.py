@@ -26,9 +26,7 @@ def load_renderer(directory: Path) -> Renderer:
     folder = model_folder(directory)
     if hub_name(folder):
         check_tokenizer(folder)
-    tokenizer = AutoTokenizer.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False
-    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return Renderer(tokenizer)
 
 
@@ -63,17 +61,11 @@ def broken_refused(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise CheckpointError(
-            f"{what} does not load ({reason}); copy it again or train it again"
-        ) from error
+        raise CheckpointError(f"{what} does not load ({reason}); copy it again or train it again") from error
 
 
 def require_fit(
-    directory: Path,
-    *,
-    missing: Collection[str],
-    mismatched: Collection[object],
-    unused: Collection[str] = (),
+    directory: Path, *, missing: Collection[str], mismatched: Collection[object], unused: Collection[str] = ()
 ) -> None:
     """Refuse weights of another model than config.json describes."""
     if missing or mismatched or unused:

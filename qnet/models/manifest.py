@@ -150,9 +150,7 @@ class PriorSection(BaseModel):
 
     tau: float = Field(ge=0, allow_inf_nan=False)
     by: Literal["votes", "likelihood"] = "votes"
-    greedy_weight: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda weight: not weight
-    )
+    greedy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False, exclude_if=lambda weight: not weight)
     curve: tuple[TauOutcome, ...] = ()
     decisions: int = Field(default=0, ge=0)
     tasks: int = Field(default=0, ge=0)
@@ -276,21 +274,15 @@ def content_sha256(directory: Path, manifest: Manifest) -> str:
 
 
 def _verify_files(directory: Path, manifest: Manifest) -> None:
-    loadable = {
-        p.relative_to(directory).as_posix() for p in directory.rglob("*") if _is_loadable(p)
-    }
+    loadable = {p.relative_to(directory).as_posix() for p in directory.rglob("*") if _is_loadable(p)}
     if unlisted := sorted(loadable - {MANIFEST} - set(manifest.files)):
-        raise CheckpointError(
-            f"{directory}: {unlisted[0]} has no sha256 in {MANIFEST}; remove it or train again"
-        )
+        raise CheckpointError(f"{directory}: {unlisted[0]} has no sha256 in {MANIFEST}; remove it or train again")
     for name, expected in manifest.files.items():
         path = directory / name
         if not _is_inside(name, manifest.kind) or not path.is_file():
             raise CheckpointError(f"{directory}: {name} is in the manifest but not in the folder")
         if sha256_of(path) != expected:
-            raise CheckpointError(
-                f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again"
-            )
+            raise CheckpointError(f"{directory}: {name} differs from its sha256 in {MANIFEST}; copy it again")
 
 
 def _is_inside(name: str, kind: Kind) -> bool:

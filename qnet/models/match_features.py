@@ -50,13 +50,7 @@ FADE: Final = 0.7
 _WHOLE: Final = 0
 """All of an action: the end of it that begins at 0 tokens from its end, as `tokens[-0:]` is."""
 _RELATIONS: Final = [(i, j) for j in range(1, RELATED + 1) for i in range(1, RELATED + 1) if i != j]
-_POOLED: Final = (
-    "share",
-    "minimum",
-    "first",
-    "second",
-    *(f"last-{back}" for back in range(TAIL)),
-)
+_POOLED: Final = ("share", "minimum", "first", "second", *(f"last-{back}" for back in range(TAIL)))
 _POOLED_FLAGS: Final = len(_POOLED) * len(FLAGS)
 _FOLLOWED: Final = ("said", "times", "recency", "answer_count", "answer_is_last", "answer_length")
 _SIMILARITY: Final = ("suffix", "suffix_of_last", "prefix", "prefix_of_last")
@@ -130,21 +124,14 @@ def match_features(turns: Turns, candidates: Sequence[Sequence[int]]) -> NDArray
     # arithmetic, and all of this stands beside a forward pass of some milliseconds.
     features_CF[:, :_POOLED_FLAGS] = _pooled(history.flags(actions), list(map(len, actions)))
     features_CF[:, _POOLED_FLAGS:] = [
-        [
-            *_relations(history, tokens),
-            *_repetitions(history, tokens),
-            *history.state(len(tokens)),
-        ]
+        [*_relations(history, tokens), *_repetitions(history, tokens), *history.state(len(tokens))]
         for tokens in actions
     ]
     return features_CF
 
 
 def observed_features(
-    history: Sequence[int],
-    action_spans: Sequence[tuple[int, int]],
-    action: Sequence[int],
-    observed: Sequence[int],
+    history: Sequence[int], action_spans: Sequence[tuple[int, int]], action: Sequence[int], observed: Sequence[int]
 ) -> NDArray[np.float32]:
     """(1, F) features of an action in the state after it, where its answer is the last observation.
 

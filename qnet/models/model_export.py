@@ -61,10 +61,7 @@ def export_model(directory: Path, output: Path) -> ExportFormat:
 def _require_plain(loaded: LoadedHead) -> None:
     """Refuse a head that is more than layers on the hidden state."""
     head = loaded.head
-    remedy = (
-        "or serve the trunk by vLLM and the head by QGuide (qguide export-trunk, "
-        "QGUIDE_VLLM_TRUNKS)"
-    )
+    remedy = "or serve the trunk by vLLM and the head by QGuide (qguide export-trunk, QGUIDE_VLLM_TRUNKS)"
     if head.features != "none":
         raise CheckpointError(
             f"the value head of {loaded.name} reads {head.features} features, which are computed "
@@ -89,17 +86,9 @@ def _write_modules(loaded: LoadedHead, output: Path) -> None:
         for i, (folder, kind) in enumerate(zip(folders, kinds, strict=True))
     ]
     _write_json(output / "modules.json", modules)
-    _write_json(
-        output / "sentence_bert_config.json", {"max_seq_length": context_length(loaded.trunk)}
-    )
+    _write_json(output / "sentence_bert_config.json", {"max_seq_length": context_length(loaded.trunk)})
     pooling = {"word_embedding_dimension": width, "pooling_mode_lasttoken": True}
-    others = (
-        "cls_token",
-        "mean_tokens",
-        "max_tokens",
-        "mean_sqrt_len_tokens",
-        "weightedmean_tokens",
-    )
+    others = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
     pooling |= {f"pooling_mode_{other}": False for other in others}
     _write_json(output / "1_Pooling" / "config.json", pooling)
     for folder, (layer, activation) in zip(folders[2:], layers, strict=True):
@@ -128,9 +117,7 @@ def _write_classifier(directory: Path, loaded: LoadedHead, output: Path) -> None
     config = trunk_config(directory)
     model_class = _classifier_class(config)
     prefix = f"{model_class.base_model_prefix}."
-    dtype = write_weights(
-        directory, loaded.manifest, output, {TRUNK: prefix, "head.out.": "score."}
-    )
+    dtype = write_weights(directory, loaded.manifest, output, {TRUNK: prefix, "head.out.": "score."})
     copy_tokenizer(directory, loaded.manifest, output)
     config.architectures = [model_class.__name__]
     config.dtype = dtype

@@ -51,16 +51,10 @@ class ValueHead(nn.Module):
         match_width = 0 if features == "none" else MATCH_WIDTH
         if match_width:
             self.match = nn.Sequential(
-                nn.Linear(len(MATCH_FEATURES), match_width),
-                nn.ReLU(),
-                nn.Linear(match_width, match_width),
-                nn.ReLU(),
+                nn.Linear(len(MATCH_FEATURES), match_width), nn.ReLU(), nn.Linear(match_width, match_width), nn.ReLU()
             )
         self.hidden = nn.Sequential(
-            nn.Linear(hidden_size + match_width, width),
-            nn.ReLU(),
-            nn.Linear(width, width),
-            nn.ReLU(),
+            nn.Linear(hidden_size + match_width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
         )
         self.out = nn.Linear(width, bins or 1)
 
@@ -161,10 +155,7 @@ class QNet(PreTrainedModel):
         return q_BT
 
     def hidden_states(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | TreeMask | None = None,
-        position_ids: Tensor | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | TreeMask | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
         """The trunk's last hidden state at every position, (B, T, D)."""
         hidden_BTD: Tensor = self.trunk(

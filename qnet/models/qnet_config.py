@@ -80,9 +80,7 @@ def nested_config(fields: dict[str, Any], part: str) -> PretrainedConfig:
     try:
         config: PretrainedConfig = AutoConfig.for_model(model_type, **others)
     except ValueError as error:
-        raise CheckpointError(
-            f"{part}.model_type is {model_type!r}, which this transformers does not know"
-        ) from error
+        raise CheckpointError(f"{part}.model_type is {model_type!r}, which this transformers does not know") from error
     return config
 
 

@@ -134,9 +134,7 @@ def load_remote_trunk(directory: Path) -> RemoteTrunk:
 def trunk_name(manifest: Manifest) -> str:
     """The checkpoint's name and a hash of its weights and configuration."""
     parts = sorted(
-        f"{name} {sha256}"
-        for name, sha256 in manifest.files.items()
-        if name == CONFIG or name.endswith(WEIGHTS)
+        f"{name} {sha256}" for name, sha256 in manifest.files.items() if name == CONFIG or name.endswith(WEIGHTS)
     )
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"{manifest.name}@{digest[:_SHOWN_HASH]}"
@@ -163,17 +161,13 @@ def _checked_head(
         directory,
         missing=[HEAD + name for name in shapes.keys() - found.keys()],
         mismatched=[
-            (HEAD + name, found[name].shape, shapes[name])
-            for name in both
-            if found[name].shape != shapes[name]
+            (HEAD + name, found[name].shape, shapes[name]) for name in both if found[name].shape != shapes[name]
         ],
         unused=[HEAD + name for name in found.keys() - shapes.keys()],
     )
     for name, weight in found.items():
         if not np.isfinite(weight).all():
-            raise CheckpointError(
-                f"{directory}: {HEAD}{name} holds values that are not finite; train it again"
-            )
+            raise CheckpointError(f"{directory}: {HEAD}{name} holds values that are not finite; train it again")
     return found
 
 

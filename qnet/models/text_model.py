@@ -21,12 +21,7 @@ from transformers import (
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.hub import model_folder
 
-_FLOAT32: Any = {
-    "dtype": torch.float32,
-    "local_files_only": True,
-    "use_safetensors": True,
-    "trust_remote_code": False,
-}
+_FLOAT32: Any = {"dtype": torch.float32, "local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
 
 
 def read_text_config(model: str) -> PretrainedConfig:
@@ -37,9 +32,7 @@ def read_text_config(model: str) -> PretrainedConfig:
     """
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(
-            name, revision=revision or None, trust_remote_code=False
-        )
+        config: PretrainedConfig = AutoConfig.from_pretrained(name, revision=revision or None, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{model} has no configuration here ({error}); name a folder with config.json, or a "
@@ -99,9 +92,7 @@ class CausalLM:
 
 
 def _read_config(folder: Path) -> PretrainedConfig:
-    config: PretrainedConfig = AutoConfig.from_pretrained(
-        folder, local_files_only=True, trust_remote_code=False
-    )
+    config: PretrainedConfig = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return config
 
 

@@ -135,9 +135,7 @@ def _checked_head(directory: Path, manifest: Manifest, qnet: QNet) -> dict[str, 
     require_fit(
         directory,
         missing=shapes.keys() - found.keys(),
-        mismatched=[
-            (name, found[name], shapes[name]) for name in both if found[name] != shapes[name]
-        ],
+        mismatched=[(name, found[name], shapes[name]) for name in both if found[name] != shapes[name]],
         unused=found.keys() - shapes.keys(),
     )
     return head
@@ -152,9 +150,7 @@ def _weights(directory: Path, manifest: Manifest) -> Iterator[tuple[str, str, Te
                 yield file, name, opened.get_tensor(name)
 
 
-def write_weights(
-    directory: Path, manifest: Manifest, output: Path, renamed: Mapping[str, str]
-) -> torch.dtype:
+def write_weights(directory: Path, manifest: Manifest, output: Path, renamed: Mapping[str, str]) -> torch.dtype:
     """Write some of a checkpoint's weights, file by file; returns their type.
 
     Args:

@@ -45,9 +45,7 @@ def loaded(answer: bytes) -> object:
     so do numbers of hundreds of digits; a lone surrogate becomes U+FFFD.
     """
     text = answer.decode("utf-8-sig", "replace")
-    read: object = json.loads(
-        text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
-    )
+    read: object = json.loads(text, parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole)
     return _without_lone_surrogates(read) if "\\ud" in text.lower() else read
 
 
@@ -78,10 +76,7 @@ def _without_lone_surrogates(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_lone_surrogates(part) for part in value]
     if isinstance(value, dict):
-        return {
-            _without_lone_surrogates(name): _without_lone_surrogates(part)
-            for name, part in value.items()
-        }
+        return {_without_lone_surrogates(name): _without_lone_surrogates(part) for name, part in value.items()}
     return value
 
 
@@ -150,15 +145,9 @@ class _Usage(IgnoringExtras):
             self.prompt_tokens,
             self.completion_tokens,
             cached,
-            {
-                name: n
-                for name, n in (self.completion_tokens_details or {}).items()
-                if n and isinstance(n, int)
-            },
+            {name: n for name, n in (self.completion_tokens_details or {}).items() if n and isinstance(n, int)},
             cost=_known_cost(self.cost),
-            written_tokens=min(
-                max(details.cache_write_tokens or 0, 0), self.prompt_tokens - cached
-            ),
+            written_tokens=min(max(details.cache_write_tokens or 0, 0), self.prompt_tokens - cached),
         )
 
 
@@ -235,11 +224,7 @@ def cut_at(candidate: Candidate, stop: object) -> Candidate:
     """
     texts = stop if isinstance(stop, list) else [stop]
     content = candidate.message.content
-    found = [
-        (content.index(text), text)
-        for text in texts
-        if isinstance(text, str) and text and text in content
-    ]
+    found = [(content.index(text), text) for text in texts if isinstance(text, str) and text and text in content]
     if not found:
         return candidate
     end, text = min(found)

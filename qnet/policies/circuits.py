@@ -71,9 +71,7 @@ class CircuitBreaker:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_failures = failures
         self._open_s = open_s
         self._clock = clock
@@ -191,12 +189,8 @@ class UpstreamCircuits:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._new: Callable[[], CircuitBreaker] = partial(
-            CircuitBreaker, failures=failures, open_s=open_s, clock=clock
-        )
+    def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._new: Callable[[], CircuitBreaker] = partial(CircuitBreaker, failures=failures, open_s=open_s, clock=clock)
         self._own: dict[str, CircuitBreaker] = {}
         # One failure is enough here, because `fail` counts only those that the health check
         # confirms.
@@ -297,9 +291,7 @@ class NSupport:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self, upstream: str, *, is_supported: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, upstream: str, *, is_supported: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._upstream = upstream
         self._is_supported = is_supported
         self._clock = clock

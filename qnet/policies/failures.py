@@ -22,9 +22,7 @@ from qguide.qnet.support.bounded_body import AnswerTooLargeError, UnknownEncodin
 FORBIDDEN: Final = (401, 403)
 
 
-async def health_problem(
-    http: httpx.AsyncClient, *, timeout: httpx.Timeout, max_answer_bytes: int
-) -> str | None:
+async def health_problem(http: httpx.AsyncClient, *, timeout: httpx.Timeout, max_answer_bytes: int) -> str | None:
     """Reason why an upstream cannot be used; "" if it can be.
 
     An upstream without a list of models is healthy: even a 404 shows that it answers. None if it
@@ -53,9 +51,7 @@ _BUSY: Final = 429
 _OVERLOADED: Final = (503, 529)
 _PASSING: Final = (408, 502, 504)
 _QUOTA: Final = "insufficient_quota"
-_PASSING_KINDS: Final = frozenset(
-    ("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error")
-)
+_PASSING_KINDS: Final = frozenset(("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error"))
 _OF_STREAMS: Final = re.compile(r"\bstream(s|ing|ed|_options)?\b", re.IGNORECASE)
 
 
@@ -75,10 +71,7 @@ async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -
         if refusal.exceeds_context:
             return HistoryTooLongError(message)
         return UpstreamRefusedError(
-            message,
-            upstream_code=refusal.code,
-            upstream_type=refusal.kind,
-            parameter=refusal.parameter,
+            message, upstream_code=refusal.code, upstream_type=refusal.kind, parameter=refusal.parameter
         )
     wait_s = retry_after_s(response.headers.get("retry-after"))
     if status == _BUSY:
@@ -91,9 +84,7 @@ async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -
             upstream_type=refusal.kind,
         )
     if status == _UNKNOWN:
-        return UpstreamUnknownModelError(
-            f"upstream {name} does not know its model or its path: {refusal.reason}"
-        )
+        return UpstreamUnknownModelError(f"upstream {name} does not know its model or its path: {refusal.reason}")
     if status in _OVERLOADED:
         return UpstreamUnavailableError(
             f"upstream {name} answered with {status}: it is overloaded or down; try later",

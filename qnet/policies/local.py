@@ -16,14 +16,7 @@ from qguide.qnet.engine.packed_model import PackedModel, logits_of
 from qguide.qnet.errors import ConfigError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import LoadedPolicy
 from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.types import (
-    DEFAULT_TEMPERATURE,
-    Candidate,
-    History,
-    SampleRequest,
-    Sampling,
-    Slices,
-)
+from qguide.qnet.types import DEFAULT_TEMPERATURE, Candidate, History, SampleRequest, Sampling, Slices
 from qguide.qnet.usage import TokenUsage
 from qguide.qnet.work_context import current_tenant, record_usage
 
@@ -80,10 +73,7 @@ class LocalPolicy:
         self.history_tokens = 0
         self.prefill_tokens = 0
         self._packed = PackedModel(
-            loaded.model,
-            logits_of(loaded.model),
-            cache_bytes=cache_bytes,
-            tokens_per_forward=tokens_per_forward,
+            loaded.model, logits_of(loaded.model), cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
@@ -129,14 +119,9 @@ class LocalPolicy:
         for wave in _waves(_jobs(asked), self._max_rows):
             self.history_tokens += sum(len(job.token_ids) for job, _ in wave)
             self.prefill_tokens += yield from self._draw(wave, asked, read)
-        return [
-            self._candidates(one.draws, n=one.request.n, prompt_tokens=len(one.token_ids))
-            for one in asked
-        ]
+        return [self._candidates(one.draws, n=one.request.n, prompt_tokens=len(one.token_ids)) for one in asked]
 
-    def _draw(
-        self, wave: Sequence["_Job"], asked: Sequence["_Asked"], read: Counter[int]
-    ) -> Slices[int]:
+    def _draw(self, wave: Sequence["_Job"], asked: Sequence["_Asked"], read: Counter[int]) -> Slices[int]:
         """Fill in the draws of a wave; how many history tokens had to be computed.
 
         Args:
@@ -202,10 +187,7 @@ class LocalPolicy:
             return [Draw(0.0, [0.0] * length)]
         uniforms = _uniforms(token_ids, request.n, sampling, length)
         greedy = [sampling.first_greedy and i == 0 for i in range(request.n)]
-        return [
-            Draw(0.0 if is_greedy else temperature, row)
-            for is_greedy, row in zip(greedy, uniforms, strict=True)
-        ]
+        return [Draw(0.0 if is_greedy else temperature, row) for is_greedy, row in zip(greedy, uniforms, strict=True)]
 
     def _candidates(self, draws: Sequence[Draw], *, n: int, prompt_tokens: int) -> list[Candidate]:
         drawn = [
@@ -223,9 +205,7 @@ class LocalPolicy:
         return drawn + [copy] * (n - len(drawn))
 
 
-def _uniforms(
-    token_ids: Sequence[int], n: int, sampling: Sampling, length: int
-) -> list[list[float]]:
+def _uniforms(token_ids: Sequence[int], n: int, sampling: Sampling, length: int) -> list[list[float]]:
     """A stream of `length` random numbers for each of n candidates.
 
     The history is part of the seed: a job that plays with one seed gets unrelated draws at
@@ -237,9 +217,7 @@ def _uniforms(
         digest = blake2b(array("q", [sampling.seed, *token_ids]).tobytes(), digest_size=8)
         seed = int.from_bytes(digest.digest(), "little") >> 1
     generator = torch.Generator().manual_seed(seed)
-    streams: list[list[float]] = torch.rand(
-        (n, length), generator=generator, dtype=torch.float64
-    ).tolist()
+    streams: list[list[float]] = torch.rand((n, length), generator=generator, dtype=torch.float64).tolist()
     return streams
 
 

@@ -25,13 +25,7 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
-from qguide.qnet.policies.circuits import (
-    CircuitOpenError,
-    NSupport,
-    UpstreamCall,
-    UpstreamCircuits,
-    refusal,
-)
+from qguide.qnet.policies.circuits import CircuitOpenError, NSupport, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refuses_streams, stream_failure
 from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
@@ -92,9 +86,7 @@ class OpenAICompatiblePolicy:
         self._marked = dialect.marked if caches else None
         self._streams = streams
         self._limits = limits = limits or UpstreamLimits()
-        self._circuits = UpstreamCircuits(
-            failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock
-        )
+        self._circuits = UpstreamCircuits(failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock)
         headers = dialect.headers(api_key)
         self._http = UpstreamHttp(name, url, headers, limits=limits, transport=transport)
 
@@ -335,9 +327,7 @@ class OpenAICompatiblePolicy:
         try:
             response = await self._http.post(self._dialect.path, body, headers, begun=begun)
             if response.status_code != 200:
-                outcome = (
-                    self._circuits.fail if response.is_server_error else self._circuits.succeed
-                )
+                outcome = self._circuits.fail if response.is_server_error else self._circuits.succeed
                 raise await failure_of(response, self.name, is_patient=self._limits.is_patient)
             completion = await self._read(response)
             record_usage(replace(completion.usage, replica=replica_of(response)))
@@ -347,9 +337,7 @@ class OpenAICompatiblePolicy:
             # No JSON object at all: a proxy or a broken server speaks, whatever was asked.
             if not completion.is_object:
                 outcome = self._circuits.fail
-            raise UpstreamError(
-                f"upstream {self.name} did not answer with a {self._dialect.answer}"
-            )
+            raise UpstreamError(f"upstream {self.name} did not answer with a {self._dialect.answer}")
         except UpstreamTimeoutError:
             outcome = self._circuits.time_out
             raise
@@ -375,8 +363,7 @@ class OpenAICompatiblePolicy:
             return await self._circuits.admit()
         except CircuitOpenError as error:
             raise _CircuitOpenedError(
-                refusal(self.name, self._limits.breaker_failures, error),
-                retry_after_s=error.wait_s,
+                refusal(self.name, self._limits.breaker_failures, error), retry_after_s=error.wait_s
             ) from error
 
 

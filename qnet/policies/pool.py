@@ -47,9 +47,7 @@ class PolicyRecord:
         return rng.betavariate(1 + self.gained, 1 + self.lost)
 
 
-def split_draws(
-    names: Sequence[str], draws: int, *, known: Mapping[str, PolicyRecord], rng: Random
-) -> dict[str, int]:
+def split_draws(names: Sequence[str], draws: int, *, known: Mapping[str, PolicyRecord], rng: Random) -> dict[str, int]:
     """Candidates of a step that each policy draws, the policy of the first one first.
 
     Each draw is given to the policy whose mean outcome, drawn anew from its posterior, is the
@@ -105,15 +103,11 @@ class PolicyPool:
             turns = (name for name in self._turns if name not in self.failures)
             shares = Counter(islice(turns, n))
             asked = [name for name in self.names if shares[name]]
-            each = await all_of(
-                [self._draw(name, history, shares[name], sampling) for name in asked]
-            )
+            each = await all_of([self._draw(name, history, shares[name], sampling) for name in asked])
             drawn = [candidate for one in each for candidate in one]
         return drawn
 
-    async def _draw(
-        self, name: str, history: History, n: int, sampling: Sampling
-    ) -> list[Candidate]:
+    async def _draw(self, name: str, history: History, n: int, sampling: Sampling) -> list[Candidate]:
         if name != self.names[0]:
             sampling = replace(sampling, first_greedy=False)
         try:

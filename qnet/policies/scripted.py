@@ -33,11 +33,7 @@ class ScriptedPolicy:
         replies = [self._replies[(turn + k) % len(self._replies)] for k in range(n)]
         words = sum(len(message.text.split()) for message in history)
         return [
-            Candidate(
-                Message("assistant", reply),
-                completion_tokens=len(reply.split()),
-                prompt_tokens=words,
-            )
+            Candidate(Message("assistant", reply), completion_tokens=len(reply.split()), prompt_tokens=words)
             for reply in replies
         ]
 
@@ -53,7 +49,4 @@ class ScriptedParaphraser:
         """The text after the first colon of the last message, in `n` frames."""
         text = history[-1].content.partition(":")[2].strip()
         said = [self._frames[k % len(self._frames)].format(text) for k in range(n)]
-        return [
-            Candidate(Message("assistant", reply), completion_tokens=len(reply.split()))
-            for reply in said
-        ]
+        return [Candidate(Message("assistant", reply), completion_tokens=len(reply.split())) for reply in said]

@@ -4,13 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from qguide.qnet.dialects import (
-    chat_chunks,
-    messages_answers,
-    messages_requests,
-    responses_answers,
-    responses_requests,
-)
+from qguide.qnet.dialects import chat_chunks, messages_answers, messages_requests, responses_answers, responses_requests
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.openai_messages import wire_message
@@ -91,9 +85,7 @@ class Dialect:
     compacting: tuple[str, frozenset[str]] | None = None
     marked: Callable[[Json], Json] | None = None
 
-    def request_body(
-        self, model: str, history: History, *, n: int, sampling: Sampling
-    ) -> dict[str, Any]:
+    def request_body(self, model: str, history: History, *, n: int, sampling: Sampling) -> dict[str, Any]:
         """Body of a request; settings that are None are left to the upstream.
 
         Raises:
@@ -164,10 +156,7 @@ MESSAGES: Final = Dialect(
     messages_requests.request_of,
     messages_answers.completion_of,
     headers=_anthropic,
-    counting=(
-        "messages/count_tokens",
-        frozenset(("messages", "model", "system", "tools", "tool_choice", "thinking")),
-    ),
+    counting=("messages/count_tokens", frozenset(("messages", "model", "system", "tools", "tool_choice", "thinking"))),
     marked=_marked,
 )
 RESPONSES: Final = Dialect(

@@ -7,12 +7,7 @@ from typing import Any
 
 import httpx
 
-from qguide.qnet.errors import (
-    InvalidRequestError,
-    UpstreamError,
-    UpstreamTimeoutError,
-    UpstreamUnavailableError,
-)
+from qguide.qnet.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
 from qguide.qnet.policies.answer_parsing import is_stream
 from qguide.qnet.policies.failures import health_problem
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
@@ -65,8 +60,7 @@ class UpstreamHttp:
         self._writing = asyncio.Lock()
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
-            headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING}
-            | headers,
+            headers={"Content-Type": "application/json", "Accept-Encoding": ACCEPT_ENCODING} | headers,
             timeout=httpx.Timeout(
                 limits.timeout_s,
                 connect=limits.connect_timeout_s,
@@ -88,17 +82,10 @@ class UpstreamHttp:
         """Reason why the upstream cannot be used; see `qguide.qnet.policies.failures`."""
         limits = self._limits
         timeout = httpx.Timeout(limits.connect_timeout_s, read=limits.poll_timeout_s)
-        return await health_problem(
-            self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes
-        )
+        return await health_problem(self._http, timeout=timeout, max_answer_bytes=limits.max_answer_bytes)
 
     async def post(
-        self,
-        path: str,
-        body: dict[str, Any],
-        headers: dict[str, str],
-        *,
-        begun: asyncio.Event | None = None,
+        self, path: str, body: dict[str, Any], headers: dict[str, str], *, begun: asyncio.Event | None = None
     ) -> httpx.Response:
         """Send a JSON body; see `send`."""
         try:
@@ -140,8 +127,7 @@ class UpstreamHttp:
             return answer
         except AnswerTooLargeError as error:
             raise UpstreamError(
-                f"upstream {self._name} {error}; ask for fewer or shorter candidates, or raise its "
-                "max_answer_bytes"
+                f"upstream {self._name} {error}; ask for fewer or shorter candidates, or raise its max_answer_bytes"
             ) from error
         except UnknownEncodingError as error:
             raise UpstreamError(f"upstream {self._name} {error}") from error
@@ -158,8 +144,7 @@ class UpstreamHttp:
             ) from error
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise UnreachableError(
-                f"upstream {self._name} cannot be reached ({type(error).__name__}); try later",
-                retriable=True,
+                f"upstream {self._name} cannot be reached ({type(error).__name__}); try later", retriable=True
             ) from error
 
     async def _written(self, body: dict[str, Any]) -> str:

@@ -70,16 +70,11 @@ class ChatTemplate:
         """Text of the rows."""
         try:
             text = self._tokenizer.apply_chat_template(
-                list(rows),
-                chat_template=self._source,
-                tokenize=False,
-                add_generation_prompt=prompt,
-                **self._defaults,
+                list(rows), chat_template=self._source, tokenize=False, add_generation_prompt=prompt, **self._defaults
             )
         except Exception as error:  # templates fail in any way on a conversation they do not expect
             raise RenderingError(
-                f"the chat template refuses these turns: {error}; send turns in the roles and "
-                "order it was trained on"
+                f"the chat template refuses these turns: {error}; send turns in the roles and order it was trained on"
             ) from error
         return str(text)
 
@@ -206,12 +201,7 @@ def call_id(number: int) -> str:
 
 
 def as_turns(
-    messages: Iterable[Message],
-    *,
-    later_system: bool,
-    users_in_a_row: bool,
-    first: bool,
-    called: bool,
+    messages: Iterable[Message], *, later_system: bool, users_in_a_row: bool, first: bool, called: bool
 ) -> list[Message]:
     """System, user and tool messages, changed to what the template takes.
 

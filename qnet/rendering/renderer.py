@@ -23,12 +23,7 @@ from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
-from qguide.qnet.rendering.chat_template import (
-    THINKING_TAGS,
-    ChatTemplate,
-    TemplateTraits,
-    exchanges,
-)
+from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate, TemplateTraits, exchanges
 from qguide.qnet.rendering.template_probe import build_turn_texts
 from qguide.qnet.rendering.turn_texts import Observed
 from qguide.qnet.rendering.version import RENDERER_VERSION
@@ -109,9 +104,7 @@ class Renderer:
         self._forbidden = self._template.control_tokens - THINKING_TAGS
         self._longest_token = longest_token(tokenizer)
         self._tokens = LRUCache[str, tuple[int, ...]](size=_CACHED_CHARACTERS)
-        self._known = LRUCache[tuple[int, _Exchange], tuple[_Rendered, int]](
-            size=_CACHED_CHARACTERS
-        )
+        self._known = LRUCache[tuple[int, _Exchange], tuple[_Rendered, int]](size=_CACHED_CHARACTERS)
         self._places = count(_START + 1)
 
     @property
@@ -139,8 +132,7 @@ class Renderer:
         except RenderingError:
             return False
         return together == "".join(alone) and all(
-            self._template.leading_control(text) and text.endswith(self._template.eos)
-            for text in alone
+            self._template.leading_control(text) and text.endswith(self._template.eos) for text in alone
         )
 
     def encode_history(self, history: History, *, most_tokens: int | None = None) -> list[int]:
@@ -178,12 +170,7 @@ class Renderer:
         return list(self._encode(said))
 
     def encode_observation(
-        self,
-        history: History,
-        action: Message,
-        observation: History,
-        *,
-        most_tokens: int | None = None,
+        self, history: History, action: Message, observation: History, *, most_tokens: int | None = None
     ) -> list[int]:
         """Tokens between an action and the reply after it: its observation as the next turn.
 
@@ -194,15 +181,11 @@ class Renderer:
         _, end = whole.action_spans[sum(message.role == "assistant" for message in history)]
         return whole.token_ids[end:]
 
-    def encode_episode(
-        self, messages: Sequence[Message], *, most_tokens: int | None = None
-    ) -> RenderedEpisode:
+    def encode_episode(self, messages: Sequence[Message], *, most_tokens: int | None = None) -> RenderedEpisode:
         """Tokens of a conversation and where its actions stand."""
         return self._join(self._exchanges(messages, most_tokens), state=False)
 
-    def encode_conversation(
-        self, messages: Sequence[Message], *, most_tokens: int | None = None
-    ) -> list[int]:
+    def encode_conversation(self, messages: Sequence[Message], *, most_tokens: int | None = None) -> list[int]:
         """Tokens of a conversation that ends with a reply, printed and tokenised as a whole.
 
         That is `apply_chat_template` without a generation prompt, as Hugging Face's classifiers
@@ -228,9 +211,7 @@ class Renderer:
         coded = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
         before = [0, *accumulate(len(one.encode(errors="replace")) for one in text)]
         framing = coded.encodings[0].special_tokens_mask
-        for number, frames, (start, stop) in zip(
-            coded["input_ids"], framing, coded["offset_mapping"], strict=True
-        ):
+        for number, frames, (start, stop) in zip(coded["input_ids"], framing, coded["offset_mapping"], strict=True):
             if frames:
                 spelled = str(self.tokenizer.convert_ids_to_tokens(number))
                 yield Piece(number, spelled, True, None, None)

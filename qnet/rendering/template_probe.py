@@ -4,14 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from qguide.qnet.errors import RenderingError
-from qguide.qnet.rendering.chat_template import (
-    CALL_STYLES,
-    ChatTemplate,
-    RowStyle,
-    System,
-    TemplateTraits,
-    text_row,
-)
+from qguide.qnet.rendering.chat_template import CALL_STYLES, ChatTemplate, RowStyle, System, TemplateTraits, text_row
 from qguide.qnet.rendering.turn_texts import TurnTexts
 from qguide.qnet.types import Message, ToolCall
 
@@ -41,8 +34,7 @@ def build_turn_texts(template: ChatTemplate) -> TurnTexts:
         system=_system(template, texts),
         system_alone=_opens_with(texts, _SYSTEM),
         later_system=_answers_with(texts, _SYSTEM, _SECOND),
-        users_in_a_row=_answers_with(texts, _FIRST, _SECOND)
-        and _opens_with(texts, _FIRST, _SECOND),
+        users_in_a_row=_answers_with(texts, _FIRST, _SECOND) and _opens_with(texts, _FIRST, _SECOND),
         positional=_is_positional(texts),
     )
     for shape in _SHAPES:
@@ -125,9 +117,7 @@ def _is_positional(texts: TurnTexts) -> bool:
     return len(set(found)) > 1
 
 
-def _prints_calls(
-    template: ChatTemplate, traits: TemplateTraits, *, says: bool, several: bool
-) -> bool:
+def _prints_calls(template: ChatTemplate, traits: TemplateTraits, *, says: bool, several: bool) -> bool:
     """True if a reply of that shape and the results of its calls show all that they hold."""
     count = 1 + several
     message = Message("assistant", _SAID.content if says else "", _CALLS[:count])

@@ -83,9 +83,7 @@ class ReplyFrame:
         return body
 
 
-def find_frame(
-    template: ChatTemplate, *, opened: str, past: str, last: str, mark: str
-) -> ReplyFrame:
+def find_frame(template: ChatTemplate, *, opened: str, past: str, last: str, mark: str) -> ReplyFrame:
     """The frame of a reply whose last word is `mark`.
 
     Args:
@@ -218,9 +216,7 @@ class TurnTexts:
         except RenderingError:
             return self.observed([self._row(as_one_user(messages))])
 
-    def answer(
-        self, reply: Message, messages: Sequence[Message], *, before: Sequence[Message] = ()
-    ) -> Observed:
+    def answer(self, reply: Message, messages: Sequence[Message], *, before: Sequence[Message] = ()) -> Observed:
         """The messages between a reply and the next one.
 
         Args:
@@ -234,9 +230,7 @@ class TurnTexts:
             # Roles in an order that the template refuses: what was observed is a user's turn.
             return self.native_answer(Message("assistant", ""), [as_one_user(messages)])
 
-    def native_answer(
-        self, reply: Message, messages: Sequence[Message], *, before: Sequence[Message] = ()
-    ) -> Observed:
+    def native_answer(self, reply: Message, messages: Sequence[Message], *, before: Sequence[Message] = ()) -> Observed:
         """The same, with each message in its own role."""
         frame = self._frame_of(reply)
         context = self._rows(before) if self.traits.positional and before else [self._row(_ASKED)]
@@ -245,9 +239,7 @@ class TurnTexts:
             mark += "x"
         return self._behind(frame, self._answer_rows(frame, messages), context, mark)
 
-    def _behind(
-        self, frame: _Frame, rows: Sequence[Row], context: Sequence[Row], mark: str
-    ) -> Observed:
+    def _behind(self, frame: _Frame, rows: Sequence[Row], context: Sequence[Row], mark: str) -> Observed:
         turns = [*context, self._stand_in(frame, mark), *rows]
         whole = self._cut(self.template.render(turns, prompt=True), frame, mark)
         if not rows:
@@ -352,9 +344,7 @@ class TurnTexts:
                 rows.append(self._row(turn))
         return rows
 
-    def _turns(
-        self, messages: Sequence[Message], *, first: bool = False, called: bool = False
-    ) -> list[Message]:
+    def _turns(self, messages: Sequence[Message], *, first: bool = False, called: bool = False) -> list[Message]:
         turns = as_turns(
             messages,
             later_system=self.traits.later_system,

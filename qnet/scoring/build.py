@@ -73,9 +73,7 @@ class EnsembleScorer(CachingScorer):
         self, prepared: Sequence[tuple[CachingScorer, Any]], *, begin: Callable[[int], None]
     ) -> Iterator[None]:
         """Read a history into the members' caches, one after the other."""
-        return chain.from_iterable(
-            member.read_ahead(tokens, begin=begin) for member, tokens in prepared
-        )
+        return chain.from_iterable(member.read_ahead(tokens, begin=begin) for member, tokens in prepared)
 
     @property
     def cache(self) -> CacheUse:
@@ -89,9 +87,7 @@ class EnsembleScorer(CachingScorer):
             member.close()
 
 
-def _after(
-    work: Slices[list[ScoreResult]], before: Spending
-) -> Slices[tuple[list[ScoreResult], Spending]]:
+def _after(work: Slices[list[ScoreResult]], before: Spending) -> Slices[tuple[list[ScoreResult], Spending]]:
     """The slices of one member; what each request has cost includes the members before it."""
     spending = before
     given_up: frozenset[int] | None = None
@@ -99,8 +95,7 @@ def _after(
         while True:
             mine = next(work) if given_up is None else work.send(given_up)
             spending = {
-                index: total_of([before.get(index, NOTHING), mine.get(index, NOTHING)])
-                for index in {*before, *mine}
+                index: total_of([before.get(index, NOTHING), mine.get(index, NOTHING)]) for index in {*before, *mine}
             }
             given_up = yield spending
     except StopIteration as end:
@@ -126,27 +121,18 @@ ReferenceScorer = NaiveScorer | NaiveImplicitScorer | NaiveEnsembleScorer
 
 
 def build_shared_prefix_scorer(
-    loaded: LoadedQModel,
-    *,
-    cache_bytes: int,
-    tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
+    loaded: LoadedQModel, *, cache_bytes: int, tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD
 ) -> FastScorer:
     """The fast scorer of a Q model of any kind."""
     match loaded:
         case LoadedQNet():
-            return SharedPrefixScorer(
-                loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
-            )
+            return SharedPrefixScorer(loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
         case LoadedImplicitQ():
-            return SharedPrefixImplicitScorer(
-                loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
-            )
+            return SharedPrefixImplicitScorer(loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
         case LoadedEnsemble():
             share = cache_bytes // len(loaded.members)
             members = [
-                build_shared_prefix_scorer(
-                    member, cache_bytes=share, tokens_per_forward=tokens_per_forward
-                )
+                build_shared_prefix_scorer(member, cache_bytes=share, tokens_per_forward=tokens_per_forward)
                 for member in loaded.members
             ]
             return EnsembleScorer(loaded.name, members)
@@ -162,17 +148,11 @@ def build_serving_scorer(
             architecture is refused with the reason.
     """
     try:
-        return build_shared_prefix_scorer(
-            loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
-        )
+        return build_shared_prefix_scorer(loaded, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
     except CheckpointError:
         members = loaded.members if isinstance(loaded, LoadedEnsemble) else (loaded,)
         scorers = [
-            FullSequenceScorer(
-                member,
-                tokens_per_forward=tokens_per_forward,
-                cache_bytes=cache_bytes // len(members),
-            )
+            FullSequenceScorer(member, tokens_per_forward=tokens_per_forward, cache_bytes=cache_bytes // len(members))
             for member in members
         ]
         if not full_sequences and not all(scorer.keeps_histories for scorer in scorers):

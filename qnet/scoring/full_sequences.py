@@ -19,11 +19,7 @@ from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.scoring import implicit_q, value_head
-from qguide.qnet.scoring.rendered_requests import (
-    RenderedRequest,
-    RenderingScorer,
-    head_features,
-)
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features
 from qguide.qnet.types import ScoreResult, Slices
 
 
@@ -48,13 +44,7 @@ class FullSequenceScorer(RenderingScorer):
         keeps_histories: a history that goes on costs its new tokens alone.
     """
 
-    def __init__(
-        self,
-        loaded: LoadedQNet | LoadedImplicitQ,
-        *,
-        tokens_per_forward: int,
-        cache_bytes: int = 0,
-    ) -> None:
+    def __init__(self, loaded: LoadedQNet | LoadedImplicitQ, *, tokens_per_forward: int, cache_bytes: int = 0) -> None:
         self._reader: _Reader
         match loaded:
             case LoadedQNet():
@@ -112,11 +102,7 @@ class _LogprobReader:
         self._beta: float = loaded.model.config.beta
         self._policy, self._reference = self.models = tuple(
             FullSequenceModel(
-                model,
-                _logprobs_of,
-                tokens_per_forward=tokens_per_forward,
-                logits=True,
-                cache_bytes=cache_bytes // 2,
+                model, _logprobs_of, tokens_per_forward=tokens_per_forward, logits=True, cache_bytes=cache_bytes // 2
             )
             for model in (loaded.model.policy, loaded.model.reference)
         )

@@ -12,17 +12,10 @@ import torch
 
 from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.engine.forward_passes import metered
-from qguide.qnet.engine.packed_model import (
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_TOKENS_PER_FORWARD,
-)
+from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES, DEFAULT_TOKENS_PER_FORWARD
 from qguide.qnet.models.checkpoint import LoadedImplicitQ
 from qguide.qnet.scoring.logprobs import LogprobReader, LogprobReading
-from qguide.qnet.scoring.rendered_requests import (
-    RenderedRequest,
-    RenderingScorer,
-    RequestRenderer,
-)
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer
 from qguide.qnet.types import ScoreResult, Slices
 
 
@@ -70,9 +63,7 @@ class SharedPrefixImplicitScorer(RenderingScorer):
     ) -> None:
         self._loaded = loaded
         self._policy, self._reference = (
-            LogprobReader(
-                model, cache_bytes=cache_bytes // 2, tokens_per_forward=tokens_per_forward
-            )
+            LogprobReader(model, cache_bytes=cache_bytes // 2, tokens_per_forward=tokens_per_forward)
             for model in (loaded.model.policy, loaded.model.reference)
         )
         readers = [self._policy.packed, self._reference.packed]
@@ -91,9 +82,7 @@ class SharedPrefixImplicitScorer(RenderingScorer):
             for request, policy, reference in zip(prepared, policies, references, strict=True)
         ]
 
-    def _result(
-        self, request: RenderedRequest, policy: LogprobReading, reference: LogprobReading
-    ) -> ScoreResult:
+    def _result(self, request: RenderedRequest, policy: LogprobReading, reference: LogprobReading) -> ScoreResult:
         beta: float = self._loaded.model.config.beta
         q_values = [
             beta * fsum(p - r for p, r in zip(ours, theirs, strict=True))

@@ -15,21 +15,12 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.attention import PackedSegment
 from qguide.qnet.engine.forward_passes import Passes, metered
-from qguide.qnet.engine.packed_model import (
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_TOKENS_PER_FORWARD,
-    PackedModel,
-    logits_of,
-)
+from qguide.qnet.engine.packed_model import DEFAULT_CACHE_BYTES, DEFAULT_TOKENS_PER_FORWARD, PackedModel, logits_of
 from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import LoadedPolicy
-from qguide.qnet.scoring.rendered_requests import (
-    RenderedRequest,
-    RenderingScorer,
-    RequestRenderer,
-)
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, RequestRenderer
 from qguide.qnet.scoring.score_plan import remember, segments
 from qguide.qnet.types import ScoreResult, Slices
 
@@ -57,9 +48,7 @@ class SharedPrefixLogprobScorer(RenderingScorer):
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         tokens_per_forward: int = DEFAULT_TOKENS_PER_FORWARD,
     ) -> None:
-        self._reader = LogprobReader(
-            loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
-        )
+        self._reader = LogprobReader(loaded.model, cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward)
         packed = self._reader.packed
         super().__init__(RequestRenderer(loaded.renderer, loaded.name, packed.context), [packed])
 
@@ -79,15 +68,10 @@ class SharedPrefixLogprobScorer(RenderingScorer):
 class LogprobReader:
     """Log-probabilities of the candidates' tokens under one model, and its cache."""
 
-    def __init__(
-        self, model: PreTrainedModel, *, cache_bytes: int, tokens_per_forward: int
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, *, cache_bytes: int, tokens_per_forward: int) -> None:
         self._like = next(model.parameters())
         self.packed = PackedModel(
-            model,
-            logits_of(model),
-            cache_bytes=cache_bytes,
-            tokens_per_forward=tokens_per_forward,
+            model, logits_of(model), cache_bytes=cache_bytes, tokens_per_forward=tokens_per_forward
         )
 
     @torch.inference_mode()
@@ -106,9 +90,7 @@ class LogprobReader:
             for request, cached in zip(requests, known, strict=True)
         ]
 
-    def _logprobs(
-        self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]
-    ) -> Passes[list[float]]:
+    def _logprobs(self, requests: Sequence[RenderedRequest], entries: Sequence[Entry]) -> Passes[list[float]]:
         """Of every token of the candidates' trees, in the order of `_followers`."""
         # In the order in which the segments are read, so that rows and wanted tokens go together,
         # however the passes are cut.

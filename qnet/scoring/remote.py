@@ -21,9 +21,7 @@ class RemoteScorer(RenderingScorer, ABC):
 
     kind: ClassVar[str] = "the server"
 
-    def __init__(
-        self, requests: RequestRenderer | ConversationRenderer, server: PoolingServer
-    ) -> None:
+    def __init__(self, requests: RequestRenderer | ConversationRenderer, server: PoolingServer) -> None:
         super().__init__(requests)
         self._connection = server
 
@@ -40,9 +38,7 @@ class RemoteScorer(RenderingScorer, ABC):
         # tell about those prompts.
         for salt in dict.fromkeys(request.cache_salt for request in rendered):
             mine = [i for i, request in enumerate(rendered) if request.cache_salt == salt]
-            results.update(
-                zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True)
-            )
+            results.update(zip(mine, self._score_salted([rendered[i] for i in mine], salt), strict=True))
         return [results[i] for i in range(len(rendered))]
 
     def _require_context(self, *, unserved: str, shorter: str) -> None:
@@ -59,9 +55,7 @@ class RemoteScorer(RenderingScorer, ABC):
             )
 
     def _refusal(self, reason: str) -> ConfigError:
-        return ConfigError(
-            f"{self.name} cannot use {self.kind} at {self._connection.url}: {reason}"
-        )
+        return ConfigError(f"{self.name} cannot use {self.kind} at {self._connection.url}: {reason}")
 
     @abstractmethod
     def _score_salted(self, requests: Sequence[RenderedRequest], salt: str) -> list[ScoreResult]:
@@ -78,10 +72,7 @@ def tokens_of(request: RenderedRequest) -> int:
 
 
 def results_of(
-    requests: Sequence[RenderedRequest],
-    q_values: Sequence[float],
-    tokens: Sequence[int],
-    cached: Sequence[int],
+    requests: Sequence[RenderedRequest], q_values: Sequence[float], tokens: Sequence[int], cached: Sequence[int]
 ) -> list[ScoreResult]:
     """Result of each request.
 

@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from qguide.qnet.decision.history_window import RequestSize
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError
-from qguide.qnet.models.match_features import (
-    HeadFeatures,
-    match_features,
-    observed_features,
-    turns_of,
-)
+from qguide.qnet.models.match_features import HeadFeatures, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.types import History, ScoreRequest
@@ -95,8 +90,7 @@ class RequestRenderer:
         state = self.renderer.encode_state(request.history, most_tokens=self.context)
         if self.needs_history and not state.token_ids:
             raise MalformedHistoryError(
-                "the history has 0 tokens, so the reply's first one has no probability; give a "
-                "message"
+                "the history has 0 tokens, so the reply's first one has no probability; give a message"
             )
         actions = [
             tuple(self.renderer.encode_candidate(candidate, most_tokens=self.context))
@@ -127,10 +121,7 @@ def request_size(renderer: Renderer, request: ScoreRequest, context: int) -> Req
 
 
 def plan_request(
-    state: RenderedEpisode,
-    encoded: Sequence[tuple[int, ...]],
-    action_lengths: Sequence[int],
-    cache_salt: str,
+    state: RenderedEpisode, encoded: Sequence[tuple[int, ...]], action_lengths: Sequence[int], cache_salt: str
 ) -> RenderedRequest:
     """A state and the tokens of each candidate behind it, equal ones once.
 
@@ -157,14 +148,11 @@ def require_fit(tokens: int, *, name: str, context: int) -> None:
     """Refuse a history that with its longest candidate exceeds the context."""
     if tokens > context:
         raise HistoryTooLongError(
-            f"history and candidate have {tokens:,} tokens; {name} takes {context:,}; "
-            "shorten the history"
+            f"history and candidate have {tokens:,} tokens; {name} takes {context:,}; shorten the history"
         )
 
 
-def _encode_observations(
-    renderer: Renderer, request: ScoreRequest, context: int | None
-) -> list[list[int]]:
+def _encode_observations(renderer: Renderer, request: ScoreRequest, context: int | None) -> list[list[int]]:
     """The tokens between each candidate and the reply after it; none where there is nothing."""
     if not request.observations:
         return [[] for _ in request.candidates]
@@ -182,17 +170,11 @@ def head_features(requests: Sequence[RenderedRequest]) -> NDArray[np.float32] | 
 
 def _features(request: RenderedRequest) -> NDArray[np.float32]:
     """(C, F) of one request's candidates."""
-    tails = [
-        candidate[length:]
-        for candidate, length in zip(request.candidates, request.action_lengths, strict=True)
-    ]
+    tails = [candidate[length:] for candidate, length in zip(request.candidates, request.action_lengths, strict=True)]
     if not any(tails):
         turns = turns_of(request.history, request.action_spans)
         return match_features(turns, request.candidates)
-    actions = [
-        candidate[:length]
-        for candidate, length in zip(request.candidates, request.action_lengths, strict=True)
-    ]
+    actions = [candidate[:length] for candidate, length in zip(request.candidates, request.action_lengths, strict=True)]
     return np.concatenate(
         [
             observed_features(request.history, request.action_spans, action, tail)
@@ -270,9 +252,7 @@ class HistoryReader(Protocol):
         """Its cache."""
         ...
 
-    def read_ahead(
-        self, history: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
+    def read_ahead(self, history: tuple[str, list[int]], *, begin: Callable[[int], None]) -> Iterator[None]:
         """Compute a history, by its salt and tokens, one forward pass after the other."""
         ...
 
@@ -287,11 +267,7 @@ class RenderingScorer(CachingScorer):
 
     context: int
 
-    def __init__(
-        self,
-        requests: RequestRenderer | ConversationRenderer,
-        readers: Sequence[HistoryReader] = (),
-    ) -> None:
+    def __init__(self, requests: RequestRenderer | ConversationRenderer, readers: Sequence[HistoryReader] = ()) -> None:
         self.name = requests.name
         self.context = requests.context
         self.reads_observation = requests.reads_observation
@@ -307,9 +283,7 @@ class RenderingScorer(CachingScorer):
         """The tokens of a history without candidates; None for a classifier."""
         return self._requests.prepare_history(request)
 
-    def read_ahead(
-        self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]
-    ) -> Iterator[None]:
+    def read_ahead(self, prepared: tuple[str, list[int]], *, begin: Callable[[int], None]) -> Iterator[None]:
         """Read a history into the caches; see `qguide.qnet.device.scoring_worker`."""
         return chain.from_iterable(one.read_ahead(prepared, begin=begin) for one in self._readers)
 

@@ -54,9 +54,7 @@ def is_valid(reply: Message, tools: Sequence[Mapping[str, Any]]) -> bool:
     return all(_is_valid_call(call, functions) for call in reply.tool_calls)
 
 
-def rules_before(
-    rules: Sequence[RuleName], request: ScoreRequest, result: ScoreResult
-) -> ScoreResult:
+def rules_before(rules: Sequence[RuleName], request: ScoreRequest, result: ScoreResult) -> ScoreResult:
     """A scorer's result with the values of the rules before it."""
     if not rules:
         return result
@@ -98,10 +96,7 @@ class RuledScorer(Scorer):
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         """Q of each candidate, and the values of the rules."""
         results = self.inner.score(requests)
-        return [
-            rules_before(self._rules, request, result)
-            for request, result in zip(requests, results, strict=True)
-        ]
+        return [rules_before(self._rules, request, result) for request, result in zip(requests, results, strict=True)]
 
 
 def compares_draws(rules: Sequence[RuleName]) -> bool:
@@ -218,9 +213,7 @@ class _Check:
         if not all(self.passes(value, part, depth) for part in everyone):
             return False
         choices = [_listed(schema.get(name)) for name in ("anyOf", "oneOf")]
-        return all(
-            not parts or any(self.passes(value, part, depth) for part in parts) for parts in choices
-        )
+        return all(not parts or any(self.passes(value, part, depth) for part in parts) for parts in choices)
 
     def _holds(self, value: object, schema: Mapping[str, Any], depth: int) -> bool:
         """True if the members of an object or a list conform."""
@@ -235,9 +228,7 @@ class _Check:
         known = own if isinstance(own, Mapping) else {}
         if "patternProperties" in schema:
             others = True
-        return all(
-            self.passes(part, known.get(name, others), depth) for name, part in value.items()
-        )
+        return all(self.passes(part, known.get(name, others), depth) for name, part in value.items())
 
 
 def _listed(value: object) -> Sequence[object]:

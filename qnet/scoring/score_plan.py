@@ -49,13 +49,7 @@ def segments(
 
 
 def _block(
-    request: RenderedRequest,
-    entry: Entry,
-    tokens: range,
-    seen: Columns,
-    *,
-    read: Sequence[int],
-    like: Tensor,
+    request: RenderedRequest, entry: Entry, tokens: range, seen: Columns, *, read: Sequence[int], like: Tensor
 ) -> PackedSegment:
     """The segment of some of the tree's tokens, which see each other and `seen`."""
     start, tree = len(request.history), request.tree
@@ -72,9 +66,7 @@ def _block(
     )
 
 
-def _blocks(
-    ends: list[int], tokens: range, seen: Columns, start: int
-) -> Iterator[tuple[range, Columns]]:
+def _blocks(ends: list[int], tokens: range, seen: Columns, start: int) -> Iterator[tuple[range, Columns]]:
     """Branches that follow one token, cut so that no block is both large and branched.
 
     Small branches side by side share a block. A large one is cut at its first fork: the tokens

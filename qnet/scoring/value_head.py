@@ -118,26 +118,18 @@ def request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer | Conv
         pad_token_id = loaded.conversations.pad_token_id
         return ConversationRenderer(loaded.renderer, loaded.name, context, pad_token_id)
     return RequestRenderer(
-        loaded.renderer,
-        loaded.name,
-        context,
-        loaded.manifest.reads_observation,
-        loaded.model.head.features,
+        loaded.renderer, loaded.name, context, loaded.manifest.reads_observation, loaded.model.head.features
     )
 
 
-def _segments(
-    requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor
-) -> Iterator[PackedSegment]:
+def _segments(requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor) -> Iterator[PackedSegment]:
     """Each history with its candidates, read at their last tokens, which lie in their order."""
     for owner, (request, entry) in enumerate(zip(requests, entries, strict=True)):
         last = [path[-1] for path in request.paths]
         yield from segments(request, entry, read=last, like=like, owner=owner)
 
 
-def _results(
-    requests: Sequence[RenderedRequest], known: Sequence[int], q_values: Sequence[float]
-) -> list[ScoreResult]:
+def _results(requests: Sequence[RenderedRequest], known: Sequence[int], q_values: Sequence[float]) -> list[ScoreResult]:
     results = []
     start = 0
     for request, cached in zip(requests, known, strict=True):

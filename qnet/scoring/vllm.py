@@ -47,9 +47,7 @@ class VllmScorer(RemoteScorer):
 
     kind = "the vLLM"
 
-    def __init__(
-        self, loaded: RemoteTrunk, server: VllmServer, *, max_tokens: int | None = None
-    ) -> None:
+    def __init__(self, loaded: RemoteTrunk, server: VllmServer, *, max_tokens: int | None = None) -> None:
         longest = context_length(loaded.trunk)
         requests = RequestRenderer(
             loaded.renderer,
@@ -75,11 +73,7 @@ class VllmScorer(RemoteScorer):
         return results_of(requests, q_values, tokens, cached)
 
     def _q_values(
-        self,
-        sequences: Sequence[list[int]],
-        features_BF: NDArray[np.float32] | None,
-        *,
-        cache_salt: str = "",
+        self, sequences: Sequence[list[int]], features_BF: NDArray[np.float32] | None, *, cache_salt: str = ""
     ) -> list[float]:
         hidden_BD = self._server.hidden_states(sequences, cache_salt=cache_salt)
         q_B = self._loaded.head(hidden_BD, features_BF)

@@ -120,19 +120,13 @@ class PoolingServer:
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        api_key: str | None = None,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
+        self, url: str, *, model: str, api_key: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
         self.model = model
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Accept-Encoding": ACCEPT_ENCODING}
-            | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            headers={"Accept-Encoding": ACCEPT_ENCODING} | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S)),
         )
         self._timeout_s = timeout_s
@@ -204,9 +198,7 @@ class PoolingServer:
         if counted != sent:
             raise self._failure(f"read {counted:,} tokens where {sent:,} were sent")
 
-    def _require_one_for_each(
-        self, sequences: Sequence[list[int]], indices: Sequence[int], what: str
-    ) -> None:
+    def _require_one_for_each(self, sequences: Sequence[list[int]], indices: Sequence[int], what: str) -> None:
         """Refuse an answer with other items than one for each sequence, in order."""
         if list(indices) != list(range(len(sequences))):
             raise self._failure(f"gave {len(indices)} {what} for {len(sequences)} sequences")
@@ -219,9 +211,7 @@ class VllmServer(PoolingServer):
         super().__init__(url, **others)
         self._hidden_size = hidden_size
 
-    def hidden_states(
-        self, sequences: Sequence[list[int]], *, cache_salt: str = ""
-    ) -> NDArray[np.float32]:
+    def hidden_states(self, sequences: Sequence[list[int]], *, cache_salt: str = "") -> NDArray[np.float32]:
         """The hidden state at each sequence's last token, float32 (sequences, D).
 
         Values may be infinite or NaN: an overflow in one sequence must not fail the others.
@@ -273,14 +263,10 @@ class ClassifyServer(PoolingServer):
         """The logits as the server changes them unless it is told not to: sigmoids, mostly."""
         return self._classify(sequences, "", use_activation=True)
 
-    def _classify(
-        self, sequences: Sequence[list[int]], cache_salt: str, *, use_activation: bool
-    ) -> list[float]:
-        body = {
-            "model": self.model,
-            "input": list(sequences),
-            "use_activation": use_activation,
-        } | ({"cache_salt": cache_salt} if cache_salt else {})
+    def _classify(self, sequences: Sequence[list[int]], cache_salt: str, *, use_activation: bool) -> list[float]:
+        body = {"model": self.model, "input": list(sequences), "use_activation": use_activation} | (
+            {"cache_salt": cache_salt} if cache_salt else {}
+        )
         answer = self._read(_ClassifyAnswer, self._ask("POST", "/classify", json=body))
         self._require_all_read(sequences, answer.usage.prompt_tokens)
         found = sorted(answer.data, key=lambda item: item.index)

@@ -125,9 +125,7 @@ def check_number_of_values(content: bytes, max_values: int) -> None:
         raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
 
 
-async def read_bounded(
-    response: httpx.Response, *, max_bytes: int, events: bool = False
-) -> httpx.Response:
+async def read_bounded(response: httpx.Response, *, max_bytes: int, events: bool = False) -> httpx.Response:
     """The same answer with its body, decompressed.
 
     Args:
@@ -163,9 +161,5 @@ def read_bounded_sync(response: httpx.Response, *, max_bytes: int) -> httpx.Resp
 
 
 def _read(response: httpx.Response, body: BoundedBody) -> httpx.Response:
-    headers = [
-        (name, value) for name, value in response.headers.raw if name.lower() not in _SPENT_HEADERS
-    ]
-    return httpx.Response(
-        response.status_code, headers=headers, content=body.content(), request=response.request
-    )
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _SPENT_HEADERS]
+    return httpx.Response(response.status_code, headers=headers, content=body.content(), request=response.request)

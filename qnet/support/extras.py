@@ -16,9 +16,7 @@ TRAIN: Final = "train"
 
 PACKAGES: Final = {
     LEARN: frozenset({"numpy", "safetensors", "scipy"}),
-    REMOTE: frozenset(
-        {"huggingface_hub", "jinja2", "numpy", "safetensors", "tokenizers", "transformers"}
-    ),
+    REMOTE: frozenset({"huggingface_hub", "jinja2", "numpy", "safetensors", "tokenizers", "transformers"}),
     MODELS: frozenset({"torch"}),
     REPORT: frozenset({"jinja2", "matplotlib"}),
     MCP: frozenset({"mcp"}),

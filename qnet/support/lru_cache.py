@@ -17,9 +17,7 @@ class LRUCache(Generic[Key, Value]):
     """
 
     def __init__(self, *, size: int) -> None:
-        self._kept = cachetools.LRUCache[Key, tuple[Value, int]](
-            size, getsizeof=lambda entry: entry[1]
-        )
+        self._kept = cachetools.LRUCache[Key, tuple[Value, int]](size, getsizeof=lambda entry: entry[1])
         self._lock = Lock()
 
     def __len__(self) -> int:

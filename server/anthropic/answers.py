@@ -52,12 +52,8 @@ class MessageUsage(BaseModel):
     """Tokens of the policy, for all candidates together."""
 
     input_tokens: int = Field(description="tokens of the prompt that were not cached")
-    cache_creation_input_tokens: int = Field(
-        description="tokens of the prompt that an upstream of this dialect cached"
-    )
-    cache_read_input_tokens: int = Field(
-        description="tokens of the prompt that an upstream had cached"
-    )
+    cache_creation_input_tokens: int = Field(description="tokens of the prompt that an upstream of this dialect cached")
+    cache_read_input_tokens: int = Field(description="tokens of the prompt that an upstream had cached")
     output_tokens: int
     output_tokens_details: MessageOutputDetails | Absent = None
 
@@ -71,9 +67,7 @@ class AnthropicMessage(BaseModel):
     model: str = Field(description="name of the policy")
     content: list[AnswerBlock]
     stop_reason: StopReason | None = Field(description="null in a stream's first event")
-    stop_sequence: str | None = Field(
-        description="the stop sequence that ended the answer, if the upstream names it"
-    )
+    stop_sequence: str | None = Field(description="the stop sequence that ended the answer, if the upstream names it")
     usage: MessageUsage
     qguide: ChatGuidance
 
@@ -165,13 +159,7 @@ class Ping(BaseModel):
 
 class MessageEvent(
     RootModel[
-        Ping
-        | MessageStart
-        | ContentBlockStart
-        | ContentBlockDelta
-        | ContentBlockStop
-        | MessageDelta
-        | MessageStop
+        Ping | MessageStart | ContentBlockStart | ContentBlockDelta | ContentBlockStop | MessageDelta | MessageStop
     ]
 ):
     """One event of a streamed message."""

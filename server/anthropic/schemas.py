@@ -7,16 +7,7 @@ from pydantic import BaseModel, Field
 from qguide.qnet.dialects import messages_blocks
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.own_bodies.answers import StoppedField
-from qguide.server.own_bodies.schemas import (
-    NOT_EMPTY,
-    Integer,
-    ListOf,
-    Positive,
-    Seed,
-    StepOptions,
-    Temperature,
-    Whole,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Positive, Seed, StepOptions, Temperature, Whole
 
 
 class Passage(messages_blocks.Passage, Whole):
@@ -40,8 +31,7 @@ class Part(Passage, messages_blocks.Part):
     """A block that can stand in a user's message, in `system` or in a tool's result."""
 
     type: str = Field(
-        description="`text`, `image`, `document`, `search_result`, `tool_reference` or, in a "
-        "result, `browser_state`"
+        description="`text`, `image`, `document`, `search_result`, `tool_reference` or, in a result, `browser_state`"
     )
     source: Source | str | None = Field(default=None, description="a text in a search_result")
     title: str | None = Field(default=None, description="of a search_result")
@@ -84,14 +74,11 @@ class AnthropicTool(Whole):
     name: str = ""
     description: str | None = None
     input_schema: dict[str, Any] | None = Field(
-        default=None,
-        description="JSON schema; Anthropic's tools that the caller runs need none",
+        default=None, description="JSON schema; Anthropic's tools that the caller runs need none"
     )
     type: str | None = None
     strict: bool | None = None
-    defer_loading: bool | None = Field(
-        default=None, description="true leaves it out until a tool_reference names it"
-    )
+    defer_loading: bool | None = Field(default=None, description="true leaves it out until a tool_reference names it")
     configs: dict[str, Any] | None = Field(
         default=None, description="`enabled` and `defer_loading` of a toolset's tools, by name"
     )

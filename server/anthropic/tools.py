@@ -56,8 +56,7 @@ _CORNERS: Final[Json] = {
 }
 _COMMANDS: Final = "view create str_replace insert"
 _CLICKS: Final = (
-    "key type mouse_move left_click left_click_drag right_click middle_click double_click "
-    "screenshot cursor_position"
+    "key type mouse_move left_click left_click_drag right_click middle_click double_click screenshot cursor_position"
 )
 _HOLDS: Final = f"{_CLICKS} triple_click left_mouse_down left_mouse_up scroll hold_key wait"
 _EDITOR: Final = "Views, creates and edits text files."
@@ -75,18 +74,11 @@ _DOCUMENTED: Final[Mapping[str, tuple[str, Json]]] = {
     "text_editor_20250728": _edited(_COMMANDS, _EDITS),
     "memory_20250818": (
         "Keeps what is to be remembered in files below /memories.",
-        _chosen(
-            "command",
-            f"{_COMMANDS} delete rename",
-            _EDITS | {"old_path": _TEXT, "new_path": _TEXT},
-        ),
+        _chosen("command", f"{_COMMANDS} delete rename", _EDITS | {"old_path": _TEXT, "new_path": _TEXT}),
     ),
     "computer_20241022": (_SCREEN, _chosen("action", _CLICKS, _AT)),
     _HAS_NO_ZOOM: (_SCREEN, _chosen("action", _HOLDS, _MOVED)),
-    _ZOOMS: (
-        _SCREEN,
-        _chosen("action", f"{_HOLDS} zoom", _MOVED | {"region": _CORNERS}),
-    ),
+    _ZOOMS: (_SCREEN, _chosen("action", f"{_HOLDS} zoom", _MOVED | {"region": _CORNERS})),
 }
 """Description and input of these tools as Anthropic documents them, by the start of the type."""
 _TAB: Final[Json] = {"tab_id": _TEXT | {"description": "the active tab if it is left out"}}
@@ -121,9 +113,7 @@ _OF_MEMBERS: Final[Json] = {
     "element": _REF,
 }
 _RENAMED: Final = {"point": "target", "element": "target"}
-_OPTIONAL: Final = frozenset(
-    ("tab_id", "text", "coordinate", "depth", "filter", "ref", "repeat", "modifiers")
-)
+_OPTIONAL: Final = frozenset(("tab_id", "text", "coordinate", "depth", "filter", "ref", "repeat", "modifiers"))
 _MEMBERS: Final[Mapping[str, Mapping[str, str]]] = {
     "browser_toolset_20260801": {
         **dict.fromkeys(("get_page_text", "screenshot"), "tab_id"),
@@ -131,8 +121,7 @@ _MEMBERS: Final[Mapping[str, Mapping[str, str]]] = {
         **dict.fromkeys(("switch_tab", "close_tab"), "tab_id!"),
         **dict.fromkeys(("left_mouse_down", "left_mouse_up", "mouse_move"), "point tab_id"),
         **dict.fromkeys(
-            ("left_click", "right_click", "middle_click", "double_click", "triple_click"),
-            "target modifiers tab_id",
+            ("left_click", "right_click", "middle_click", "double_click", "triple_click"), "target modifiers tab_id"
         ),
         "navigate": "url tab_id",
         "read_page": "ref depth filter tab_id",
@@ -154,8 +143,7 @@ _MEMBERS: Final[Mapping[str, Mapping[str, str]]] = {
     "computer_toolset_20260801": {
         **dict.fromkeys(("screenshot", "cursor_position", "left_mouse_down", "left_mouse_up"), ""),
         **dict.fromkeys(
-            ("left_click", "right_click", "middle_click", "double_click", "triple_click"),
-            "coordinate text",
+            ("left_click", "right_click", "middle_click", "double_click", "triple_click"), "coordinate text"
         ),
         "left_click_drag": "start_coordinate coordinate! text",
         "mouse_move": "coordinate!",

@@ -8,13 +8,7 @@ from qguide.qnet.dialects.messages_answers import message_of
 from qguide.qnet.dialects.messages_requests import THINKING, chat_turns, thoughts_field
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import InvalidRequestError
-from qguide.server.anthropic.schemas import (
-    Block,
-    MessagesRequest,
-    Prompt,
-    ToolChoice,
-    Turn,
-)
+from qguide.server.anthropic.schemas import Block, MessagesRequest, Prompt, ToolChoice, Turn
 from qguide.server.anthropic.tools import read_tools, toolset_of
 from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
 from qguide.server.settings.allowed_parameters import without_effect
@@ -122,10 +116,7 @@ def _warnings(body: MessagesRequest) -> list[str]:
         dropped.add("output_config.effort")
     warnings += without_effect(dropped)
     if thoughts := _foreign_thoughts(body.messages):
-        warnings.append(
-            f"{thoughts} thinking blocks were left out, because no upstream of this server gave "
-            "them"
-        )
+        warnings.append(f"{thoughts} thinking blocks were left out, because no upstream of this server gave them")
     return warnings
 
 
@@ -136,11 +127,7 @@ def answer_of(completion: Json, asked: Asked, native: Mapping[str, Any] | None =
         native: the message of an upstream of this dialect.
     """
     message, warnings = message_of(
-        completion,
-        thinks=asked.thinks,
-        stop_sequences=asked.stop_sequences,
-        native=native,
-        toolsets=asked.toolsets,
+        completion, thinks=asked.thinks, stop_sequences=asked.stop_sequences, native=native, toolsets=asked.toolsets
     )
     guidance = completion["qguide"]
     guidance["warnings"] += [*asked.warnings, *warnings]

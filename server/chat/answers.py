@@ -78,9 +78,7 @@ class StageUsage(BaseModel):
 
     paraphrase: ParaphraseUsage
     sample: SampleUsage
-    threshold: ParaphraseUsage = Field(
-        description="of actions below the operator's threshold; included in `sample`"
-    )
+    threshold: ParaphraseUsage = Field(description="of actions below the operator's threshold; included in `sample`")
     score: ScoreUsage
 
 
@@ -92,9 +90,7 @@ class ChatCandidate(BaseModel):
     prior: float
     posterior: float | None
     finish_reason: str
-    policy: str | Absent = Field(
-        default=None, description="that drew it; present if several policies drew"
-    )
+    policy: str | Absent = Field(default=None, description="that drew it; present if several policies drew")
     verdicts: dict[str, float] | Absent = Field(default=None, description=VERDICTS_TEXT)
     judge_reason: str | Absent = Field(default=None, description=JUDGE_REASON_TEXT)
 
@@ -103,9 +99,7 @@ class ChatGuidance(StepAnswer):
     """The chosen candidate, the reason for it and what it cost."""
 
     returned: list[int] = Field(description="indices of the returned candidates, the best first")
-    q_values: list[float] | None = Field(
-        description="Q of every candidate; null if no Q was available"
-    )
+    q_values: list[float] | None = Field(description="Q of every candidate; null if no Q was available")
     prior: list[float] = Field(description=f"of every candidate, {PRIOR_TEXT}")
     posterior: list[float] | None = Field(
         description=f"of every candidate, {POSTERIOR_TEXT}; null if it was not the reason"
@@ -113,9 +107,7 @@ class ChatGuidance(StepAnswer):
     num_candidates: int = Field(description="number of candidates drawn")
     distinct_candidates: int = Field(description="number of different candidates")
     usage: StageUsage
-    episode_id: str | Absent = Field(
-        default=None, description="present if the request belongs to one"
-    )
+    episode_id: str | Absent = Field(default=None, description="present if the request belongs to one")
     candidates: list[ChatCandidate] | Absent = Field(
         default=None, description="all candidates; present if `return_candidates` was set"
     )

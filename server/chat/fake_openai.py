@@ -19,13 +19,7 @@ from qguide.qnet.decision.threshold import noted_proposals
 from qguide.qnet.dialects.chat_chunks import chunks_of
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.openai_messages import text_of
-from qguide.server.chat.fake_replies import (
-    Fault,
-    UnfitFormatError,
-    json_reply,
-    made_call,
-    read_question,
-)
+from qguide.server.chat.fake_replies import Fault, UnfitFormatError, json_reply, made_call, read_question
 from qguide.server.http.event_stream import DONE, event
 
 DEFAULT_REPLIES = (
@@ -281,8 +275,7 @@ def _logprobs(message: Json) -> Json:
     words = (message["content"] or "").split()
     return {
         "content": [
-            {"token": word, "logprob": _LOGPROB, "bytes": list(word.encode()), "top_logprobs": []}
-            for word in words
+            {"token": word, "logprob": _LOGPROB, "bytes": list(word.encode()), "top_logprobs": []} for word in words
         ],
         "refusal": None,
     }

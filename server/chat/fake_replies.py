@@ -98,9 +98,7 @@ def json_reply(response_format: Any, said: str, k: int) -> str | None:
             return json.dumps({"reply": said})
         case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema}}:
             return json.dumps(_Values(schema, k).of(schema, "reply"))
-    raise UnfitFormatError(
-        "response_format is not one of text, json_object and json_schema with a schema"
-    )
+    raise UnfitFormatError("response_format is not one of text, json_object and json_schema with a schema")
 
 
 class _Values:
@@ -176,9 +174,7 @@ def made_call(tool: Json, k: int) -> Json:
         return call | {"custom": {"name": tool["custom"]["name"], "input": f"input {k}"}}
     function = tool["function"]
     schema = function.get("parameters") or {}
-    arguments = {
-        name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()
-    }
+    arguments = {name: _argument(name, kind, k) for name, kind in schema.get("properties", {}).items()}
     return call | {"function": {"name": function["name"], "arguments": json.dumps(arguments)}}
 
 

@@ -28,12 +28,7 @@ from qguide.server.own_bodies.schemas import (
 )
 
 _HEADER: Final = "x-qguide-"
-_NO_OPTIONS: Final = (
-    "x-qguide-timeout-s",
-    "x-qguide-outcome",
-    "x-qguide-earned",
-    "x-qguide-replica",
-)
+_NO_OPTIONS: Final = ("x-qguide-timeout-s", "x-qguide-outcome", "x-qguide-earned", "x-qguide-replica")
 """X-QGuide headers that are not options of a step: the deadline and the outcome are read for every
 route, and the replica is for the proxy."""
 
@@ -49,9 +44,7 @@ class GuidanceOptions(StepOptions):
     temperature: Temperature | None = Field(
         default=None, description="of the candidates; overrides the body's `temperature`"
     )
-    return_candidates: bool = Field(
-        default=False, description="include all candidates and their Q in the answer"
-    )
+    return_candidates: bool = Field(default=False, description="include all candidates and their Q in the answer")
 
 
 class ChatTurn(Whole):
@@ -61,9 +54,7 @@ class ChatTurn(Whole):
     content: str | ListOf[ContentPart] | None = None
     tool_calls: ListOf[ToolCallBody | CustomCallBody] | None = None
     tool_call_id: str | None = None
-    function_call: CalledFunction | None = Field(
-        default=None, description="OpenAI's deprecated form of a tool call"
-    )
+    function_call: CalledFunction | None = Field(default=None, description="OpenAI's deprecated form of a tool call")
 
     def to_message(self) -> Message:
         """Convert to `qnet`'s message; parts that are not text are kept only in its `wire`."""
@@ -110,9 +101,7 @@ class ChatCompletionRequest(WholeRequest):
 
     messages: ListOf[ChatTurn] = Field(json_schema_extra=NOT_EMPTY)
     model: str | None = Field(default=None, description="the policy; null takes the default")
-    n: Positive | None = Field(
-        default=None, description="number of candidates to return, best first"
-    )
+    n: Positive | None = Field(default=None, description="number of candidates to return, best first")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None

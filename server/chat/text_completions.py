@@ -22,14 +22,7 @@ from qguide.server.chat.schemas import (
     chat_request_of,
 )
 from qguide.server.own_bodies.answers import Absent
-from qguide.server.own_bodies.schemas import (
-    NOT_EMPTY,
-    WHOLE,
-    Integer,
-    ListOf,
-    Positive,
-    Temperature,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, Integer, ListOf, Positive, Temperature
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.settings.allowed_parameters import chat_parameters
 
@@ -44,17 +37,12 @@ class CompletionRequest(WholeRequest):
     """OpenAI's request body; an upstream gets the parameters that callers may set."""
 
     prompt: str | ListOf[str] | ListOf[_Count] | ListOf[ListOf[_Count]] = Field(
-        description="a text, which the policy reads as a user message, or several; or the tokens "
-        "of one or several",
+        description="a text, which the policy reads as a user message, or several; or the tokens of one or several",
         json_schema_extra=NOT_EMPTY,
     )
     model: str | None = Field(default=None, description="the policy; null takes the default")
-    n: Positive | None = Field(
-        default=None, description="number of candidates to return, best first"
-    )
-    best_of: Positive | None = Field(
-        default=None, description="M, unless `qguide.num_candidates` says otherwise"
-    )
+    n: Positive | None = Field(default=None, description="number of candidates to return, best first")
+    best_of: Positive | None = Field(default=None, description="M, unless `qguide.num_candidates` says otherwise")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
@@ -125,12 +113,7 @@ def to_chat_requests(body: CompletionRequest) -> list[ChatCompletionRequest]:
     """The chat completion requests for the same answers; each prompt is a user message."""
     if not body.texts:
         raise InvalidRequestError("prompt is empty; send at least one text")
-    given = {
-        "n": body.n,
-        "temperature": body.temperature,
-        "max_tokens": body.max_tokens,
-        "seed": body.seed,
-    }
+    given = {"n": body.n, "temperature": body.temperature, "max_tokens": body.max_tokens, "seed": body.seed}
     turns = [ChatTurn(role="user", content=prompt) for prompt in body.texts]
     first = chat_request_of(body.parameters | given | {"messages": turns[:1]})
     return [first.model_copy(update={"messages": [turn]}) for turn in turns]
@@ -155,8 +138,7 @@ def text_request(body: CompletionRequest, policy: ServedPolicy, named: Collectio
         )
     passed, _ = chat_parameters(body.parameters, named, {})
     own = body.model_dump(
-        include={"prompt", "n", "best_of", "temperature", "max_tokens", "seed", *_OF_TEXTS},
-        exclude_none=True,
+        include={"prompt", "n", "best_of", "temperature", "max_tokens", "seed", *_OF_TEXTS}, exclude_none=True
     )
     return {**passed, **own, "model": policy.upstream_model}
 

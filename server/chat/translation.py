@@ -10,11 +10,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from qguide.qnet.decision.decision import Decision, StepUsage
-from qguide.qnet.errors import (
-    InvalidCandidatesError,
-    MalformedHistoryError,
-    UnsupportedParameterError,
-)
+from qguide.qnet.errors import InvalidCandidatesError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.turns import paced
 from qguide.qnet.types import Candidate, History, Sampling, spent_on
@@ -133,9 +129,7 @@ def _sampling(
     return replace(sampling, parameters=passed), warnings
 
 
-def _check_in_process(
-    parameters: Mapping[str, object], policy: str, names: Mapping[str, str]
-) -> None:
+def _check_in_process(parameters: Mapping[str, object], policy: str, names: Mapping[str, str]) -> None:
     for name, value in parameters.items():
         if name not in _HARMLESS and value not in _NEUTRAL.get(name, ()):
             given = names.get(name, name)
@@ -161,9 +155,7 @@ def completion_of(taken: GuidedStepResult, *, n: int, options: GuidanceOptions) 
         "object": "chat.completion",
         "created": int(time.time()),
         "model": taken.policy,
-        "choices": [
-            choice_of(place, decision.candidates[index]) for place, index in enumerate(best)
-        ],
+        "choices": [choice_of(place, decision.candidates[index]) for place, index in enumerate(best)],
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -190,9 +182,7 @@ def _reply_of(candidate: Candidate) -> dict[str, Any]:
     """The message; calls to which the upstream gave no id get one."""
     message = wire_message(candidate.message)
     if calls := message.get("tool_calls"):
-        message["tool_calls"] = [
-            call | {"id": call["id"] or f"call_{uuid.uuid4().hex}"} for call in calls
-        ]
+        message["tool_calls"] = [call | {"id": call["id"] or f"call_{uuid.uuid4().hex}"} for call in calls]
     return message
 
 
@@ -205,9 +195,7 @@ def finish_reason_of(candidate: Candidate) -> str:
     return "stop" if candidate.finished else "length"
 
 
-def guidance_of(
-    taken: GuidedStepResult, options: GuidanceOptions, best: list[int]
-) -> dict[str, Any]:
+def guidance_of(taken: GuidedStepResult, options: GuidanceOptions, best: list[int]) -> dict[str, Any]:
     """The `qguide` object of an answer.
 
     Args:

@@ -150,8 +150,7 @@ class EpisodeArchive:
             found = [
                 episode.told
                 for episode in reversed(self._episodes.values())
-                if rewarded in (None, episode.told.reward > 0)
-                and all(word in episode.searched for word in words)
+                if rewarded in (None, episode.told.reward > 0) and all(word in episode.searched for word in words)
             ]
         return found[:limit], len(found)
 
@@ -231,8 +230,7 @@ def _take_path(episode: _Recorded, paths: dict[str, deque[_Path]]) -> _Path | No
     of_task = paths.get(episode.told.task_id, deque())
     for path in of_task:
         fits = all(
-            depth <= len(path.actions) and path.actions[depth - 1] == action
-            for depth, action in episode.actions
+            depth <= len(path.actions) and path.actions[depth - 1] == action for depth, action in episode.actions
         )
         if fits and path.reward == episode.told.reward:
             of_task.remove(path)

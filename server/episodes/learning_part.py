@@ -59,13 +59,7 @@ class ShadowTally(_State):
     @classmethod
     def of(cls, one: Shadowed) -> Self:
         """The tally of one decision."""
-        return cls(
-            version=one.version,
-            decisions=1,
-            room=one.room,
-            outside=one.outside,
-            disagreed=one.disagreed,
-        )
+        return cls(version=one.version, decisions=1, room=one.room, outside=one.outside, disagreed=one.disagreed)
 
     def plus(self, other: Self | None) -> Self:
         """Decisions of both; those of another version do not count."""

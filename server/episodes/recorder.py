@@ -21,13 +21,7 @@ import structlog
 from pydantic import BaseModel
 
 from qguide.qnet.records import OfferRow, TreeRow
-from qguide.server.episodes.records import (
-    NotRecordableError,
-    offer_rows,
-    texts_of,
-    took_actions,
-    tree_row,
-)
+from qguide.server.episodes.records import NotRecordableError, offer_rows, texts_of, took_actions, tree_row
 from qguide.server.episodes.redaction import RedactionError, Redactor
 from qguide.server.episodes.state import Episode, Outcome
 from qguide.server.episodes.transcript import Transcript, read_transcript
@@ -158,16 +152,13 @@ class EpisodeRecorder:
         redactor: redacts every text before it is written.
     """
 
-    def __init__(
-        self, folder: Path, *, max_file_bytes: int, max_files: int, redactor: Redactor
-    ) -> None:
+    def __init__(self, folder: Path, *, max_file_bytes: int, max_files: int, redactor: Redactor) -> None:
         self._redactor = redactor
         # One at a time: a thread that converts an episode takes turns with the event loop.
         self._converting = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._trees, self._offers = (
-            RotatedFile(folder, kind, max_bytes=max_file_bytes, max_files=max_files)
-            for kind in (TREES, OFFERS)
+            RotatedFile(folder, kind, max_bytes=max_file_bytes, max_files=max_files) for kind in (TREES, OFFERS)
         )
 
     async def write(self, episode: Episode, records: Sequence[bytes]) -> str:
@@ -191,9 +182,7 @@ class EpisodeRecorder:
         """Abort redactions; an episode that is being written is still completed."""
         await self._redactor.close()
 
-    async def _rows(
-        self, episode: Episode, records: Sequence[bytes]
-    ) -> tuple[TreeRow | None, list[OfferRow]]:
+    async def _rows(self, episode: Episode, records: Sequence[bytes]) -> tuple[TreeRow | None, list[OfferRow]]:
         outcome = episode.outcome
         assert outcome is not None
         if episode.broken:
@@ -202,9 +191,7 @@ class EpisodeRecorder:
             transcript, texts = await asyncio.to_thread(_read, records, outcome)
         redacted = dict(zip(texts, await self._redactor.redact(texts), strict=True))
         async with self._converting:
-            return await asyncio.to_thread(
-                _rows_of, transcript, outcome, redacted, recorded_as=episode.uid
-            )
+            return await asyncio.to_thread(_rows_of, transcript, outcome, redacted, recorded_as=episode.uid)
 
     def _write(self, tree: TreeRow | None, offers: Sequence[OfferRow]) -> None:
         undo: Undo = bool if tree is None else self._trees.append([tree])

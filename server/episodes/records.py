@@ -18,17 +18,7 @@ from typing import Any, Final
 from qguide.qnet.decision.selection import EXPLORED
 from qguide.qnet.effects import message_key
 from qguide.qnet.openai_messages import PART_END
-from qguide.qnet.records import (
-    EARNED,
-    JUDGED,
-    DrawnRow,
-    MessageRow,
-    NodeRow,
-    OfferedRow,
-    OfferRow,
-    TreeRow,
-    rows_of,
-)
+from qguide.qnet.records import EARNED, JUDGED, DrawnRow, MessageRow, NodeRow, OfferedRow, OfferRow, TreeRow, rows_of
 from qguide.qnet.types import INSTRUCTING, Message
 from qguide.server.episodes.state import Offer, Outcome
 from qguide.server.episodes.transcript import Transcript
@@ -86,9 +76,7 @@ def _acted(episode: Transcript) -> bool:
     return any(message.role == "assistant" for message in episode.messages)
 
 
-def tree_row(
-    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = ""
-) -> TreeRow:
+def tree_row(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> TreeRow:
     """The path taken, as a tree.
 
     Args:
@@ -178,9 +166,7 @@ def _with_judged(
     return tuple(nodes), columns
 
 
-def offer_rows(
-    episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = ""
-) -> Iterator[OfferRow]:
+def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> Iterator[OfferRow]:
     """The candidates of each step, with the reward of the episode.
 
     Args:
@@ -298,13 +284,7 @@ def _redacted(message: Message, redact: Redact, ids: _CallIds) -> Message:
         for call in message.tool_calls
     )
     content = redact(message.content) if message.content or not message.tool_calls else ""
-    return replace(
-        message,
-        content=content,
-        tool_calls=tuple(calls),
-        tool_call_id=ids[message.tool_call_id],
-        wire=None,
-    )
+    return replace(message, content=content, tool_calls=tuple(calls), tool_call_id=ids[message.tool_call_id], wire=None)
 
 
 def _is_plain(messages: tuple[Message, ...]) -> bool:

@@ -89,8 +89,7 @@ class RedactionProcesses:
             except TimeoutError:
                 _log.error("redaction_timed_out", timeout_s=self._timeout_s)
                 raise RedactionError(
-                    f"the redaction hook took longer than {self._timeout_s:g} s "
-                    "(QGUIDE_EPISODES_REDACT_TIMEOUT_S)"
+                    f"the redaction hook took longer than {self._timeout_s:g} s (QGUIDE_EPISODES_REDACT_TIMEOUT_S)"
                 ) from None
             except (OSError, asyncio.IncompleteReadError):
                 answer = {"error": "its process exited"}
@@ -184,14 +183,7 @@ async def _read(process: Process) -> dict[str, Any]:
 
 def _command(name: str, timeout_s: float) -> list[str]:
     # With -P the working folder is on the path only if it is on this process's path.
-    return [
-        sys.executable,
-        "-P",
-        "-m",
-        "qguide.server.episodes.redaction_worker",
-        name,
-        str(timeout_s),
-    ]
+    return [sys.executable, "-P", "-m", "qguide.server.episodes.redaction_worker", name, str(timeout_s)]
 
 
 def _environment() -> dict[str, str]:

@@ -126,9 +126,7 @@ class RedisEpisodeStore:
         ttl_s: time without a step after which an episode expires.
     """
 
-    def __init__(
-        self, link: RedisLink, own: MemoryEpisodeStore, *, max_bytes: int, ttl_s: float
-    ) -> None:
+    def __init__(self, link: RedisLink, own: MemoryEpisodeStore, *, max_bytes: int, ttl_s: float) -> None:
         self._link = link
         self._budget = RedisEpisodeBudget(max_bytes=max_bytes, ttl_s=ttl_s)
         self._own = own
@@ -214,9 +212,7 @@ class RedisEpisodeStore:
                     self._own.drop(episode_id)
                 return changed.episode
 
-    async def _catch_up(
-        self, redis: Redis, episode_id: str, known: Episode, own: Episode | None
-    ) -> bool:
+    async def _catch_up(self, redis: Redis, episode_id: str, known: Episode, own: Episode | None) -> bool:
         """Copy the records in Redis that this replica lacks; False if it cannot have them all."""
         if own is not None and own.chain == known.chain:
             return True
@@ -236,14 +232,7 @@ class RedisEpisodeStore:
                 return True
         return False
 
-    def _write(
-        self,
-        pipe: Pipeline,
-        episode_id: str,
-        changed: EpisodeChange,
-        *,
-        anew: Sequence[bytes] | None,
-    ) -> None:
+    def _write(self, pipe: Pipeline, episode_id: str, changed: EpisodeChange, *, anew: Sequence[bytes] | None) -> None:
         """Add the writing of a change to the transaction.
 
         Args:

@@ -11,20 +11,10 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from qguide.qnet.errors import (
-    EpisodeClosedError,
-    EpisodeFullError,
-    InvalidRequestError,
-    UnknownEpisodeError,
-)
+from qguide.qnet.errors import EpisodeClosedError, EpisodeFullError, InvalidRequestError, UnknownEpisodeError
 from qguide.qnet.types import History, Message
 from qguide.server.episodes.recorder import EpisodeRecorder, warn_of_old_trees
-from qguide.server.episodes.redaction import (
-    NoRedaction,
-    RedactionProcesses,
-    Redactor,
-    require_redaction,
-)
+from qguide.server.episodes.redaction import NoRedaction, RedactionProcesses, Redactor, require_redaction
 from qguide.server.episodes.state import Episode, EpisodeChange, EpisodeLimits, Offer, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 from qguide.server.observability.metrics import Metrics
@@ -120,12 +110,7 @@ class Episodes:
         return episode_id, episode
 
     async def begin_step(
-        self,
-        episode_id: str | None,
-        *,
-        outcome: float | None = None,
-        earned: float | None = None,
-        strict: bool = True,
+        self, episode_id: str | None, *, outcome: float | None = None, earned: float | None = None, strict: bool = True
     ) -> Episode | None:
         """The episode before this step; None if it is new or the request names none.
 
@@ -241,9 +226,7 @@ class Episodes:
         """Set the outcome of an episode and record it; idempotent for the same reward."""
         self._require_reward(outcome.reward)
         episode_id, _ = await self._latest(episode_id)
-        closing = asyncio.create_task(
-            self._close(scoped_episode_id(episode_id), episode_id, outcome)
-        )
+        closing = asyncio.create_task(self._close(scoped_episode_id(episode_id), episode_id, outcome))
         self._ending.add(closing)
         closing.add_done_callback(self._ending.discard)
         # Shielded, so that a client that disconnects does not leave a write running outside the
@@ -295,14 +278,10 @@ class Episodes:
 
     async def _record(self, place: str, episode: Episode) -> Closed:
         if self._recorder is None:
-            return Closed(
-                episode, "this server records no episodes; the operator can set QGUIDE_EPISODES_DIR"
-            )
+            return Closed(episode, "this server records no episodes; the operator can set QGUIDE_EPISODES_DIR")
         async with self._store.claimed(place) as mine:
             if not mine:
-                return Closed(
-                    episode, "another replica is recording it now; send the outcome again to check"
-                )
+                return Closed(episode, "another replica is recording it now; send the outcome again to check")
             episode = await self._store.get(place) or episode
             why_not = ""
             if not episode.recorded:
@@ -337,10 +316,7 @@ def build_recorder(settings: Settings) -> EpisodeRecorder | None:
         require_redaction(name, timeout_s=timeout_s)
         redactor = RedactionProcesses(name, timeout_s=timeout_s)
     return EpisodeRecorder(
-        folder,
-        max_file_bytes=settings.episodes_file_bytes,
-        max_files=settings.episodes_max_files,
-        redactor=redactor,
+        folder, max_file_bytes=settings.episodes_file_bytes, max_files=settings.episodes_max_files, redactor=redactor
     )
 
 

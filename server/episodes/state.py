@@ -132,9 +132,7 @@ class Outcome(_State):
 
     reward: FiniteFloat
     terminated: bool = True
-    by: Literal["agent", "header", "rule"] = Field(
-        default="agent", exclude_if=lambda by: by == "agent"
-    )
+    by: Literal["agent", "header", "rule"] = Field(default="agent", exclude_if=lambda by: by == "agent")
     action: str | None = None
     observation: str = ""
 
@@ -202,9 +200,7 @@ class Episode(_State):
                 return mark.q_value if mark.q_model == q_model else None
         return None
 
-    def after(
-        self, history: History, offer: Offer, *, keep: bool, unreadable: str = ""
-    ) -> "EpisodeChange":
+    def after(self, history: History, offer: Offer, *, keep: bool, unreadable: str = "") -> "EpisodeChange":
         """The episode with one more step, or with another offer for its latest state.
 
         Args:
@@ -299,9 +295,7 @@ class Episode(_State):
         ruled = outcome is None and self.outcome.by == "rule"
         repeated = self.outcome.by == "header" and outcome == self.outcome.reward
         if not (ruled or repeated):
-            raise EpisodeClosedError(
-                f"episode {self.id!r} has ended; use another episode_id for the next episode"
-            )
+            raise EpisodeClosedError(f"episode {self.id!r} has ended; use another episode_id for the next episode")
 
     def require_room(self, limits: EpisodeLimits) -> None:
         """Refuse a step that no record can be kept of."""

@@ -57,9 +57,7 @@ class MemoryEpisodeStore:
         clock: monotonic clock in seconds.
     """
 
-    def __init__(
-        self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.max_bytes = max_bytes
         self._ttl_s = ttl_s
         self._clock = clock

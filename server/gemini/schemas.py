@@ -6,16 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
-from qguide.server.own_bodies.schemas import (
-    NOT_EMPTY,
-    Integer,
-    ListOf,
-    Positive,
-    Seed,
-    StepOptions,
-    Temperature,
-    Whole,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Positive, Seed, StepOptions, Temperature, Whole
 
 _NAMES = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 """Gemini's clients write fields in camel case, or as the protocol buffers have them."""
@@ -60,9 +51,7 @@ class GeminiResult(Whole):
     """The result of a called function."""
 
     name: str
-    id: str | None = Field(
-        default=None, description="of its call; without one, the first open call of that name"
-    )
+    id: str | None = Field(default=None, description="of its call; without one, the first open call of that name")
     response: dict[str, Any] | None = None
     parts: ListOf[ResultPart] | None = Field(default=None, description="files of the result")
 
@@ -84,9 +73,7 @@ class GeminiPart(Whole):
 class Content(Whole):
     """One turn of a conversation."""
 
-    role: Literal["user", "model", "function"] | None = Field(
-        default=None, description="null is the user"
-    )
+    role: Literal["user", "model", "function"] | None = Field(default=None, description="null is the user")
     parts: ListOf[GeminiPart] | None = None
 
 

@@ -65,8 +65,7 @@ def read_content(body: GenerateContentRequest, model: str) -> Asked:
     """Translate a request to a chat completion's."""
     if _CACHED & body.parameters.keys():
         raise UnsupportedParameterError(
-            "cachedContent is a part of the prompt that only Google has; send it in contents",
-            parameter="cachedContent",
+            "cachedContent is a part of the prompt that only Google has; send it in contents", parameter="cachedContent"
         )
     config = body.generation_config
     chat = chat_prompt(body, model) | {
@@ -134,11 +133,7 @@ def _function(declared: FunctionDeclaration) -> Json:
     parameters = declared.parameters_json_schema
     if parameters is None and declared.parameters is not None:
         parameters = json_schema(declared.parameters)
-    function = {
-        "name": declared.name,
-        "description": declared.description,
-        "parameters": parameters,
-    }
+    function = {"name": declared.name, "description": declared.description, "parameters": parameters}
     return {name: value for name, value in function.items() if value is not None}
 
 
@@ -270,10 +265,7 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
     open_calls = OpenCalls()
     said: list[tuple[str, GeminiPart]] = []  # of the model's turn, with their places
     for index, content in enumerate(paced(contents)):
-        parts = [
-            (f"contents[{index}].parts[{number}]", part)
-            for number, part in enumerate(content.parts or ())
-        ]
+        parts = [(f"contents[{index}].parts[{number}]", part) for number, part in enumerate(content.parts or ())]
         if content.role == "model":
             said += parts
             if index + 1 < len(contents) and contents[index + 1].role == "model":

@@ -36,18 +36,13 @@ from qguide.server.own_bodies.schemas import (
 from qguide.server.q_models.served import QModelLease
 
 Verdict = Literal["best", "behind", "budget", "ended"]
-_RANKS: Final = (
-    "attempts are compared by values of different states, but {} ranks the candidates of one "
-    "step; {}"
-)
+_RANKS: Final = "attempts are compared by values of different states, but {} ranks the candidates of one step; {}"
 
 
 class Attempt(Body):
     """One attempt, as it is now."""
 
-    episode_id: str = Field(
-        min_length=1, max_length=MAX_EPISODE_ID_CHARACTERS, pattern=EPISODE_ID_PATTERN
-    )
+    episode_id: str = Field(min_length=1, max_length=MAX_EPISODE_ID_CHARACTERS, pattern=EPISODE_ID_PATTERN)
     messages: ListOf[ChatMessage] | None = Field(
         default=None,
         description="its history with its latest action, and what that was answered if it is "
@@ -56,10 +51,7 @@ class Attempt(Body):
     tokens: Annotated[int, Field(ge=0, le=2**53), WHOLE] | None = Field(
         default=None, description="its cost so far; null counts its episode's steps"
     )
-    running: bool = Field(
-        default=True,
-        description="false if it has ended or was stopped: only its tokens count then",
-    )
+    running: bool = Field(default=True, description="false if it has ended or was stopped: only its tokens count then")
 
 
 class AttemptsRequest(Body):
@@ -67,12 +59,10 @@ class AttemptsRequest(Body):
 
     attempts: ListOf[Attempt] = Field(json_schema_extra=NOT_EMPTY)
     go_on: Positive | None = Field(
-        default=None,
-        description="most attempts that go on; null is half of those that run, rounded up",
+        default=None, description="most attempts that go on; null is half of those that run, rounded up"
     )
     budget_tokens: Positive | None = Field(
-        default=None,
-        description="of all attempts together: only as many go on as the rest pays one more turn",
+        default=None, description="of all attempts together: only as many go on as the rest pays one more turn"
     )
     q_model: QModelName = None
     out_of_domain: OutOfDomain = None
@@ -148,8 +138,7 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
         if held.model.ranks:
             raise InvalidRequestError(_RANKS.format(held.id, held.model.comparable))
         valued = await all_of(
-            [_valued(known[index], index, held, scoring, body) for index in running],
-            at_once=scoring.settings.max_batch,
+            [_valued(known[index], index, held, scoring, body) for index in running], at_once=scoring.settings.max_batch
         )
     spent = sum(one.tokens for one in known)
     left = None if body.budget_tokens is None else max(body.budget_tokens - spent, 0)
@@ -163,10 +152,7 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
         go_on=[ids[index] for index, verdict in verdicts.items() if verdict == "best"],
         attempts=[
             JudgedAttempt(
-                episode_id=ids[index],
-                value=values.get(index),
-                tokens=one.tokens,
-                verdict=verdicts.get(index, "ended"),
+                episode_id=ids[index], value=values.get(index), tokens=one.tokens, verdict=verdicts.get(index, "ended")
             )
             for index, one in enumerate(known)
         ],
@@ -183,11 +169,7 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
 
 
 def narrowed(
-    values: Mapping[int, float | None],
-    turn_tokens: Mapping[int, float],
-    *,
-    most: int,
-    left: float | None,
+    values: Mapping[int, float | None], turn_tokens: Mapping[int, float], *, most: int, left: float | None
 ) -> dict[int, Verdict]:
     """The verdict on each running attempt, the best first. Pure.
 
@@ -227,11 +209,7 @@ async def _valued(
     try:
         history, action = _latest(one.asked.messages, held, scoring)
         scored = await scoring.score(
-            history,
-            action,
-            held,
-            long_history=scoring.long_history(body.long_history),
-            selection=body,
+            history, action, held, long_history=scoring.long_history(body.long_history), selection=body
         )
     except InvalidRequestError as error:
         raise type(error)(f"attempts[{index}]: {error}") from error
@@ -249,7 +227,5 @@ def _latest(
     last, manifest = actions[-1], held.model.manifest
     answered = list(messages[last + 1 :])
     reads = manifest is not None and manifest.reads_observation
-    tried = CandidateMessage(
-        **dict(messages[last]), observation=answered if answered and reads else None
-    )
+    tried = CandidateMessage(**dict(messages[last]), observation=answered if answered and reads else None)
     return scoring.history(messages[:last]), scoring.candidates([tried])

@@ -9,19 +9,11 @@ from qguide.qnet.decision.decide import Fallback, Guidance
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.guide import Perturbation, guide
 from qguide.qnet.decision.perturbation import Paraphraser
-from qguide.qnet.errors import (
-    InvalidCandidatesError,
-    InvalidRequestError,
-    UnknownModelError,
-)
+from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UnknownModelError
 from qguide.qnet.types import Policy, Sampling
 from qguide.qnet.work_context import one_group
 from qguide.server.episodes.state import Episode, Offer
-from qguide.server.guidance.learning_step import (
-    play_of,
-    propensity_of,
-    shadowed,
-)
+from qguide.server.guidance.learning_step import play_of, propensity_of, shadowed
 from qguide.server.guidance.pooled import pooled, with_policies
 from qguide.server.guidance.step_cost import extra_of, priced, prices_of, stage_costs
 from qguide.server.guidance.step_scorer import StepScorer, too_long_to_draw
@@ -82,10 +74,7 @@ class GuidedStepService(RequestService):
         asked = await self._in_episode(asked)
         episode_id = asked.options.episode_id
         episode = await self.episodes.begin_step(
-            episode_id,
-            outcome=self.outcome,
-            earned=asked.options.earned,
-            strict=not asked.agent_session,
+            episode_id, outcome=self.outcome, earned=asked.options.earned, strict=not asked.agent_session
         )
         play = await play_of(asked, episode, self.learning) if self.learning else Play()
         # Resolved before drawing and held to the end, so that no answer mixes two versions.
@@ -159,9 +148,7 @@ class GuidedStepService(RequestService):
         wanted = self.models.q_model_for(asked.policy, asked.options.q_model)
         return self.models.q_models.hold(wanted, episode_id=episode_id)
 
-    async def _plan(
-        self, asked: GuidedStepRequest, episode: Episode | None, play: Play, held: QModelLease
-    ) -> "_Plan":
+    async def _plan(self, asked: GuidedStepRequest, episode: Episode | None, play: Play, held: QModelLease) -> "_Plan":
         """Decide what is known before anything is drawn; the first error is the caller's."""
         options, q_model = asked.options, held.model
         obstacle = await self._obstacle(asked, q_model)
@@ -201,12 +188,7 @@ class GuidedStepService(RequestService):
                 threshold=threshold_of(threshold),
             ),
             scorer=StepScorer(
-                held,
-                self.metrics,
-                obstacle=obstacle,
-                view=asked.view,
-                domain=domain,
-                long_history=long_history,
+                held, self.metrics, obstacle=obstacle, view=asked.view, domain=domain, long_history=long_history
             ),
             perturbation=self._perturbation(asked, chooses=chooses),
             threshold=threshold,
@@ -216,9 +198,7 @@ class GuidedStepService(RequestService):
             warnings=warnings,
         )
 
-    async def _obstacle(
-        self, asked: GuidedStepRequest, q_model: ServedQModel
-    ) -> InvalidRequestError | None:
+    async def _obstacle(self, asked: GuidedStepRequest, q_model: ServedQModel) -> InvalidRequestError | None:
         """Reason why no candidate can be scored after this history; None if they can.
 
         It is raised where the caller or the operator wants no fallback, before anything is drawn.
@@ -242,9 +222,7 @@ class GuidedStepService(RequestService):
         mode = long_history_mode(asked, self.settings)
         return fallback_of(asked, self.settings) if mode == "window" else mode
 
-    def _with_a_choice(
-        self, asked: GuidedStepRequest, *, chooses: bool
-    ) -> tuple[int, Sampling, tuple[str, ...]]:
+    def _with_a_choice(self, asked: GuidedStepRequest, *, chooses: bool) -> tuple[int, Sampling, tuple[str, ...]]:
         """M and the sampling by which candidates can differ, and warnings of what was changed.
 
         At temperature 0 all candidates are equal, and an upstream charges for each of them. Those
@@ -278,9 +256,7 @@ class GuidedStepService(RequestService):
         session_id = upstream_session(episode_id or "")
         return MeteredPolicy(served.model, self.metrics, stage="sample", session_id=session_id)
 
-    def _escalation(
-        self, asked: GuidedStepRequest, threshold: ThresholdSettings | None
-    ) -> Policy | None:
+    def _escalation(self, asked: GuidedStepRequest, threshold: ThresholdSettings | None) -> Policy | None:
         if threshold is None or not threshold.policy:
             return None
         escalated = self.models.find_policy(threshold.policy)
@@ -291,20 +267,14 @@ class GuidedStepService(RequestService):
             return None
         if self.paraphraser is None:
             raise InvalidRequestError(
-                "perturb needs a paraphraser, and this server has none; leave perturb out or set "
-                "QGUIDE_PARAPHRASER"
+                "perturb needs a paraphraser, and this server has none; leave perturb out or set QGUIDE_PARAPHRASER"
             )
         markers = (*self.settings.task_markers, *asked.policy.task_markers)
         repeats_at = self.settings.guidance_temperature if chooses else None
         return Perturbation(self.paraphraser, asked.options.task, markers, repeats_at=repeats_at)
 
     async def _remember(
-        self,
-        asked: GuidedStepRequest,
-        plan: "_Plan",
-        taken: GuidedStepResult,
-        held: QModelLease,
-        play: Play,
+        self, asked: GuidedStepRequest, plan: "_Plan", taken: GuidedStepResult, held: QModelLease, play: Play
     ) -> None:
         if taken.episode_id is None:
             return

@@ -14,12 +14,7 @@ from qguide.qnet.openai_messages import tools_in
 from qguide.qnet.types import INSTRUCTING, ScoreRequest
 from qguide.server.episodes.learning_part import Shadowed
 from qguide.server.episodes.state import Episode
-from qguide.server.guidance.step_types import (
-    GuidedStepRequest,
-    domain_of,
-    reason_outside,
-    selection_rule,
-)
+from qguide.server.guidance.step_types import GuidedStepRequest, domain_of, reason_outside, selection_rule
 from qguide.server.learning.seat import Play
 from qguide.server.learning.service import Learning
 from qguide.server.q_models.served import ServedQModel
@@ -69,12 +64,7 @@ async def shadowed(
 
 
 async def _shadow_choice(
-    asked: GuidedStepRequest,
-    decision: Decision,
-    model: ServedQModel,
-    settings: Settings,
-    *,
-    greedy: bool,
+    asked: GuidedStepRequest, decision: Decision, model: ServedQModel, settings: Settings, *, greedy: bool
 ) -> int | None:
     """Index of the candidate that a version would have chosen; None outside its domain."""
     history = asked.read_history

@@ -23,12 +23,7 @@ _READ: Final = ("messages", "system", "input")
 
 
 def as_it_came(
-    step: GuidedStepRequest,
-    body: BaseModel,
-    dialect: DialectName,
-    settings: Settings,
-    *,
-    without: frozenset[str],
+    step: GuidedStepRequest, body: BaseModel, dialect: DialectName, settings: Settings, *, without: frozenset[str]
 ) -> GuidedStepRequest:
     """The step with the caller's own request, if the policy's upstream is asked in its dialect.
 

@@ -36,9 +36,7 @@ async def pooled(
     names = [member.name for member in members]
     if len(set(names)) < len(names):
         given_names = ", ".join(share.name for share in shares)
-        raise InvalidRequestError(
-            f"policies {given_names} mean {', '.join(names)}; name each policy once"
-        )
+        raise InvalidRequestError(f"policies {given_names} mean {', '.join(names)}; name each policy once")
     draws = await _draws(dict(zip(names, shares, strict=True)), asked.num_candidates, learning)
     total = sum(draws.values())
     given = options.model_dump(include={"num_candidates"}, exclude_unset=True, exclude_none=True)
@@ -67,17 +65,14 @@ async def pooled(
     )
 
 
-async def _draws(
-    shares: Mapping[str, PolicyShare], num_candidates: int, learning: Learning | None
-) -> dict[str, int]:
+async def _draws(shares: Mapping[str, PolicyShare], num_candidates: int, learning: Learning | None) -> dict[str, int]:
     """Number of candidates that each policy draws, by its name; of one that draws none, nothing."""
     given = {name: share.n for name, share in shares.items() if share.n is not None}
     if len(given) == len(shares):
         return given
     if given:
         raise InvalidRequestError(
-            f"of policies {', '.join(shares)} some have an n and some have not; give each an n, or "
-            "none"
+            f"of policies {', '.join(shares)} some have an n and some have not; give each an n, or none"
         )
     if learning is None:
         raise InvalidRequestError(
@@ -87,9 +82,7 @@ async def _draws(
     return await learning.split(tuple(shares), num_candidates)
 
 
-def _check_members(
-    asked: GuidedStepRequest, members: Sequence[ServedPolicy], settings: Settings
-) -> None:
+def _check_members(asked: GuidedStepRequest, members: Sequence[ServedPolicy], settings: Settings) -> None:
     """Refuse for each policy what is refused if it is the only one."""
     for member in members:
         if member.upstream_model is not None:
@@ -103,9 +96,7 @@ def _check_members(
             )
 
 
-def with_policies(
-    taken: GuidedStepResult, asked: GuidedStepRequest, settings: Settings
-) -> GuidedStepResult:
+def with_policies(taken: GuidedStepResult, asked: GuidedStepRequest, settings: Settings) -> GuidedStepResult:
     """The result with each policy's draws, and warnings of the policies that drew none."""
     pool, decision = asked.policy.model, taken.decision
     assert isinstance(pool, PolicyPool)

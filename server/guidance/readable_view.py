@@ -37,9 +37,7 @@ class ReadableView:
         return replace(message, content=self.prefill + message.content, wire=None)
 
 
-def readable_view(
-    history: History, parameters: Mapping[str, object] | None = None
-) -> ReadableView | None:
+def readable_view(history: History, parameters: Mapping[str, object] | None = None) -> ReadableView | None:
     """The view of a history that no Q model reads as it is; None if there is none.
 
     Args:
@@ -86,15 +84,11 @@ def _kind(part: str) -> str:
     return str(json.loads(part).get("type"))[:_SHOWN_CHARACTERS]
 
 
-def _without_prefill(
-    history: History, parameters: Mapping[str, object], warnings: list[str]
-) -> tuple[History, str]:
+def _without_prefill(history: History, parameters: Mapping[str, object], warnings: list[str]) -> tuple[History, str]:
     """The history without the assistant's text at its end, and that text."""
     if not history or history[-1].role != "assistant" or history[-1].tool_calls:
         return history, ""
-    warnings.append(
-        "the last message is the assistant's; Q is that of its text and the candidate as one turn"
-    )
+    warnings.append("the last message is the assistant's; Q is that of its text and the candidate as one turn")
     text = history[-1].content
     continues = bool(parameters.get("continue_final_message"))
     return history[:-1], text if continues else f"{text}{PART_END}"

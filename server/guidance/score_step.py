@@ -24,12 +24,7 @@ from qguide.server.guidance.step_types import (
     selection_rule,
 )
 from qguide.server.observability.tracing import record_q_values
-from qguide.server.own_bodies.history import (
-    TriedCandidates,
-    to_candidates,
-    to_documents,
-    to_history,
-)
+from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents, to_history
 from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage, ScoreItem
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
@@ -87,8 +82,7 @@ class ScoringService(RequestService):
         tried = self.candidates(item.candidates)
         if item.greedy is not None and item.greedy >= len(tried.messages):
             raise InvalidRequestError(
-                f"greedy is {item.greedy}, but there are {len(tried.messages)} candidates; the "
-                "first is 0"
+                f"greedy is {item.greedy}, but there are {len(tried.messages)} candidates; the first is 0"
             )
         tried = replace(
             tried,
@@ -105,9 +99,7 @@ class ScoringService(RequestService):
         most, most_bytes = self.settings.max_candidates, self.settings.max_text_bytes
         return to_documents(texts, most=most, most_bytes=most_bytes)
 
-    async def hold(
-        self, name: str | None, episode_id: str | None
-    ) -> AbstractContextManager[QModelLease]:
+    async def hold(self, name: str | None, episode_id: str | None) -> AbstractContextManager[QModelLease]:
         """Lease the Q model of that name for scores that are no step of an episode.
 
         Without a name it is what guides the caller's key, or the episode.
@@ -155,24 +147,14 @@ class ScoringService(RequestService):
         episode = await self.episodes.begin_step(episode_id, outcome=self.outcome, earned=earned)
         learned = await self._learned(q_model, episode)
         with self._lease(q_model, episode_id, learned) as held:
-            scored = await self.score(
-                history, candidates, held, long_history=long_history, selection=selection
-            )
+            scored = await self.score(history, candidates, held, long_history=long_history, selection=selection)
         record_q_values(
-            self.metrics.tracing,
-            scored.q_values,
-            chosen=scored.chosen,
-            q_model=held.id,
-            episode_id=episode_id,
+            self.metrics.tracing, scored.q_values, chosen=scored.chosen, q_model=held.id, episode_id=episode_id
         )
         if episode_id is not None:
             offer = _offer(history, candidates, scored, held, asked=q_model or "", earned=earned)
             await self.episodes.end_step(
-                episode_id,
-                history,
-                offer,
-                candidates=candidates.messages,
-                outcome=self.outcome,
+                episode_id, history, offer, candidates=candidates.messages, outcome=self.outcome
             )
         return held, scored
 
@@ -198,9 +180,7 @@ class ScoringService(RequestService):
         """
         rule = _rule(candidates, selection, self.settings, q_model)
         unique = _to_score(candidates)
-        domain = domain_of(
-            q_model.model, selection.out_of_domain if selection else None, self.settings
-        )
+        domain = domain_of(q_model.model, selection.out_of_domain if selection else None, self.settings)
         outside = await reason_outside(domain, history)
         choices = SCORE if long_history else Choices()
         asked = perf_counter()
@@ -247,10 +227,7 @@ def _to_score(candidates: TriedCandidates) -> Distinct:
 
 
 def _rule(
-    candidates: TriedCandidates,
-    selection: SelectionOptions | None,
-    settings: Settings,
-    q_model: QModelLease,
+    candidates: TriedCandidates, selection: SelectionOptions | None, settings: Settings, q_model: QModelLease
 ) -> SelectionRule | None:
     """The rule of the choice; None is by Q alone."""
     if selection is None:

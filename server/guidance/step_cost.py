@@ -36,10 +36,7 @@ class StepPrices:
 
 
 def prices_of(
-    asked: GuidedStepRequest,
-    threshold: ThresholdSettings | None,
-    settings: Settings,
-    scorer: str = "",
+    asked: GuidedStepRequest, threshold: ThresholdSettings | None, settings: Settings, scorer: str = ""
 ) -> StepPrices:
     """The prices of a step that has this threshold.
 
@@ -68,9 +65,7 @@ def priced(taken: GuidedStepResult, prices: StepPrices) -> GuidedStepResult:
     return replace(
         taken,
         cost=_cost([*draws, *chain(*draws_of)], decision.usage.upstream, prices),
-        action_costs=tuple(
-            _cost(drawn, one.judged, prices) for drawn, one in zip(draws_of, actions, strict=True)
-        ),
+        action_costs=tuple(_cost(drawn, one.judged, prices) for drawn, one in zip(draws_of, actions, strict=True)),
     )
 
 
@@ -100,10 +95,7 @@ def _draws_of(action: ActionTaken, decision: Decision, prices: StepPrices) -> _D
 
 def _by_member(drawn: Sequence[Candidate], prices: StepPrices) -> _Draws:
     """The draws of each of several policies; empty where one drew alone."""
-    return [
-        (spent_on([one for one in drawn if one.policy == name]), of)
-        for name, of in prices.members.items()
-    ]
+    return [(spent_on([one for one in drawn if one.policy == name]), of) for name, of in prices.members.items()]
 
 
 def _cost(draws: _Draws, judged: UpstreamCalls | None, prices: StepPrices) -> StepCost | None:

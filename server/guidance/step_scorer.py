@@ -34,12 +34,9 @@ from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.served import QModelLease, ServedQModel
 
 _CHOICE: Final = (
-    "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the "
-    "newest turns that fit, "
+    "; or choose by long_history (QGUIDE_LONG_HISTORY): 'window' scores after the task and the newest turns that fit, "
 )
-_NO_WINDOW: Final = (
-    "shorten its system and first user messages or name a Q model with a longer context"
-)
+_NO_WINDOW: Final = "shorten its system and first user messages or name a Q model with a longer context"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,7 @@ class Choices:
 
 
 STEP: Final = Choices(
-    f"{_CHOICE}'first' answers with the likeliest candidate, unguided, and 'error' refuses such "
-    "histories",
+    f"{_CHOICE}'first' answers with the likeliest candidate, unguided, and 'error' refuses such histories",
     ", or set fallback (QGUIDE_FALLBACK) to 'first' for the likeliest candidate, unguided",
 )
 """Of endpoints that draw candidates."""
@@ -105,20 +101,14 @@ class StepScorer:
             request = replace(request, history=self._view.history, candidates=candidates)
         if reason := await reason_outside(self._domain, request.history):
             self._metrics.out_of_domain.labels(self._q_model.id).inc()
-            raise OutOfDomainError(
-                f'{reason}; "out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same'
-            )
+            raise OutOfDomainError(f'{reason}; "out_of_domain": "guide" (QGUIDE_OUT_OF_DOMAIN) scores it all the same')
         result = await score_in_window(self._q_model, request, self._long_history, STEP)
         if self._ahead is None or self._scored:
             return result
         self._scored = True
         # What was read ahead for these candidates counts as computed, not as cached.
         mine = min(ahead_tokens, result.cached_tokens)
-        return replace(
-            result,
-            computed_tokens=result.computed_tokens + mine,
-            cached_tokens=result.cached_tokens - mine,
-        )
+        return replace(result, computed_tokens=result.computed_tokens + mine, cached_tokens=result.cached_tokens - mine)
 
     @contextmanager
     def reading_ahead(self, history: History) -> Iterator[None]:
@@ -167,9 +157,7 @@ async def score_in_window(
     raise _no_window_fits(request.history, size, q_model.name, choices) from refusal
 
 
-async def too_long_to_draw(
-    history: History, q_model: ServedQModel, mode: LongHistory
-) -> HistoryTooLongError | None:
+async def too_long_to_draw(history: History, q_model: ServedQModel, mode: LongHistory) -> HistoryTooLongError | None:
     """The error that scoring will raise for any candidate; None if it may be possible.
 
     Asked before candidates are drawn, which would be paid for in vain. A history of fewer bytes
@@ -198,20 +186,11 @@ async def too_long_to_draw(
 def _windows(history: History, size: RequestSize) -> list[tuple[History, HistoryWindow]]:
     """The windows to try in turn, the longest first."""
     task, requests = task_exchanges(history), requests_in(history)
-    found = [
-        left_out_exchanges(size.exchanges, task=task, requests=requests, room=room)
-        for room in size.rooms
-    ]
-    return [
-        window_of(history, size.exchanges, left_out=left_out)
-        for left_out in dict.fromkeys(found)
-        if left_out
-    ]
+    found = [left_out_exchanges(size.exchanges, task=task, requests=requests, room=room) for room in size.rooms]
+    return [window_of(history, size.exchanges, left_out=left_out) for left_out in dict.fromkeys(found) if left_out]
 
 
-def _no_window_fits(
-    history: History, size: RequestSize, name: str, choices: Choices
-) -> HistoryTooLongError:
+def _no_window_fits(history: History, size: RequestSize, name: str, choices: Choices) -> HistoryTooLongError:
     task = task_exchanges(history)
     alone, least = sum(size.exchanges[:task]), least_tokens(size, task=task)
     newest = f", {least:,} with the newest turn" if least > alone else ""

@@ -22,13 +22,7 @@ from qguide.server.guidance.readable_view import ReadableView
 from qguide.server.http.errors import BelowThresholdError
 from qguide.server.learning.service import Learning
 from qguide.server.observability.metrics import Metrics
-from qguide.server.own_bodies.answers import (
-    PolicyUsage,
-    StepCost,
-    ThresholdResult,
-    Timings,
-    Window,
-)
+from qguide.server.own_bodies.answers import PolicyUsage, StepCost, ThresholdResult, Timings, Window
 from qguide.server.own_bodies.schemas import StepOptions
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
@@ -128,9 +122,7 @@ class GuidedStepResult:
         decision, timings = self.decision, self.decision.timings
         of_some_steps = {
             "window": Window.of(decision.window),
-            "threshold": ThresholdResult.of(
-                decision.below_threshold, self.action_policies, self.action_costs
-            ),
+            "threshold": ThresholdResult.of(decision.below_threshold, self.action_policies, self.action_costs),
             "policies": list(self.policies) or None,
             "cost": self.cost,
         }
@@ -146,10 +138,7 @@ class GuidedStepResult:
             "warnings": list(decision.warnings),
             "policy": self.policy,
             "timings_ms": Timings(
-                sample=timings.sample_ms,
-                paraphrase=timings.paraphrase_ms,
-                score=timings.score_ms,
-                total=self.total_ms,
+                sample=timings.sample_ms, paraphrase=timings.paraphrase_ms, score=timings.score_ms, total=self.total_ms
             ),
             **self.scored_by,
             **{name: value for name, value in of_some_steps.items() if value is not None},
@@ -178,11 +167,7 @@ class SelectionRule:
 
 
 def selection_rule(
-    options: SelectionOptions,
-    settings: Settings,
-    q_model: ServedQModel,
-    *,
-    prior: PriorBy | None = None,
+    options: SelectionOptions, settings: Settings, q_model: ServedQModel, *, prior: PriorBy | None = None
 ) -> SelectionRule:
     """The rule by which a request's action is chosen."""
     fitted = q_model.manifest.prior if q_model.manifest else None
@@ -220,9 +205,7 @@ def long_history_mode(asked: GuidedStepRequest, settings: Settings) -> LongHisto
     return wanted.fallback or own or fallback_of(asked, settings)
 
 
-def domain_of(
-    q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings
-) -> Domain | None:
+def domain_of(q_model: ServedQModel, wanted: OutOfDomain | None, settings: Settings) -> Domain | None:
     """The domain that a request has to be in; None where it is guided all the same."""
     mode = wanted or settings.out_of_domain
     return q_model.domain if mode == "unguided" else None
@@ -273,9 +256,7 @@ def until_of(options: StepOptions, q_model: ServedQModel) -> UntilDecided | None
     return UntilDecided(highest_q=q_model.highest_q)
 
 
-def previous_q(
-    options: StepOptions, history: History, episode: Episode | None, q_model: str
-) -> float | None:
+def previous_q(options: StepOptions, history: History, episode: Episode | None, q_model: str) -> float | None:
     """The Q that adaptive M has to exceed; None at an episode's first step."""
     if options.previous_q is None and options.episode_id is None:
         raise InvalidRequestError(
@@ -287,9 +268,7 @@ def previous_q(
     return options.previous_q
 
 
-def threshold_settings(
-    thresholds: Mapping[str, ThresholdSettings], q_model: ServedQModel
-) -> ThresholdSettings | None:
+def threshold_settings(thresholds: Mapping[str, ThresholdSettings], q_model: ServedQModel) -> ThresholdSettings | None:
     """The threshold of a Q model: of its version, or of all versions with its name."""
     if q_model.ranks:
         return None
@@ -303,9 +282,7 @@ def threshold_of(settings: ThresholdSettings | None) -> Threshold | None:
     return Threshold(settings.below, settings.actions, settings.num_candidates)
 
 
-def action_policies(
-    decision: Decision, settings: ThresholdSettings | None, own: str
-) -> tuple[str, ...]:
+def action_policies(decision: Decision, settings: ThresholdSettings | None, own: str) -> tuple[str, ...]:
     """Name of the policy that drew for each action; "" for `stop`, which draws nothing."""
     if decision.below_threshold is None or settings is None:
         return ()

@@ -168,10 +168,7 @@ def _agent_session(scope: Scope) -> str | None:
     named = next(filter(None, (_header_of(scope, name) for name in _AGENTS)), None)
     if named is None:
         return None
-    parts = [
-        named.decode(errors="replace"),
-        (_header_of(scope, _SUBAGENT) or b"").decode(errors="replace"),
-    ]
+    parts = [named.decode(errors="replace"), (_header_of(scope, _SUBAGENT) or b"").decode(errors="replace")]
     session = "/".join(filter(None, parts))
     return session if _is_usable(session) else None
 

@@ -30,12 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qguide.qnet.errors import QGuideError
 from qguide.qnet.work_context import Tenant, working_for
 from qguide.server.http.error_table import known_error_response
-from qguide.server.http.errors import (
-    ForbiddenError,
-    OverLimitError,
-    UnauthorizedError,
-    rate_limit_headers,
-)
+from qguide.server.http.errors import ForbiddenError, OverLimitError, UnauthorizedError, rate_limit_headers
 from qguide.server.http.keys import Key
 from qguide.server.http.middleware import HttpMiddleware
 from qguide.server.observability.request_context import Account
@@ -52,14 +47,7 @@ KEY_HEADERS: Final = ("x-api-key", GOOGLES_KEY, "api-key")
 HEALTH: Final = frozenset({"/health", "/healthz", "/readyz"})
 METRICS: Final = frozenset({"/metrics"})
 DOCS: Final = frozenset(
-    {
-        "/docs",
-        "/docs/start.js",
-        "/docs/swagger-ui-bundle.js",
-        "/docs/swagger-ui.css",
-        "/openapi.json",
-        "/redoc",
-    }
+    {"/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css", "/openapi.json", "/redoc"}
 )
 PAGE: Final = frozenset({"/", "/playground"})
 """The playground page; the paths below /playground/ (its files and features) are open as well."""
@@ -127,9 +115,7 @@ class Limiter:
         return self._running.total()
 
     @asynccontextmanager
-    async def admit(
-        self, caller: Caller, account: Account, *, kind: Kind = "work"
-    ) -> AsyncIterator[Mapping[str, str]]:
+    async def admit(self, caller: Caller, account: Account, *, kind: Kind = "work") -> AsyncIterator[Mapping[str, str]]:
         """Admit a request; yields the RateLimit headers, and charges its tokens afterwards.
 
         Args:
@@ -190,9 +176,7 @@ class Limiter:
             )
         return rate_limit_headers(caller.requests_per_minute, remaining=remaining, reset_s=reset_s)
 
-    async def _rest(
-        self, windows: RateLimiter, item: RateLimitItem, caller: Caller
-    ) -> tuple[int, int]:
+    async def _rest(self, windows: RateLimiter, item: RateLimitItem, caller: Caller) -> tuple[int, int]:
         """Whole seconds until the window has certainly ended, and the requests left in it."""
         reset_at, remaining = await windows.get_window_stats(item, caller.name)
         # Redis reports the rest of a window in whole seconds, up to half a second too short.
@@ -203,22 +187,14 @@ class Limiter:
     async def _charge(self, caller: Caller, tokens: int) -> None:
         if tokens and caller.tokens_per_day:
             budget = _tokens(caller)
-            await self._windows(
-                caller, lambda windows: windows.hit(budget, caller.name, cost=tokens)
-            )
+            await self._windows(caller, lambda windows: windows.hit(budget, caller.name, cost=tokens))
 
-    async def _windows(
-        self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
-    ) -> Answer:
+    async def _windows(self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]) -> Answer:
         if self._link is None:
             return await ask(self._own)
-        return await self._link.use(
-            lambda: self._ask_shared(caller, ask), lambda: ask(self._own), repeatable=False
-        )
+        return await self._link.use(lambda: self._ask_shared(caller, ask), lambda: ask(self._own), repeatable=False)
 
-    async def _ask_shared(
-        self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]
-    ) -> Answer:
+    async def _ask_shared(self, caller: Caller, ask: Callable[[RateLimiter], Awaitable[Answer]]) -> Answer:
         """Count in Redis, resetting a counter that does not hold a number."""
         from redis.exceptions import ResponseError  # needless where nothing is shared
 
@@ -291,8 +267,7 @@ class AdmissionMiddleware(HttpMiddleware):
         given = _given_key(Headers(scope=scope))
         if given is None:
             raise UnauthorizedError(
-                "the request has no API key; send one as `Authorization: Bearer KEY` or "
-                "`X-API-Key: KEY`"
+                "the request has no API key; send one as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
             )
         key: Key | None = keys.find(given)
         if key is None:
@@ -343,8 +318,7 @@ async def require_admin(request: Request) -> None:
     caller: Caller = request.state.caller
     if not caller.admin:
         raise ForbiddenError(
-            f"the key {caller.name!r} is not an admin key; create one with `qguide keys create "
-            "NAME --admin`"
+            f"the key {caller.name!r} is not an admin key; create one with `qguide keys create NAME --admin`"
         )
 
 

@@ -134,9 +134,7 @@ class BodyReader(HttpMiddleware):
             raise BodyTooLargeError(self._max_body_bytes)
         return body
 
-    async def _read_on(
-        self, message: Message, receive: Receive, timeout: asyncio.Timeout
-    ) -> bytes | None:
+    async def _read_on(self, message: Message, receive: Receive, timeout: asyncio.Timeout) -> bytes | None:
         """Read the rest of a body that arrives in several messages."""
         arrival = _Arrival(lambda: timeout.reschedule(_GIVEN_UP))
         self._arriving[id(arrival)] = arrival
@@ -217,9 +215,7 @@ def _validated(raw: bytes, schema: TypeAdapter[Any], most: int) -> Any:
                 "this route's schema in /docs has"
             ) from None
         faults = error.errors(include_url=False)
-    raise RequestValidationError(
-        [fault | {"loc": ("body", *fault["loc"])} for fault in faults], body=body
-    )
+    raise RequestValidationError([fault | {"loc": ("body", *fault["loc"])} for fault in faults], body=body)
 
 
 def parsed_json(raw: bytes, most: int) -> Any:
@@ -234,15 +230,11 @@ def parsed_json(raw: bytes, most: int) -> Any:
             )
         body = json.loads(raw, object_hook=rested)
     except JSONDecodeError as error:
-        raise MalformedBodyError(
-            f"the body is not JSON at character {error.pos}: {error.msg}"
-        ) from None
+        raise MalformedBodyError(f"the body is not JSON at character {error.pos}: {error.msg}") from None
     except (ValueError, RecursionError):
         raise MalformedBodyError(_UNREADABLE) from None
     if may_hold_lone_surrogate(raw) and (place := lone_surrogate_in(body)):
-        raise MalformedBodyError(
-            f"{place} contains a lone surrogate (half a character); send valid Unicode"
-        )
+        raise MalformedBodyError(f"{place} contains a lone surrogate (half a character); send valid Unicode")
     return body
 
 
@@ -368,6 +360,4 @@ def _declares_json(request: Request) -> bool:
     declared = Headers()
     declared["content-type"] = request.headers.get("content-type", "")
     subtype = declared.get_content_subtype()
-    return declared.get_content_maintype() == "application" and (
-        subtype == "json" or subtype.endswith("+json")
-    )
+    return declared.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))

@@ -19,15 +19,10 @@ OPENAI_CODES: Final = {
     "upstream_busy": "rate_limit_exceeded",
 }
 """Our codes for which OpenAI has a code of its own that clients check."""
-_OPENAI_TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-}
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _HISTORY_TOO_LONG: Final = "history_too_long"
 _OPENAI_TOO_LONG: Final = (
-    "the prompt is too long: it exceeds the context window, because this model's maximum context "
-    "length is smaller"
+    "the prompt is too long: it exceeds the context window, because this model's maximum context length is smaller"
 )
 """Clients know the error by its words: LiteLLM and CrewAI by "this model's maximum context length
 is", LangChain by "prompt is too long" and, in a stream, by "exceeds the context window"."""
@@ -46,11 +41,7 @@ NO_WORDS: Final = UpstreamWords()
 
 def speaks_openai(method: str, path: str) -> bool:
     """True for the routes whose clients expect OpenAI's error format."""
-    return (
-        path in _OPENAI_PATHS
-        or path.startswith(_STORED)
-        or (method == "GET" and path.startswith(_A_MODEL))
-    )
+    return path in _OPENAI_PATHS or path.startswith(_STORED) or (method == "GET" and path.startswith(_A_MODEL))
 
 
 def openai_detail(
@@ -112,9 +103,7 @@ def anthropic_body(
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     if code == _HISTORY_TOO_LONG:
         message = f"prompt is too long: {message}"
-    details = {"error_code": _OWN_CODES.get(param or "", code)} | (
-        {} if figures is None else {"qguide": dict(figures)}
-    )
+    details = {"error_code": _OWN_CODES.get(param or "", code)} | ({} if figures is None else {"qguide": dict(figures)})
     detail = {"type": kind, "message": message, "details": details}
     return status, {"type": "error", "error": detail, "request_id": request_id}
 
@@ -139,11 +128,7 @@ def speaks_gemini(path: str) -> bool:
 
 
 def gemini_body(
-    status: int,
-    code: str,
-    message: str,
-    request_id: str,
-    figures: Mapping[str, object] | None = None,
+    status: int, code: str, message: str, request_id: str, figures: Mapping[str, object] | None = None
 ) -> tuple[int, dict[str, Any]]:
     """Status and body of an error in Google's format, where a malformed body is a 400.
 
@@ -157,8 +142,7 @@ def gemini_body(
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": code,
         "domain": "qguide",
-        "metadata": {"request_id": request_id}
-        | {name: str(figure) for name, figure in (figures or {}).items()},
+        "metadata": {"request_id": request_id} | {name: str(figure) for name, figure in (figures or {}).items()},
     }
     detail = {"code": status, "message": message, "status": kind, "details": [reason]}
     return status, {"error": detail}

@@ -194,9 +194,7 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
                 str(error),
                 param=getattr(error, "parameter", None),
                 retry_after_s=_retry_after_s(error),
-                upstream=UpstreamWords(
-                    getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")
-                ),
+                upstream=UpstreamWords(getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")),
                 details=getattr(error, "details", None),
                 headers=error.headers if isinstance(error, OverLimitError) else None,
             )
@@ -261,8 +259,5 @@ def unknown_error_response(request: Request, error: Exception) -> JSONResponse:
     """The response to an unexpected failure: a 500 without internals."""
     _log.error("request_failed", path=request.url.path, exc_info=error)
     return error_response(
-        request,
-        500,
-        "internal_error",
-        "internal error; the server's log has the details under this request id",
+        request, 500, "internal_error", "internal error; the server's log has the details under this request id"
     )

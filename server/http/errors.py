@@ -35,8 +35,7 @@ class BodyTooLargeError(QGuideError):
 
     def __init__(self, max_body_bytes: int) -> None:
         super().__init__(
-            f"the body is larger than {max_body_bytes:,} bytes; shorten the history or raise "
-            "QGUIDE_MAX_BODY_BYTES"
+            f"the body is larger than {max_body_bytes:,} bytes; shorten the history or raise QGUIDE_MAX_BODY_BYTES"
         )
 
 
@@ -45,8 +44,7 @@ class BodyTimeoutError(QGuideError):
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(
-            f"the body had not arrived after {timeout_s:g} s; send it faster or raise "
-            "QGUIDE_BODY_TIMEOUT_S"
+            f"the body had not arrived after {timeout_s:g} s; send it faster or raise QGUIDE_BODY_TIMEOUT_S"
         )
 
 

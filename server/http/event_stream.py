@@ -162,11 +162,7 @@ class OutlivingStream(EventStream):
 
 
 async def answered(
-    request: Request,
-    complete: Callable[[], Awaitable[Json]],
-    writer: EventWriter | None,
-    *,
-    heartbeat_s: float,
+    request: Request, complete: Callable[[], Awaitable[Json]], writer: EventWriter | None, *, heartbeat_s: float
 ) -> Response:
     """The answer as JSON, or where there is a writer as its events."""
     if writer is None:
@@ -179,9 +175,7 @@ def _body(response: JSONResponse) -> Json:
     return read
 
 
-def described_errors(
-    body: type[BaseModel], statuses: Iterable[int]
-) -> dict[int | str, dict[str, Any]]:
+def described_errors(body: type[BaseModel], statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
     """Error responses of a route for the OpenAPI document, which has the body's schema by name.
 
     As models they would be validators, 600 for all routes, which FastAPI builds at the first
@@ -212,8 +206,4 @@ def answer_or_events(
         "properties": properties,
         "required": list(properties),
     }
-    return {
-        "description": description,
-        "model": answer,
-        "content": {"text/event-stream": {"schema": schema}},
-    }
+    return {"description": description, "model": answer, "content": {"text/event-stream": {"schema": schema}}}

@@ -92,9 +92,7 @@ class KeyFile:
         self._stamp = _stamp(path)
         self._keys = read_keys(path)
         if not self._keys.keys:
-            raise ConfigError(
-                f"{path} holds no API key; create one with `qguide keys create NAME --file {path}`"
-            )
+            raise ConfigError(f"{path} holds no API key; create one with `qguide keys create NAME --file {path}`")
 
     def find(self, given: str) -> Key | None:
         """Look a key up in the current file, or in its last valid content if it is malformed."""
@@ -137,9 +135,7 @@ def read_keys(path: Path) -> KeyList:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ConfigError(
-            f"keys file {path} is malformed at {place or 'the top level'}: {first['msg']}"
-        ) from error
+        raise ConfigError(f"keys file {path} is malformed at {place or 'the top level'}: {first['msg']}") from error
 
 
 def create_key(

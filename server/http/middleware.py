@@ -26,8 +26,7 @@ ID_HEADERS: Final = ("X-Request-ID", "Request-ID")
 CLIENT_GONE: Final = 499
 """Status in logs and metrics of a request whose client disconnected; it is never sent."""
 _CUT_OFF: Final = (
-    "the server shut down before the answer was ready (QGUIDE_SHUTDOWN_TIMEOUT_S); retry, another "
-    "replica will answer"
+    "the server shut down before the answer was ready (QGUIDE_SHUTDOWN_TIMEOUT_S); retry, another replica will answer"
 )
 
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -176,9 +175,7 @@ class Observe(HttpMiddleware):
                 await response(request.scope, receive, with_request_id)
             elif streams:
                 event = error_event(request, response)
-                await with_request_id(
-                    {"type": "http.response.body", "body": event, "more_body": False}
-                )
+                await with_request_id({"type": "http.response.body", "body": event, "more_body": False})
         except Exception as error:  # the last place where the response can carry the request's id
             response = unknown_error_response(request, error)
             if status is None:  # otherwise the client sees a truncated body
@@ -196,9 +193,7 @@ def _route_of(request: Request) -> str:
     return str(getattr(found, "path", "unknown"))
 
 
-def _report(
-    request: Request, account: Account, *, route: str, status: int, elapsed_s: float
-) -> None:
+def _report(request: Request, account: Account, *, route: str, status: int, elapsed_s: float) -> None:
     known = {"key": account.key, "episode_id": account.episode_id}
     _log.info(
         "request",

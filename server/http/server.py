@@ -33,13 +33,9 @@ _CLOSING_S: Final = 5.0
 def bind(host: str, port: int) -> list[socket.socket]:
     """Bind every address of a host; nobody can connect until a server listens on them."""
     try:
-        found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise ConfigError(
-            f"host {host!r} has no address ({error.strerror}); choose another with --host"
-        ) from error
+        raise ConfigError(f"host {host!r} has no address ({error.strerror}); choose another with --host") from error
     bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -141,9 +137,7 @@ class DrainingServer(uvicorn.Server):
             this server.
     """
 
-    def __init__(
-        self, config: uvicorn.Config, drain: Drain, *, delay_s: float, ends_hard: bool = False
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, drain: Drain, *, delay_s: float, ends_hard: bool = False) -> None:
         super().__init__(config)
         self._drain = drain
         self._delay_s = delay_s

@@ -54,9 +54,7 @@ class Group:
         OSError: the folder cannot be used.
     """
 
-    def __init__(
-        self, name: str, folder: Path, rules: Rules, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, name: str, folder: Path, rules: Rules, *, clock: Callable[[], float] = time.time) -> None:
         self.name = name
         self.folder = folder
         self.progress = Progress(rules)
@@ -233,9 +231,7 @@ class Group:
                 return [back]
             case "roll_back":
                 if now.phase == "collecting":
-                    raise InvalidRequestError(
-                        "nothing guides, so there is nothing to roll back; forbid keeps it so"
-                    )
+                    raise InvalidRequestError("nothing guides, so there is nothing to roll back; forbid keeps it so")
                 return [back]
             case "promote":
                 return self._promoted()
@@ -244,9 +240,7 @@ class Group:
     def _promoted(self) -> list[PhaseLine]:
         now = self.progress
         if now.mode == "forbidden":
-            raise InvalidRequestError(
-                "nothing can be promoted while guidance is forbidden; give the order auto first"
-            )
+            raise InvalidRequestError("nothing can be promoted while guidance is forbidden; give the order auto first")
         newest = now.licensed.version if now.licensed else now.version
         if newest is None or (now.phase == "guiding" and newest == now.version):
             guiding = now.phase == "guiding"

@@ -73,11 +73,7 @@ class Rules:
             exploration=settings.learn_exploration,
             control=settings.learn_control,
             alpha=settings.learn_alpha,
-            budget=Budget(
-                settings.learn_budget_tokens,
-                settings.learn_budget_cost,
-                settings.learn_budget_period,
-            ),
+            budget=Budget(settings.learn_budget_tokens, settings.learn_budget_cost, settings.learn_budget_period),
         )
 
     def alpha_of(self, trial: int) -> float:

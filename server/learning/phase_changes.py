@@ -43,9 +43,7 @@ def now(of: Progress, event: Event, reason: str) -> PhaseLine:
     )
 
 
-def back(
-    of: Progress, reason: str, *, since: int | None = None, event: Event = "rolled_back"
-) -> PhaseLine:
+def back(of: Progress, reason: str, *, since: int | None = None, event: Event = "rolled_back") -> PhaseLine:
     """The end of a trial or of guidance."""
     return _with(
         now(of, event, reason),

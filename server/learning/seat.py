@@ -132,9 +132,7 @@ def group_of(key: str | None, groups: Mapping[str, str]) -> str:
     return f"+{groups[key]}" if key in groups else key
 
 
-def play_of(
-    seat: Seat, place: str, episode: Episode | None, arm: Arm, *, exploration: float
-) -> Play:
+def play_of(seat: Seat, place: str, episode: Episode | None, arm: Arm, *, exploration: float) -> Play:
     """The part of an episode's next step.
 
     Args:

@@ -26,13 +26,7 @@ from qguide.server.learning.lines import EpisodeLine, Phase, PhaseLine, SilentLi
 from qguide.server.learning.parameters import Rules
 from qguide.server.learning.seat import Play, Seat, arm_of, group_of, play_of
 from qguide.server.learning.silence import OpenEpisodes
-from qguide.server.learning.status_body import (
-    CurveState,
-    LearningState,
-    curve_of,
-    extra_figures,
-    state_of,
-)
+from qguide.server.learning.status_body import CurveState, LearningState, curve_of, extra_figures, state_of
 from qguide.server.learning.tally import Spent
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.observability.request_context import calling_key, owner_of, scoped_episode_id
@@ -76,9 +70,7 @@ class Learning:
         """Name of the group that a key's episodes teach."""
         return group_of(key, self._settings.learn_groups)
 
-    async def play(
-        self, episode_id: str | None, episode: Episode | None, *, prompt: Callable[[], str]
-    ) -> Play:
+    async def play(self, episode_id: str | None, episode: Episode | None, *, prompt: Callable[[], str]) -> Play:
         """The part of the next step of the caller's episode.
 
         Args:
@@ -313,9 +305,7 @@ class Learning:
             except (OSError, QGuideError) as error:
                 if isinstance(error, OutdatedFeaturesError):
                     seat.outdated[version] = str(error)
-                _log.error(
-                    "learned_not_loaded", group=seat.group.name, version=version, reason=str(error)
-                )
+                _log.error("learned_not_loaded", group=seat.group.name, version=version, reason=str(error))
                 seat.loads_again_s[version] = now + _AFTER_FAILURE_S
         for version in seat.models.keys() - versions:
             # Closed with the last request that holds it.

@@ -23,9 +23,7 @@ class ArmState(Body):
     tokens: float = Field(description="mean completion tokens of an episode, candidates included")
     prompt_tokens: float = Field(description="mean tokens that its requests to the upstream read")
     cost: float | None = Field(description="mean cost of an episode; null without prices")
-    unknown: int = Field(
-        default=0, description="further ones that fell silent: no outcome, so no part of the mean"
-    )
+    unknown: int = Field(default=0, description="further ones that fell silent: no outcome, so no part of the mean")
 
 
 class DifferenceState(Body):
@@ -80,13 +78,10 @@ class CostState(Body):
     )
     cost: float | None = Field(description="the same in money; null without prices")
     tokens_per_success: float | None = Field(
-        description="extra tokens for each success gained, or for an outcome of 1 gained; null "
-        "while no gain is seen"
+        description="extra tokens for each success gained, or for an outcome of 1 gained; null while no gain is seen"
     )
     cost_per_success: float | None
-    spent_tokens: int = Field(
-        description="of candidates beside the agent's own, in the latest hour or day"
-    )
+    spent_tokens: int = Field(description="of candidates beside the agent's own, in the latest hour or day")
     spent_cost: float
     period: Period = Field(description="of the budget")
     budget_tokens: int | None
@@ -129,9 +124,7 @@ class PolicyState(Body):
     """Outcomes of a policy where several drew."""
 
     mean: float = Field(description="mean outcome under a uniform prior")
-    episodes: float = Field(
-        description="each counts as the share of its actions that the policy drew; at most 500"
-    )
+    episodes: float = Field(description="each counts as the share of its actions that the policy drew; at most 500")
 
 
 class LearningState(Body):
@@ -146,9 +139,7 @@ class LearningState(Body):
     trial: int = Field(description="number of the latest trial; 0 before the first")
     share: float = Field(description="of new episodes that are guided")
     guided: ArmState = Field(description="since the latest trial began")
-    unguided: ArmState = Field(
-        description="since the latest trial began; while collecting, of all episodes"
-    )
+    unguided: ArmState = Field(description="since the latest trial began; while collecting, of all episodes")
     difference: DifferenceState
     cost: CostState
     version: int | None = Field(description="the version that guides")
@@ -202,9 +193,7 @@ def state_of(
         version=progress.version,
         shadow=_shadow(progress),
         challenge=_challenge(progress),
-        fit=FitState(**{name: getattr(fit, name) for name in FitState.model_fields})
-        if fit
-        else None,
+        fit=FitState(**{name: getattr(fit, name) for name in FitState.model_fields}) if fit else None,
         next_fit_in=progress.next_fit_in,
         reason=progress.reason,
         at=progress.at,
@@ -224,8 +213,7 @@ def curve_of(group: str, progress: Progress) -> CurveState:
         guided=tuple(_points_of(progress, guided=True)),
         unguided=tuple(_points_of(progress, guided=False)),
         changes=tuple(
-            CurveChange(episode=number, **line.model_dump(include=fields))
-            for number, line in progress.curve.changes
+            CurveChange(episode=number, **line.model_dump(include=fields)) for number, line in progress.curve.changes
         ),
     )
 
@@ -234,9 +222,7 @@ def _points_of(progress: Progress, *, guided: bool) -> Iterator[CurvePoint]:
     for begin, end, found in progress.curve.points(guided=guided):
         low, mean, high = found.interval
         last = min(end, progress.episodes.count)
-        yield CurvePoint(
-            first=begin + 1, last=last, episodes=found.count, low=low, mean=mean, high=high
-        )
+        yield CurvePoint(first=begin + 1, last=last, episodes=found.count, low=low, mean=mean, high=high)
 
 
 def extra_figures(progress: Progress) -> dict[str, float]:

@@ -198,10 +198,7 @@ class Challenge:
     def figures(self) -> str:
         """Mean outcomes of both in words."""
         newer, present = self.newer, self.present
-        return (
-            f"{newer.mean:.0%} of {newer.count} against {present.mean:.0%} of {present.count} "
-            "episodes"
-        )
+        return f"{newer.mean:.0%} of {newer.count} against {present.mean:.0%} of {present.count} episodes"
 
     def add(self, line: EpisodeLine, *, newer: bool) -> None:
         """Count a guided episode."""

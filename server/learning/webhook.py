@@ -159,17 +159,14 @@ def secret_bytes(secret: str) -> bytes:
     """
     if not secret:
         raise ConfigError(
-            "QGUIDE_LEARN_WEBHOOK has no secret; set QGUIDE_LEARN_WEBHOOK_SECRET to that of the "
-            "receiver (whsec_…)"
+            "QGUIDE_LEARN_WEBHOOK has no secret; set QGUIDE_LEARN_WEBHOOK_SECRET to that of the receiver (whsec_…)"
         )
     if not secret.startswith(_PREFIX):
         return secret.encode()
     try:
         return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except binascii.Error as error:
-        raise ConfigError(
-            "QGUIDE_LEARN_WEBHOOK_SECRET begins with whsec_, and no base64 follows"
-        ) from error
+        raise ConfigError("QGUIDE_LEARN_WEBHOOK_SECRET begins with whsec_, and no base64 follows") from error
 
 
 def build_webhook(settings: Settings) -> Webhook | None:

@@ -25,13 +25,7 @@ class Exposition:
         clock: monotonic clock in seconds.
     """
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        *,
-        kept_s: float = KEPT_S,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, metrics: Metrics, *, kept_s: float = KEPT_S, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._kept_s = kept_s
         self._clock = clock

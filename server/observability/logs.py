@@ -30,11 +30,7 @@ def configure_logging(level: str) -> None:
         structlog.processors.JSONRenderer(),
     ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            *ends,
-        ],
+        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, *ends],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
@@ -106,9 +102,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             waiting.append(cause)
 
 
-def _exception_of(
-    given: ExcInfo | tuple[None, None, None] | BaseException | bool | None,
-) -> BaseException | None:
+def _exception_of(given: ExcInfo | tuple[None, None, None] | BaseException | bool | None) -> BaseException | None:
     if isinstance(given, BaseException):
         return given
     if isinstance(given, tuple):

@@ -52,47 +52,30 @@ class Metrics:
         self._watch_learning()
 
     def _watch_requests(self) -> None:
-        self.requests = self._counter(
-            "requests", "Requests by route and status.", ["route", "status"]
-        )
-        self.request_seconds = self._histogram(
-            "request_seconds", "Time of a whole request.", ["route"]
-        )
+        self.requests = self._counter("requests", "Requests by route and status.", ["route", "status"])
+        self.request_seconds = self._histogram("request_seconds", "Time of a whole request.", ["route"])
         self.key_requests = self._counter(
-            "key_requests",
-            "Requests by their API key's name and status.",
-            ["key", "status"],
+            "key_requests", "Requests by their API key's name and status.", ["key", "status"]
         )
-        self.key_tokens = self._counter(
-            "key_tokens", "Tokens charged to an API key, by its name.", ["key"]
-        )
+        self.key_tokens = self._counter("key_tokens", "Tokens charged to an API key, by its name.", ["key"])
         self.connections_closed = self._counter(
             "connections_closed", "Connections that the server closed, by reason.", ["reason"]
         )
-        self.stage_seconds = self._histogram(
-            "stage_seconds", "Time of each stage, including waits.", ["stage"]
-        )
-        self.candidates = self._histogram(
-            "distinct_candidates", "Distinct candidates per request.", buckets=_COUNTS
-        )
+        self.stage_seconds = self._histogram("stage_seconds", "Time of each stage, including waits.", ["stage"])
+        self.candidates = self._histogram("distinct_candidates", "Distinct candidates per request.", buckets=_COUNTS)
         self.unguided = self._counter(
             "unguided",
             "Requests answered with the likeliest candidate because Q was missing or told nothing.",
             _Q_MODEL,
         )
         self.out_of_domain = self._counter(
-            "out_of_domain",
-            "Requests with a state of another kind than the Q model was trained on.",
-            _Q_MODEL,
+            "out_of_domain", "Requests with a state of another kind than the Q model was trained on.", _Q_MODEL
         )
 
     def _watch_draws(self) -> None:
-        self.completion_tokens = self._counter(
-            "completion_tokens", "Tokens that policies generated."
-        )
+        self.completion_tokens = self._counter("completion_tokens", "Tokens that policies generated.")
         self.paraphrase_tokens = self._counter(
-            "paraphrase_tokens",
-            "Tokens read and generated for paraphrases; included in prompt and completion tokens.",
+            "paraphrase_tokens", "Tokens read and generated for paraphrases; included in prompt and completion tokens."
         )
         self.draws_saved = self._counter(
             "draws_saved", "Candidates that adaptive M, or a choice already decided, did not need."
@@ -105,14 +88,10 @@ class Metrics:
             "Time that a scoring request waited for the device, by how the wait ended.",
             ["q_model", "ended"],
         )
-        self.batch_requests = self._histogram(
-            "batch_requests", "Requests scored together.", _Q_MODEL, buckets=_COUNTS
-        )
+        self.batch_requests = self._histogram("batch_requests", "Requests scored together.", _Q_MODEL, buckets=_COUNTS)
         self.batch_seconds = self._histogram("batch_seconds", "Device time of one batch.", _Q_MODEL)
         self.scorer_tokens = self._counter(
-            "scorer_tokens",
-            "Tokens that scorers computed or found in the cache.",
-            ["q_model", "kind"],
+            "scorer_tokens", "Tokens that scorers computed or found in the cache.", ["q_model", "kind"]
         )
         self.read_ahead_tokens = self._counter(
             "read_ahead_tokens",
@@ -123,13 +102,9 @@ class Metrics:
         self.cache_evictions = self._counter(
             "cache_evictions", "Histories evicted because the cache was full.", _Q_MODEL
         )
-        self.cache_bytes = self._gauge(
-            "cache_bytes", "Keys and values kept between requests.", _Q_MODEL
-        )
+        self.cache_bytes = self._gauge("cache_bytes", "Keys and values kept between requests.", _Q_MODEL)
         self.windows = self._counter(
-            "windows",
-            "Requests scored after a window of a history that is longer than the Q model takes.",
-            _Q_MODEL,
+            "windows", "Requests scored after a window of a history that is longer than the Q model takes.", _Q_MODEL
         )
         self.left_out_tokens = self._counter(
             "left_out_tokens", "Tokens of long histories that a window left out.", _Q_MODEL
@@ -141,8 +116,7 @@ class Metrics:
         )
         self.threshold_tokens = self._counter(
             "threshold_tokens",
-            "Tokens read and generated because Q was below the threshold; included in prompt and "
-            "completion tokens.",
+            "Tokens read and generated because Q was below the threshold; included in prompt and completion tokens.",
             ["q_model", "action"],
         )
         self.shadow_requests = self._counter(
@@ -178,13 +152,9 @@ class Metrics:
 
     def _watch_learning(self) -> None:
         self._learning = {
-            "phase": self._gauge(
-                "learning_phase", "1 for the phase of a group's learning.", ["group", "phase"]
-            ),
+            "phase": self._gauge("learning_phase", "1 for the phase of a group's learning.", ["group", "phase"]),
             "episodes": self._gauge(
-                "learning_episodes",
-                "Episodes with an outcome since a group's latest trial began.",
-                ["group", "arm"],
+                "learning_episodes", "Episodes with an outcome since a group's latest trial began.", ["group", "arm"]
             ),
             "difference": self._gauge(
                 "learning_difference",
@@ -212,9 +182,7 @@ class Metrics:
             for label, number in numbers.items():
                 self._learning[name].labels(group, label).set(number)
 
-    def count_request(
-        self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int
-    ) -> None:
+    def count_request(self, route: str, status: int, elapsed_s: float, *, key: str | None, tokens: int) -> None:
         """Count one request by its route and, on a server with keys, by the name of its key.
 
         The names are the operator's, so their number is bounded by the keys file.
@@ -229,9 +197,7 @@ class Metrics:
         """Record the wait of one request in a Q model's queue."""
         self.queue_seconds.labels(q_model, ended).observe(waited_s)
 
-    def observe_batch(
-        self, q_model: str, batch: BatchRun, *, cache_bytes: int, evicted: int
-    ) -> None:
+    def observe_batch(self, q_model: str, batch: BatchRun, *, cache_bytes: int, evicted: int) -> None:
         """Record one batch of a Q model; called on the device thread."""
         self.batch_requests.labels(q_model).observe(batch.requests)
         self.batch_seconds.labels(q_model).observe(batch.run_s)
@@ -271,9 +237,7 @@ class Metrics:
     def count_call(self, q_model: str, outcome: CallOutcome, spent: TokenUsage) -> None:
         """Count one request of a Q model to its upstream, and its tokens."""
         self.judge_calls.labels(q_model, outcome).inc()
-        for kind, number in zip(
-            _CALL_TOKENS, (spent.prompt_tokens, spent.completion_tokens), strict=True
-        ):
+        for kind, number in zip(_CALL_TOKENS, (spent.prompt_tokens, spent.completion_tokens), strict=True):
             self.judge_tokens.labels(q_model, kind).inc(number)
 
     def start_calls(self, q_model: str) -> None:
@@ -301,28 +265,16 @@ class Metrics:
             self.attempts.labels(q_model, verdict).inc()
 
     def watch_load(
-        self,
-        *,
-        waiting: Callable[[], int],
-        running: Callable[[], int],
-        cache_share: Callable[[], float],
+        self, *, waiting: Callable[[], int], running: Callable[[], int], cache_share: Callable[[], float]
     ) -> None:
         """Add the gauges by which a gateway picks a replica; `read_load` reads them.
 
         They have no labels, because endpoint pickers read one series of each.
         """
         for name, text, read in (
-            (
-                "requests_waiting",
-                "Requests that wait for the device; one with many scores is one.",
-                waiting,
-            ),
+            ("requests_waiting", "Requests that wait for the device; one with many scores is one.", waiting),
             ("requests_running", "Requests that are being served and do not wait for it.", running),
-            (
-                "cache_share",
-                "Largest share of its cache's budget that a Q model uses.",
-                cache_share,
-            ),
+            ("cache_share", "Largest share of its cache's budget that a Q model uses.", cache_share),
         ):
             self._load.append((self._gauge(name, text), read))
 
@@ -333,9 +285,7 @@ class Metrics:
 
     def redis_up(self) -> Gauge:
         """Gauge that is 1 while Redis answers; it exists only if Redis is configured."""
-        return self._gauge(
-            "redis_up", "1 if Redis answers, 0 while the server falls back to memory."
-        )
+        return self._gauge("redis_up", "1 if Redis answers, 0 while the server falls back to memory.")
 
     def start_series(self, q_model: str) -> None:
         """Start a Q model's rare counters at 0, because rate() misses a counter's first value."""
@@ -344,9 +294,7 @@ class Metrics:
 
     def upstream_up(self) -> Gauge:
         """Gauge that is 1 while an upstream answers; it exists only if there are upstreams."""
-        return self._gauge(
-            "upstream_up", "1 if the upstream answers, 0 if it is marked down.", ["upstream"]
-        )
+        return self._gauge("upstream_up", "1 if the upstream answers, 0 if it is marked down.", ["upstream"])
 
     def remove_series(self, q_model: str) -> None:
         """Remove every series of a Q model that is no longer served."""
@@ -389,11 +337,6 @@ class Metrics:
         return Counter(f"qguide_{name}_total", text, labels, registry=self.registry)
 
     def _histogram(
-        self,
-        name: str,
-        text: str,
-        labels: Sequence[str] = (),
-        *,
-        buckets: tuple[float, ...] = _SECONDS,
+        self, name: str, text: str, labels: Sequence[str] = (), *, buckets: tuple[float, ...] = _SECONDS
     ) -> Histogram:
         return Histogram(f"qguide_{name}", text, labels, buckets=buckets, registry=self.registry)

@@ -112,11 +112,7 @@ class OtelTracing:
 
         parent = self._propagator.extract(headers)
         with self._tracer.start_as_current_span(
-            "request",
-            parent,
-            SpanKind.SERVER,
-            record_exception=False,
-            set_status_on_exception=False,
+            "request", parent, SpanKind.SERVER, record_exception=False, set_status_on_exception=False
         ) as span:
 
             def describe(name: str, attributes: Mapping[str, str | int]) -> None:
@@ -128,9 +124,7 @@ class OtelTracing:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Open the span of a stage of the current request."""
-        with self._tracer.start_as_current_span(
-            name, record_exception=False, set_status_on_exception=False
-        ) as span:
+        with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False) as span:
             try:
                 with in_trace(self._injected()):
                     yield
@@ -170,20 +164,14 @@ def build_tracing(endpoint: str | None) -> Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ConfigError(
-            "QGUIDE_OTLP_ENDPOINT is set but OpenTelemetry is not installed; "
-            f"{install('otel')}, or unset the variable"
+            f"QGUIDE_OTLP_ENDPOINT is set but OpenTelemetry is not installed; {install('otel')}, or unset the variable"
         ) from error
     exporter = OTLPSpanExporter(f"{endpoint.rstrip('/')}/v1/traces")
     return OtelTracing(BatchSpanProcessor(exporter))
 
 
 def record_draw(
-    tracing: Tracing,
-    *,
-    model: str,
-    num_candidates: int,
-    sampling: Sampling,
-    episode_id: str | None,
+    tracing: Tracing, *, model: str, num_candidates: int, sampling: Sampling, episode_id: str | None
 ) -> None:
     """Record what a step asks of its policy, before it draws."""
     if not tracing.records:
@@ -218,12 +206,7 @@ def record_usage(tracing: Tracing, usage: StepUsage) -> None:
 
 
 def record_q_values(
-    tracing: Tracing,
-    q_values: Sequence[float],
-    *,
-    chosen: int,
-    q_model: str,
-    episode_id: str | None = None,
+    tracing: Tracing, q_values: Sequence[float], *, chosen: int, q_model: str, episode_id: str | None = None
 ) -> None:
     """Record an evaluation for each candidate, in their order.
 

@@ -77,9 +77,7 @@ class TakenAction(Body):
     prompt_tokens: int
     completion_tokens: int
     cost: StepCost | SkipJsonSchema[None] = Field(
-        default=None,
-        description="of drawing and scoring its candidates; present as the step's is",
-        exclude_if=is_none,
+        default=None, description="of drawing and scoring its candidates; present as the step's is", exclude_if=is_none
     )
 
 
@@ -91,12 +89,7 @@ class ThresholdResult(Body):
     actions: list[TakenAction]
 
     @classmethod
-    def of(
-        cls,
-        below: BelowThreshold | None,
-        policies: Sequence[str],
-        costs: Sequence[StepCost | None],
-    ) -> Self | None:
+    def of(cls, below: BelowThreshold | None, policies: Sequence[str], costs: Sequence[StepCost | None]) -> Self | None:
         """Convert from `qnet`'s actions."""
         if below is None:
             return None
@@ -118,10 +111,7 @@ class ThresholdResult(Body):
 
 Absent = SkipJsonSchema[None]
 """Type of a field that may be missing but is never null."""
-WINDOW_TEXT: Final = (
-    "present if the Q model read a window of a history that is longer than it takes "
-    "(`long_history`)"
-)
+WINDOW_TEXT: Final = "present if the Q model read a window of a history that is longer than it takes (`long_history`)"
 WindowField = Annotated[Window | None, Field(description=WINDOW_TEXT, exclude_if=is_none)]
 
 
@@ -145,9 +135,7 @@ class ScoreUsage(Body):
     )
 
     @classmethod
-    def of(
-        cls, *, computed: int, cached: int, upstream: UpstreamCalls | None, **others: int
-    ) -> Self:
+    def of(cls, *, computed: int, cached: int, upstream: UpstreamCalls | None, **others: int) -> Self:
         """Tokens of a score, and the other fields."""
         calls = None if upstream is None else JudgeCalls(**asdict(upstream))
         return cls(scored_tokens=computed, cached_tokens=cached, judge=calls, **others)
@@ -164,9 +152,7 @@ class Usage(ScoreUsage):
         "prompt and completion tokens",
     )
     paraphrase_tokens: int = Field(description="generated for paraphrases; 0 if they were cached")
-    cached_prompt_tokens: int = Field(
-        description="tokens of the prompt that an upstream had cached"
-    )
+    cached_prompt_tokens: int = Field(description="tokens of the prompt that an upstream had cached")
 
 
 class ScoreTimings(Body):
@@ -185,9 +171,7 @@ class Timings(ScoreTimings):
 
 VERDICTS_TEXT: Final = "digit from 0 to 9 by each of the judge's criteria; absent without criteria"
 JUDGE_REASON_TEXT: Final = "the judge's reason for the verdicts, in its words; absent with them"
-VerdictsField = Annotated[
-    dict[str, float] | None, Field(description=VERDICTS_TEXT, exclude_if=is_none)
-]
+VerdictsField = Annotated[dict[str, float] | None, Field(description=VERDICTS_TEXT, exclude_if=is_none)]
 JudgeReasonField = Annotated[str | None, Field(description=JUDGE_REASON_TEXT, exclude_if=is_none)]
 
 
@@ -212,9 +196,7 @@ class ScoredCandidate(Body):
     prior: float = Field(description=PRIOR_TEXT)
     posterior: float | None = Field(description=f"{POSTERIOR_TEXT}; null if it was not the reason")
     policy: str | None = Field(
-        default=None,
-        description="that drew it; absent unless several policies drew",
-        exclude_if=is_none,
+        default=None, description="that drew it; absent unless several policies drew", exclude_if=is_none
     )
     verdicts: VerdictsField = None
     judge_reason: JudgeReasonField = None
@@ -239,25 +221,17 @@ class StepAnswer(ScoredBy):
     guided: bool = Field(description="true if a Q model chose among different candidates")
     unguided_reason: str | None = Field(description="why no Q model has chosen")
     prior_by: PriorBy = Field(description="source of the prior")
-    tau: float | None = Field(
-        description="temperature of Q in the posterior; null where Q alone chose, or none did"
-    )
-    draws_saved: int = Field(
-        description="candidates that `adaptive` or `until_decided` did not need"
-    )
+    tau: float | None = Field(description="temperature of Q in the posterior; null where Q alone chose, or none did")
+    draws_saved: int = Field(description="candidates that `adaptive` or `until_decided` did not need")
     perturbed: int = Field(description="candidates drawn under a paraphrase")
     warnings: list[str] = Field(description="options that could not be applied, and why")
     window: Window | Absent = Field(default=None, description=WINDOW_TEXT, exclude_if=is_none)
     threshold: ThresholdResult | Absent = Field(
-        default=None,
-        description="present if the best Q was below the operator's threshold",
-        exclude_if=is_none,
+        default=None, description="present if the best Q was below the operator's threshold", exclude_if=is_none
     )
     policy: str
     policies: list[PolicyUsage] | Absent = Field(
-        default=None,
-        description="of each policy, where several drew; absent otherwise",
-        exclude_if=is_none,
+        default=None, description="of each policy, where several drew; absent otherwise", exclude_if=is_none
     )
     cost: StepCost | Absent = Field(
         default=None,
@@ -281,14 +255,10 @@ class Score(Body):
     index: int
     q_value: float
     prior: float | None = Field(
-        default=None,
-        description=f"{PRIOR_TEXT}; absent without `counts` and `logprobs`",
-        exclude_if=is_none,
+        default=None, description=f"{PRIOR_TEXT}; absent without `counts` and `logprobs`", exclude_if=is_none
     )
     posterior: float | None = Field(
-        default=None,
-        description=f"{POSTERIOR_TEXT}; absent if it was not the reason",
-        exclude_if=is_none,
+        default=None, description=f"{POSTERIOR_TEXT}; absent if it was not the reason", exclude_if=is_none
     )
     verdicts: VerdictsField = None
     judge_reason: JudgeReasonField = None
@@ -370,8 +340,7 @@ class StoppedStep(Body):
 
 
 StoppedField = Annotated[
-    StoppedStep | None,
-    Field(description="present if the code is `below_threshold`", exclude_if=is_none),
+    StoppedStep | None, Field(description="present if the code is `below_threshold`", exclude_if=is_none)
 ]
 
 

@@ -7,11 +7,7 @@ from itertools import chain, islice, pairwise
 from typing import Any, Final
 
 from qguide.qnet.decision.selection import Prior, PriorBy, prior_of
-from qguide.qnet.errors import (
-    HistoryTooLongError,
-    InvalidCandidatesError,
-    MalformedHistoryError,
-)
+from qguide.qnet.errors import HistoryTooLongError, InvalidCandidatesError, MalformedHistoryError
 from qguide.qnet.turns import paced
 from qguide.qnet.types import INSTRUCTING, History, Message, Role
 from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage
@@ -73,14 +69,10 @@ class TriedCandidates:
         )
 
 
-def to_candidates(
-    given: Sequence[str | CandidateMessage], *, most: int, most_bytes: int
-) -> TriedCandidates:
+def to_candidates(given: Sequence[str | CandidateMessage], *, most: int, most_bytes: int) -> TriedCandidates:
     """Convert the candidates of a request to assistant messages and their observations."""
     if not 1 <= len(given) <= most:
-        raise InvalidCandidatesError(
-            f"candidates has {len(given)} entries; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
-        )
+        raise InvalidCandidatesError(f"candidates has {len(given)} entries; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
     messages = [_to_message(candidate, index) for index, candidate in enumerate(given)]
     observations = [_to_observation(candidate) for candidate in given]
     texts = [m.text for m in (*messages, *chain.from_iterable(o or () for o in observations))]
@@ -91,8 +83,7 @@ def to_candidates(
             raise InvalidCandidatesError(f"candidates[{index}] {defect}")
         if tried in seen:
             raise InvalidCandidatesError(
-                f"candidates[{seen[tried]}] and candidates[{index}] are equal; send each "
-                "candidate once"
+                f"candidates[{seen[tried]}] and candidates[{index}] are equal; send each candidate once"
             )
         seen[tried] = index
     return TriedCandidates(tuple(messages), _checked(messages, observations))
@@ -106,9 +97,7 @@ def _to_observation(candidate: str | CandidateMessage) -> History | None:
     return tuple(message.to_message() for message in candidate.observation)
 
 
-def _checked(
-    messages: Sequence[Message], observations: Sequence[History | None]
-) -> tuple[History, ...]:
+def _checked(messages: Sequence[Message], observations: Sequence[History | None]) -> tuple[History, ...]:
     """Check that the observations can follow their candidates; returns them."""
     tried = [observation for observation in observations if observation is not None]
     for index, (message, observation) in enumerate(zip(messages, observations, strict=True)):
@@ -138,9 +127,7 @@ def _checked(
 def to_documents(texts: Sequence[str], *, most: int, most_bytes: int) -> tuple[Message, ...]:
     """Convert a reranker's documents to assistant messages; unlike candidates they may repeat."""
     if not 1 <= len(texts) <= most:
-        raise InvalidCandidatesError(
-            f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
-        )
+        raise InvalidCandidatesError(f"there are {len(texts)} documents; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
     check_size("documents", texts, most_bytes)
     for index, text in enumerate(texts):
         if defect := _defect(text):
@@ -168,8 +155,7 @@ def check_readable(history: History) -> None:
     spoken = _spoken(history)
     if not spoken or spoken[-1] == "assistant":
         raise MalformedHistoryError(
-            f"the last message has the role {history[-1].role!r}; end with the observation that "
-            "the agent has to answer"
+            f"the last message has the role {history[-1].role!r}; end with the observation that the agent has to answer"
         )
 
 
@@ -177,8 +163,7 @@ def _check_order(history: History) -> None:
     """Refuse a history without a task first, or without an observation between two actions."""
     if _spoken(history)[0] != "user":
         raise MalformedHistoryError(
-            f"the first message has the role {_spoken(history)[0]!r}; begin with the task as a "
-            "user message"
+            f"the first message has the role {_spoken(history)[0]!r}; begin with the task as a user message"
         )
     for index, (former, message) in enumerate(pairwise(history)):
         if former.role == message.role == "assistant":
@@ -249,7 +234,6 @@ def _to_message(candidate: str | CandidateMessage, index: int) -> Message:
         return Message("assistant", candidate)
     if candidate.role != "assistant":
         raise InvalidCandidatesError(
-            f"candidates[{index}] has the role {candidate.role!r}; send candidates as assistant "
-            "messages"
+            f"candidates[{index}] has the role {candidate.role!r}; send candidates as assistant messages"
         )
     return candidate.to_message()

@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qguide.qnet.decision.decide import Fallback
 from qguide.qnet.decision.history_window import LongHistory
@@ -53,9 +48,7 @@ Integer = Annotated[int, WHOLE]
 Positive = Annotated[int, Field(ge=1), WHOLE]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1), WHOLE]
 Temperature = Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)]
-QModelName = Annotated[
-    str | None, Field(description="a name, `name@version` or alias; null takes the default")
-]
+QModelName = Annotated[str | None, Field(description="a name, `name@version` or alias; null takes the default")]
 EPISODE_ID_PATTERN: Final = r"^[^\x00-\x1f\x7f]+$"
 """No control characters, because the id becomes a part of the outcome's URL."""
 MAX_EPISODE_ID_CHARACTERS: Final = 256
@@ -84,8 +77,7 @@ EpisodeArm = Annotated[
         min_length=1,
         max_length=MAX_EPISODE_ID_CHARACTERS,
         pattern=EPISODE_ID_PATTERN,
-        description="with a split alias, selects the Q model of this episode; no step is added "
-        "to the episode",
+        description="with a split alias, selects the Q model of this episode; no step is added to the episode",
     ),
 ]
 
@@ -194,9 +186,7 @@ class ChatMessage(Body):
     content: str | ListOf[ContentPart] | None = Field(
         default=None, description="text, or parts of type text; null beside tool calls"
     )
-    tool_calls: ListOf[ToolCallBody | CustomCallBody] | None = Field(
-        default=None, exclude_if=is_none
-    )
+    tool_calls: ListOf[ToolCallBody | CustomCallBody] | None = Field(default=None, exclude_if=is_none)
     tool_call_id: str | None = Field(default=None, exclude_if=is_none)
 
     @classmethod
@@ -290,14 +280,9 @@ class StepOptions(Body):
         description="draw in small batches, at most num_candidates, and stop once no further draw "
         "can change the choice",
     )
-    perturb: bool = Field(
-        default=False,
-        description="draw all candidates but the first from paraphrases of the task",
-    )
+    perturb: bool = Field(default=False, description="draw all candidates but the first from paraphrases of the task")
     task: str | None = Field(
-        default=None,
-        description="for perturb: the part of the first user message to paraphrase; null "
-        "detects it",
+        default=None, description="for perturb: the part of the first user message to paraphrase; null detects it"
     )
 
 
@@ -305,8 +290,7 @@ class ActRequest(StepOptions):
     """The agent's history, and how to draw and score its next action."""
 
     messages: ListOf[ChatMessage] = Field(
-        description="the history; its last message is the observation to answer",
-        json_schema_extra=NOT_EMPTY,
+        description="the history; its last message is the observation to answer", json_schema_extra=NOT_EMPTY
     )
     num_candidates: Integer = Field(
         default=5, description="M, how many candidates to draw", json_schema_extra=AT_LEAST_ONE
@@ -315,8 +299,7 @@ class ActRequest(StepOptions):
         default=0.7, description="null is the policy's default, which reasoning models need"
     )
     greedy_candidate: bool = Field(
-        default=True,
-        description="draw the first candidate at temperature 0, unless temperature is null",
+        default=True, description="draw the first candidate at temperature 0, unless temperature is null"
     )
     max_tokens: Annotated[int, Field(ge=1, le=4096), WHOLE] | None = Field(
         default=128, description="of each candidate; null is the policy's default"
@@ -341,20 +324,16 @@ class ScoreItem(Body):
 
     messages: ListOf[ChatMessage] = Field(json_schema_extra=NOT_EMPTY)
     candidates: ListOf[str | CandidateMessage] = Field(
-        description="possible next actions: texts or assistant messages, all different",
-        json_schema_extra=NOT_EMPTY,
+        description="possible next actions: texts or assistant messages, all different", json_schema_extra=NOT_EMPTY
     )
     counts: ListOf[Annotated[int, Field(ge=0), WHOLE]] | None = Field(
         default=None, description="how often each candidate was drawn, for its prior"
     )
     logprobs: ListOf[Annotated[float, Field(allow_inf_nan=False)]] | None = Field(
-        default=None,
-        description="log-likelihood of each candidate by its policy; in place of `counts`",
+        default=None, description="log-likelihood of each candidate by its policy; in place of `counts`"
     )
     tools: ListOf[dict[str, Any]] | None = Field(
-        default=None,
-        description="what the candidates may call, in OpenAI's shape; only the rule `validity` "
-        "reads it",
+        default=None, description="what the candidates may call, in OpenAI's shape; only the rule `validity` reads it"
     )
     greedy: Annotated[int, Field(ge=0), WHOLE] | None = Field(
         default=None,
@@ -391,10 +370,6 @@ class OutcomeRequest(Body):
     """Outcome of an episode."""
 
     reward: float = Field(allow_inf_nan=False)
-    terminated: bool = Field(
-        default=True, description="false if a step limit truncated the episode"
-    )
-    action: str | None = Field(
-        default=None, min_length=1, description="the last action, if it was not the chosen one"
-    )
+    terminated: bool = Field(default=True, description="false if a step limit truncated the episode")
+    action: str | None = Field(default=None, min_length=1, description="the last action, if it was not the chosen one")
     observation: str = Field(default="", description="the observation after the last action")

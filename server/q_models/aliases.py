@@ -39,9 +39,7 @@ class AliasTable:
     def __post_init__(self) -> None:
         for alias, shares in self.aliases.items():
             if not _NAME.fullmatch(alias):
-                raise RoutingError(
-                    f"{alias!r} is not a valid name; use 1 to 64 letters, digits and ._/-"
-                )
+                raise RoutingError(f"{alias!r} is not a valid name; use 1 to 64 letters, digits and ._/-")
             self._check_shares(alias, shares)
             self._check_ends(alias, (alias,))
         for name, target in self.shadows.items():
@@ -59,9 +57,7 @@ class AliasTable:
     def resolve(self, name: str, episode_id: str | None) -> str:
         """Resolve a name to a version; without an episode a split resolves to its first arm."""
         if name not in self:
-            raise UnknownModelError(
-                f"there is no Q model {name!r}; this server has {', '.join(sorted(self.aliases))}"
-            )
+            raise UnknownModelError(f"there is no Q model {name!r}; this server has {', '.join(sorted(self.aliases))}")
         while name not in self.versions:
             name = choose_arm(name, self.aliases[name], episode_id)
         return name
@@ -80,9 +76,7 @@ class AliasTable:
         """
         name = plain_name(version)
         if version in self.versions:
-            raise RoutingError(
-                f"{version} is already served; drop it first or choose another version"
-            )
+            raise RoutingError(f"{version} is already served; drop it first or choose another version")
         if name in self.aliases and name not in self._plain_names:
             raise RoutingError(f"{name!r} is an alias; choose another name")
         former = next(iter(self.aliases.get(name, ())), None)
@@ -94,9 +88,7 @@ class AliasTable:
     def drop(self, version: str) -> "AliasTable":
         """Remove a version, and its plain name if it was the last of that name."""
         if version not in self.versions:
-            raise UnknownModelError(
-                f"there is no version {version!r}; this server has {', '.join(self.versions)}"
-            )
+            raise UnknownModelError(f"there is no version {version!r}; this server has {', '.join(self.versions)}")
         left = tuple(v for v in self.versions if v != version)
         name = plain_name(version)
         if name in map(plain_name, left):
@@ -118,15 +110,11 @@ class AliasTable:
 
     def _without(self, alias: str) -> "AliasTable":
         if alias not in self.aliases:
-            raise UnknownModelError(
-                f"there is no alias {alias!r}; this server has {', '.join(sorted(self.aliases))}"
-            )
+            raise UnknownModelError(f"there is no alias {alias!r}; this server has {', '.join(sorted(self.aliases))}")
         if alias in self._plain_names:
             raise RoutingError(f"{alias!r} is the name of a Q model; drop its versions instead")
         if alias == DEFAULT:
-            raise RoutingError(
-                f"{DEFAULT!r} answers requests that name no Q model; point it to another one"
-            )
+            raise RoutingError(f"{DEFAULT!r} answers requests that name no Q model; point it to another one")
         return replace(self, aliases={a: to for a, to in self.aliases.items() if a != alias})
 
     @property
@@ -135,23 +123,17 @@ class AliasTable:
 
     def _check_shares(self, alias: str, shares: Shares) -> None:
         if not shares or not all(isfinite(s) and s > 0 for s in shares.values()):
-            raise RoutingError(
-                f"the shares of {alias!r} are {dict(shares)}; send numbers greater than 0"
-            )
+            raise RoutingError(f"the shares of {alias!r} are {dict(shares)}; send numbers greater than 0")
         own = alias in self._plain_names
         if own and (len(shares) > 1 or plain_name(next(iter(shares))) != alias):
-            raise RoutingError(
-                f"{alias!r} is the name of a Q model; point it to one of its own versions"
-            )
+            raise RoutingError(f"{alias!r} is the name of a Q model; point it to one of its own versions")
 
     def _check_ends(self, alias: str, path: tuple[str, ...]) -> None:
         for target in self.aliases[alias]:
             if target not in self:
                 raise RoutingError(self._nowhere(repr(alias), target))
             if target in path:
-                raise RoutingError(
-                    f"{' → '.join((*path, target))} is circular; point the alias to a Q model"
-                )
+                raise RoutingError(f"{' → '.join((*path, target))} is circular; point the alias to a Q model")
             if target in self.aliases:
                 self._check_ends(target, (*path, target))
 

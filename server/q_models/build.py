@@ -12,13 +12,7 @@ from typing import Final
 import structlog
 
 from qguide.qnet.device.device_thread import DeviceThread, is_lost
-from qguide.qnet.errors import (
-    CheckpointError,
-    InvalidRequestError,
-    QGuideError,
-    RoutingError,
-    UnknownModelError,
-)
+from qguide.qnet.errors import CheckpointError, InvalidRequestError, QGuideError, RoutingError, UnknownModelError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import embedded_path
@@ -168,13 +162,7 @@ class Models:
         async with self._loading:
             opening = asyncio.create_task(
                 asyncio.to_thread(
-                    open_q_model,
-                    settings,
-                    self.runtime,
-                    str(path),
-                    name=name,
-                    version=version,
-                    unlicensed=unlicensed,
+                    open_q_model, settings, self.runtime, str(path), name=name, version=version, unlicensed=unlicensed
                 )
             )
             try:
@@ -262,16 +250,12 @@ def build_runtime(settings: Settings) -> Runtime:
     )
 
 
-def _build_q_models(
-    settings: Settings, runtime: Runtime, upstreams: Sequence[ServedPolicy]
-) -> QModels:
+def _build_q_models(settings: Settings, runtime: Runtime, upstreams: Sequence[ServedPolicy]) -> QModels:
     q_models = QModels(runtime.metrics)
     with ExitStack() as refused:
         for given, source in settings.served_q_models.items():
             name, _, version = given.partition("@")
-            model = _configured_q_model(
-                settings, runtime, upstreams, source, name=name, version=version or None
-            )
+            model = _configured_q_model(settings, runtime, upstreams, source, name=name, version=version or None)
             refused.callback(model.close)
             q_models.add(model)
         q_models.configure(_aliases(settings), settings.shadows)
@@ -293,9 +277,7 @@ def _configured_q_model(
     if rules and not behind:
         return RuleQModel(name, version, rules, runtime)
     if rules:
-        model = _configured_q_model(
-            settings, runtime, upstreams, behind, name=name, version=version
-        )
+        model = _configured_q_model(settings, runtime, upstreams, behind, name=name, version=version)
         model.put_behind(rules)
         return model
     if source == NONE:
@@ -326,20 +308,12 @@ def _folder_beneath(models_dir: Path | None, folder: str) -> Path:
         )
     path = models_dir.resolve() / folder
     if not path.is_dir() or path.resolve() != path:
-        raise UnknownModelError(
-            f"there is no folder {folder!r} in QGUIDE_MODELS_DIR; put the checkpoint there"
-        )
+        raise UnknownModelError(f"there is no folder {folder!r} in QGUIDE_MODELS_DIR; put the checkpoint there")
     return path
 
 
 def open_q_model(
-    settings: Settings,
-    runtime: Runtime,
-    source: str,
-    *,
-    name: str,
-    version: str | None,
-    unlicensed: bool = False,
+    settings: Settings, runtime: Runtime, source: str, *, name: str, version: str | None, unlicensed: bool = False
 ) -> QModel:
     """Verify, load and build a Q model, which takes seconds; only building uses the device."""
     found, origin = version_and_source(settings, source, f"{name}@{version}" if version else name)

@@ -59,10 +59,7 @@ def _the_same_again(subject: Subject) -> None:
 
 
 def _the_same_in_a_batch(subject: Subject) -> None:
-    [alone], [together, _] = (
-        subject.values(subject.first),
-        subject.values(subject.first, subject.later),
-    )
+    [alone], [together, _] = (subject.values(subject.first), subject.values(subject.first, subject.later))
     _require_same("a batch with another request", alone, together)
 
 
@@ -70,9 +67,7 @@ def _the_same_in_any_order(subject: Subject) -> None:
     if subject.scorer.ranks:
         return  # its values order one list, as that list came
     first = subject.first
-    turned = replace(
-        first, candidates=first.candidates[::-1], observations=first.observations[::-1]
-    )
+    turned = replace(first, candidates=first.candidates[::-1], observations=first.observations[::-1])
     [values], [reversed_values] = subject.values(subject.first), subject.values(turned)
     _require_same("candidates in reverse order", values, reversed_values[::-1])
 
@@ -90,8 +85,7 @@ def _not_all_alike(subject: Subject) -> None:
 
 def _require_same(where: str, one: Sequence[float], other: Sequence[float]) -> None:
     same = len(one) == len(other) and all(
-        isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
-        for a, b in zip(one, other, strict=True)
+        isclose(a, b, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE) for a, b in zip(one, other, strict=True)
     )
     require(same, f"{where} changes the values {tuple(one)} to {tuple(other)}")
 
@@ -103,9 +97,7 @@ CHECKS = (
         "return a ScoreResult for each request, with a number for each candidate, in their order",
     ),
     Check(
-        "a second call gives the same values",
-        _the_same_again,
-        "take randomness and state between calls out of `score`",
+        "a second call gives the same values", _the_same_again, "take randomness and state between calls out of `score`"
     ),
     Check(
         "a request has the values in a batch that it has alone",
@@ -118,9 +110,7 @@ CHECKS = (
         "score each candidate by itself, or set `ranks = True`",
     ),
     Check(
-        "candidates may be calls of tools",
-        _calls_of_tools,
-        "read `tool_calls` of a candidate, whose text may be empty",
+        "candidates may be calls of tools", _calls_of_tools, "read `tool_calls` of a candidate, whose text may be empty"
     ),
     Check(
         "different actions do not all have one value",

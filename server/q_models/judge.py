@@ -73,9 +73,7 @@ def build_judge(
     policies = [one.model for one in upstreams]
     hosted = [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
     upstream, judges = find_upstream(source.removeprefix(JUDGE), hosted), settings.judges
-    judge = Judge(
-        name, upstream, judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings()
-    )
+    judge = Judge(name, upstream, judges.get(f"{name}@{version}") or judges.get(name) or JudgeSettings())
     version = version or f"{VERSION}{judge.digest[:_VERSION_DIGITS]}"
     judge.observe = partial(runtime.metrics.count_call, join(name, version))
     served = JudgeQModel(name, version, judge, runtime)
@@ -83,9 +81,7 @@ def build_judge(
     return served
 
 
-def find_upstream(
-    wanted: str, upstreams: Sequence[OpenAICompatiblePolicy]
-) -> OpenAICompatiblePolicy:
+def find_upstream(wanted: str, upstreams: Sequence[OpenAICompatiblePolicy]) -> OpenAICompatiblePolicy:
     """The upstream of that name, or the only one with that model."""
     named = [one for one in upstreams if one.name == wanted]
     found = named or [one for one in upstreams if one.model == wanted]

@@ -15,18 +15,13 @@ from qguide.server.q_models.served import Source
 from qguide.server.settings.settings import Settings
 
 
-def build_local_policy(
-    settings: Settings, folder: Path, thread: DeviceThread
-) -> tuple[LocalPolicy, LoadedPolicy]:
+def build_local_policy(settings: Settings, folder: Path, thread: DeviceThread) -> tuple[LocalPolicy, LoadedPolicy]:
     """The policy of a folder on the device thread, and the checkpoint that it is of."""
     check_device(settings.device)
     _set_threads(settings)
     loaded = load_policy(folder, dtype=_dtype(settings), device=settings.device)
     policy = LocalPolicy(
-        loaded,
-        thread=thread,
-        cache_bytes=settings.cache_bytes,
-        tokens_per_forward=settings.tokens_per_forward,
+        loaded, thread=thread, cache_bytes=settings.cache_bytes, tokens_per_forward=settings.tokens_per_forward
     )
     return policy, loaded
 
@@ -46,13 +41,7 @@ def build_local_source(settings: Settings, folder: Path, source: Source) -> Scor
             full_sequences=settings.full_sequences,
         )
 
-    return ScorerSource(
-        build,
-        source,
-        loaded.manifest,
-        precision=settings.dtype,
-        renderer=loaded.renderer,
-    )
+    return ScorerSource(build, source, loaded.manifest, precision=settings.dtype, renderer=loaded.renderer)
 
 
 def check_device(name: str) -> None:
@@ -66,14 +55,11 @@ def check_device(name: str) -> None:
         return
     if not torch.backends.cuda.is_built():
         raise ConfigError(
-            f"{given} torch {torch.__version__} is built without CUDA; install torch's build for "
-            f"CUDA, {otherwise}"
+            f"{given} torch {torch.__version__} is built without CUDA; install torch's build for CUDA, {otherwise}"
         )
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (device.index or 0) >= count:
-        raise ConfigError(
-            f"{given} torch finds {count} CUDA devices; see what nvidia-smi lists, {otherwise}"
-        )
+        raise ConfigError(f"{given} torch finds {count} CUDA devices; see what nvidia-smi lists, {otherwise}")
 
 
 def _set_threads(settings: Settings) -> None:

@@ -23,13 +23,7 @@ from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import named_deployment, tell_stand_in
 from qguide.server.q_models.served import Source, Stage, measured, source_of
 from qguide.server.settings.remote_models import Upstream
-from qguide.server.settings.settings import (
-    DEFAULT_POLICY,
-    EMBEDDED,
-    SCRIPTED,
-    Settings,
-    UnknownModels,
-)
+from qguide.server.settings.settings import DEFAULT_POLICY, EMBEDDED, SCRIPTED, Settings, UnknownModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +67,7 @@ def build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
 
 
 def find_policy(
-    name: str | None,
-    default: ServedPolicy,
-    upstreams: Sequence[ServedPolicy],
-    unknown: UnknownModels,
+    name: str | None, default: ServedPolicy, upstreams: Sequence[ServedPolicy], unknown: UnknownModels
 ) -> ServedPolicy:
     """Find a policy by its name or its upstream's model name; None is the URL's or the default."""
     name = named_deployment() if name is None else name
@@ -87,9 +78,7 @@ def find_policy(
     if name in policies or len(of_model) == 1:
         return policies.get(name) or of_model[0]
     if stand_in(policies.keys(), default.name, unknown) is None:
-        raise UnknownModelError(
-            f"there is no policy {name!r}; this server has {', '.join(policies)}"
-        )
+        raise UnknownModelError(f"there is no policy {name!r}; this server has {', '.join(policies)}")
     return default
 
 
@@ -150,9 +139,7 @@ class MeteredPolicy:
         session_id: the episode that the draws belong to, and nothing else of the step; "" for none.
     """
 
-    def __init__(
-        self, policy: Policy, metrics: Metrics, *, stage: Stage, session_id: str = ""
-    ) -> None:
+    def __init__(self, policy: Policy, metrics: Metrics, *, stage: Stage, session_id: str = "") -> None:
         self.name = policy.name
         self._policy = policy
         self._metrics = metrics
@@ -205,8 +192,7 @@ def check_policies(settings: Settings) -> None:
 def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
     """Build the policy of one upstream; nothing is sent before the first request."""
     limits = UpstreamLimits(
-        timeout_s=upstream.timeout_s
-        or min(settings.idle_timeout_s, settings.timeout_s * _SHARE_OF_DECISION),
+        timeout_s=upstream.timeout_s or min(settings.idle_timeout_s, settings.timeout_s * _SHARE_OF_DECISION),
         connect_timeout_s=upstream.connect_timeout_s,
         max_connections=upstream.max_connections,
         max_answer_bytes=upstream.max_answer_bytes,

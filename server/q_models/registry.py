@@ -26,15 +26,7 @@ from qguide.qnet.work_context import record_usage
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import name_episode
 from qguide.server.q_models.aliases import DEFAULT, AliasTable, Shares
-from qguide.server.q_models.served import (
-    QModelLease,
-    Runtime,
-    ServedQModel,
-    ShadowScoring,
-    Source,
-    Texts,
-    Written,
-)
+from qguide.server.q_models.served import QModelLease, Runtime, ServedQModel, ShadowScoring, Source, Texts, Written
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Renderer
@@ -69,9 +61,7 @@ class LazyScorer(CachingScorer):
     def slices(self, prepared: Sequence[Any]) -> Slices[list[ScoreResult]]:
         """Score prepared requests in slices; the first call builds the scorer."""
         scorer = self._opened()
-        return scorer.slices(
-            [scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared]
-        )
+        return scorer.slices([scorer.prepare(one) if isinstance(one, ScoreRequest) else one for one in prepared])
 
     def prepare_history(self, request: ScoreRequest) -> Any:
         """The tokens of a request's history; None before the scorer is built."""
@@ -140,9 +130,7 @@ class QModel(ServedQModel):
         )
         self._renderer = origin.renderer
         self._own_thread = origin.own_thread
-        self._thread = (
-            DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
-        )
+        self._thread = DeviceThread(max_waiting=runtime.max_waiting) if origin.own_thread else runtime.thread
         self._resident = LazyScorer(name, origin.build)
         self._shadow_resident = LazyScorer(name, origin.build)
         self._worker = self._worker_of(self._resident, self._thread)
@@ -176,9 +164,7 @@ class QModel(ServedQModel):
         encode = partial(self._renderer.encode_history, history)
         return len(await self._thread.tokenize(encode, characters=_characters(history)))
 
-    async def pieces(
-        self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
-    ) -> Written | None:
+    async def pieces(self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]) -> Written | None:
         """The result of `write` for the tokens of plain texts; None without a tokenizer."""
         if self._renderer is None:
             return None
@@ -223,10 +209,7 @@ class QModel(ServedQModel):
     def _close_retired(self) -> None:
         if self._own_thread and not self._thread.healthy:  # only this thread died
             self._close()
-        for thread, close in (
-            (self._thread, self._close),
-            (self._runtime.shadow_thread, self._close_shadow),
-        ):
+        for thread, close in ((self._thread, self._close), (self._runtime.shadow_thread, self._close_shadow)):
             with suppress(ScorerUnavailableError):  # at shutdown; the process frees the memory
                 thread.call(close)
 
@@ -299,12 +282,7 @@ class QModels:
             return model.id, await model.count_tokens(history)
 
     async def pieces(
-        self,
-        name: str | None,
-        texts: Sequence[str],
-        *,
-        special: bool,
-        write: Callable[[Texts], Written],
+        self, name: str | None, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
     ) -> tuple[str, Written | None]:
         """Id of the Q model of that name, and the result of `write`; see `ServedQModel.pieces`."""
         model = self._models[self.routes.resolve(DEFAULT if name is None else name, None)]

@@ -26,9 +26,7 @@ def check_servers(settings: Settings) -> None:
     }
     for setting, servers in by_setting.items():
         for name in servers:
-            named = {
-                q: s for q, s in settings.served_q_models.items() if name in (q, plain_name(q))
-            }
+            named = {q: s for q, s in settings.served_q_models.items() if name in (q, plain_name(q))}
             if not named or SCRIPTED in named.values():
                 raise ConfigError(
                     f"QGUIDE_{setting} names {name!r}, which is "
@@ -66,14 +64,7 @@ def build_vllm_scorer_source(settings: Settings, folder: Path, trunk: VllmTrunk)
         )
         return VllmScorer(loaded, server, max_tokens=trunk.max_tokens)
 
-    return ScorerSource(
-        build,
-        "vllm",
-        loaded.manifest,
-        own_thread=True,
-        precision="vllm",
-        renderer=loaded.renderer,
-    )
+    return ScorerSource(build, "vllm", loaded.manifest, own_thread=True, precision="vllm", renderer=loaded.renderer)
 
 
 def build_classify_source(settings: Settings, folder: Path, classifier: Classifier) -> ScorerSource:
@@ -97,14 +88,7 @@ def build_classify_source(settings: Settings, folder: Path, classifier: Classifi
 
     # The folder says nothing of the weights, so the address keeps cached scores apart.
     precision = f"classify {url}"
-    return ScorerSource(
-        build,
-        "vllm",
-        loaded.manifest,
-        own_thread=True,
-        precision=precision,
-        renderer=loaded.renderer,
-    )
+    return ScorerSource(build, "vllm", loaded.manifest, own_thread=True, precision=precision, renderer=loaded.renderer)
 
 
 def build_imported_source(path: str) -> ScorerSource:

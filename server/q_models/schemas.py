@@ -102,9 +102,7 @@ class ModelList(Body):
     splits: dict[str, dict[str, float]] = Field(
         description="alias -> several Q models and the share of episodes for each"
     )
-    shadows: dict[str, str] = Field(
-        description="Q model -> the shadow that scores its requests a second time"
-    )
+    shadows: dict[str, str] = Field(description="Q model -> the shadow that scores its requests a second time")
 
 
 class LoadRequest(Body):
@@ -112,17 +110,13 @@ class LoadRequest(Body):
 
     folder: str = Field(description="a folder in QGUIDE_MODELS_DIR, such as `shop-0042/checkpoint`")
     name: str
-    version: str | None = Field(
-        default=None, description="null takes the start of the manifest's SHA-256"
-    )
+    version: str | None = Field(default=None, description="null takes the start of the manifest's SHA-256")
     replace: bool = Field(
         default=False,
         description="move the name to this version and drop the version it pointed to; otherwise "
         "the name points to it only if it is new",
     )
-    unlicensed: bool = Field(
-        default=False, description="serve it even if its manifest grants no licence"
-    )
+    unlicensed: bool = Field(default=False, description="serve it even if its manifest grants no licence")
 
 
 class DropRequest(Body):

@@ -46,11 +46,7 @@ class ScoreCache:
         self._kept = TTLCache[str, bytes](max_entries, ttl_s, timer=clock)
 
     async def score(
-        self,
-        request: ScoreRequest,
-        ask: Callable[[ScoreRequest], Awaitable[ScoreResult]],
-        *,
-        content: str,
+        self, request: ScoreRequest, ask: Callable[[ScoreRequest], Awaitable[ScoreResult]], *, content: str
     ) -> ScoreResult:
         """Score each candidate, from the cache if possible.
 
@@ -100,9 +96,7 @@ class ScoreCache:
 
 
 def _key(content: str, request: ScoreRequest) -> str:
-    state, candidates = (
-        [message.key for message in messages] for messages in (request.history, request.candidates)
-    )
+    state, candidates = ([message.key for message in messages] for messages in (request.history, request.candidates))
     observed = [[message.key for message in answer] for answer in request.observations]
     text = json.dumps([content, current_tenant().cache_salt, state, candidates, observed])
     return sha256(text.encode()).hexdigest()

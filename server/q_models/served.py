@@ -40,9 +40,7 @@ Texts = Iterable[Iterable["Piece"]]
 """Tokens of each of several texts."""
 Written = TypeVar("Written")
 
-Source = Literal[
-    "embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"
-]
+Source = Literal["embedded", "scripted", "checkpoint", "imported", "vllm", "judge", "upstream", "rules", "none"]
 _log = structlog.get_logger(__name__)
 Stage = Literal["paraphrase", "sample", "score"]
 
@@ -213,9 +211,7 @@ class ServedQModel(ABC):
         """Tokens of a history as the Q model reads it; None if it has no tokenizer here."""
         return None
 
-    async def pieces(
-        self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]
-    ) -> Written | None:
+    async def pieces(self, texts: Sequence[str], *, special: bool, write: Callable[[Texts], Written]) -> Written | None:
         """The result of `write` for the tokens of plain texts; None without a tokenizer here.
 
         Args:
@@ -273,9 +269,7 @@ class ShadowScoring:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(
-        self, request: ScoreRequest, result: ScoreResult, *, q_model: str, shadow: ServedQModel
-    ) -> None:
+    def start(self, request: ScoreRequest, result: ScoreResult, *, q_model: str, shadow: ServedQModel) -> None:
         """Start scoring with the shadow, which is held until the task has ended."""
         # Before the task begins: by then the version might have been dropped and closed.
         shadow.hold()
@@ -291,14 +285,10 @@ class ShadowScoring:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _score(
-        self, request: ScoreRequest, result: ScoreResult, q_model: str, shadow: ServedQModel
-    ) -> None:
+    async def _score(self, request: ScoreRequest, result: ScoreResult, q_model: str, shadow: ServedQModel) -> None:
         try:
             again = await shadow.score_uncharged(request)
-            self._metrics.count_tokens(
-                shadow.id, computed=again.computed_tokens, cached=again.cached_tokens
-            )
+            self._metrics.count_tokens(shadow.id, computed=again.computed_tokens, cached=again.cached_tokens)
             chosen = select(request.candidates, result.q_values).chosen
             shadow_chosen = select(request.candidates, again.q_values).chosen
         except Exception as error:  # its message is not logged, because it may hold a prompt

@@ -37,9 +37,7 @@ class NoQModel(ServedQModel):
         raise UnknownModelError(self.refusal)
 
 
-def build_no_q_model(
-    settings: Settings, runtime: Runtime, *, name: str, version: str | None
-) -> NoQModel:
+def build_no_q_model(settings: Settings, runtime: Runtime, *, name: str, version: str | None) -> NoQModel:
     """Build the Q model `none`; its reason says what to do where it was not asked for."""
     if settings.q_models:
         reason = f"the Q model {name!r} scores nothing, and steps that name it are unguided"
@@ -77,9 +75,7 @@ class RuleQModel(ServedQModel):
     kind = "a rule"
     ranks = True
 
-    def __init__(
-        self, name: str, version: str | None, rules: Sequence[RuleName], runtime: Runtime
-    ) -> None:
+    def __init__(self, name: str, version: str | None, rules: Sequence[RuleName], runtime: Runtime) -> None:
         super().__init__(name, version or _VERSION, "rules", runtime)
         self.only_votes = tuple(rules) == ("votes",)
         self._own = tuple(rules)

@@ -44,9 +44,7 @@ class RedisLink:
         ping_every_s: time between pings, which notice when Redis goes down or comes back.
     """
 
-    def __init__(
-        self, url: str, metrics: Metrics, *, timeout_s: float = 0.5, ping_every_s: float = 1.0
-    ) -> None:
+    def __init__(self, url: str, metrics: Metrics, *, timeout_s: float = 0.5, ping_every_s: float = 1.0) -> None:
         from redis.asyncio import Redis
         from redis.exceptions import RedisError, TimeoutError
 
@@ -98,9 +96,7 @@ class RedisLink:
                 self._set(up=False, reason=type(error).__name__)
         return await otherwise()
 
-    async def _asked(
-        self, ask: Callable[[], Awaitable[Answer]], *, again: Callable[[], Awaitable[Answer]]
-    ) -> Answer:
+    async def _asked(self, ask: Callable[[], Awaitable[Answer]], *, again: Callable[[], Awaitable[Answer]]) -> Answer:
         """The result of `ask`, or that of `again` if this process was late to hear it."""
         began_s = monotonic()
         try:
@@ -174,10 +170,7 @@ def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
 
     try:
         pool: ConnectionPool = ConnectionPool.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            retry=Retry(NoBackoff(), 0),
+            url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
         )
         # Fail on an unknown option here rather than at the first request.
         # Made and not connected: the options are looked at only here.

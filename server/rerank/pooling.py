@@ -13,14 +13,7 @@ from pydantic import AliasChoices, Field, model_validator
 
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.server.guidance.score_step import Scored
-from qguide.server.own_bodies.schemas import (
-    NOT_EMPTY,
-    CandidateMessage,
-    ChatMessage,
-    EpisodeId,
-    ListOf,
-    QModelName,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, CandidateMessage, ChatMessage, EpisodeId, ListOf, QModelName
 from qguide.server.rerank.schemas import CachedTokens, PairScoreUsage, RerankBody
 from qguide.server.rerank.translation import relevance, tokens_of
 
@@ -48,18 +41,14 @@ class PoolingRequest(RerankBody):
     @classmethod
     def _is_a_conversation(cls, body: object) -> object:
         if isinstance(body, dict) and "messages" not in body and "input" in body:
-            raise ValueError(
-                "input is text, and a Q model reads a conversation; send messages, the action last"
-            )
+            raise ValueError("input is text, and a Q model reads a conversation; send messages, the action last")
         return body
 
     def split(self) -> tuple[Sequence[ChatMessage], CandidateMessage]:
         """The history and the action with its observation."""
         places = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
         if not places:
-            raise MalformedHistoryError(
-                "no message has the role 'assistant'; end with the action to score"
-            )
+            raise MalformedHistoryError("no message has the role 'assistant'; end with the action to score")
         at = places[-1]
         observation = self.messages[at + 1 :]
         action = self.messages[at].model_dump(exclude_unset=True)

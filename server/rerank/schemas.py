@@ -6,15 +6,7 @@ we added are marked "ours"; other clients ignore them.
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
@@ -30,15 +22,10 @@ from qguide.server.own_bodies.schemas import (
     ScoreRequestBody,
 )
 
-TopN = Annotated[
-    Positive | None,
-    Field(description="number of documents to return, best first; null returns all"),
-]
+TopN = Annotated[Positive | None, Field(description="number of documents to return, best first; null returns all")]
 Messages = Annotated[
     ListOf[ChatMessage] | None,
-    Field(
-        description="ours: the whole history, in place of the query", json_schema_extra=NOT_EMPTY
-    ),
+    Field(description="ours: the whole history, in place of the query", json_schema_extra=NOT_EMPTY),
 ]
 RelevanceScore = Annotated[
     float, Field(ge=0, le=1, description="1 / (1 + exp(-q_value)): a ranking, not a probability")
@@ -90,9 +77,7 @@ class RerankRequest(RerankBody):
 class JinaRerankRequest(RerankRequest):
     """Jina's `POST /v1/rerank`."""
 
-    documents: ListOf[str | DocumentText] = Field(
-        description="the candidates", json_schema_extra=NOT_EMPTY
-    )
+    documents: ListOf[str | DocumentText] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     return_documents: bool = False
     raw_scores: bool | None = Field(
         default=None,
@@ -220,8 +205,7 @@ class PairScoreRequest(RerankBody):
     queries: str | ListOf[str] | None = Field(
         default=None,
         validation_alias=AliasChoices(*_QUERIES),
-        description="the history as a single user message, or one for each document; also "
-        "`text_1` or `data_1`",
+        description="the history as a single user message, or one for each document; also `text_1` or `data_1`",
         json_schema_extra=NOT_EMPTY,
     )
     messages: Messages = None
@@ -244,15 +228,12 @@ class PairScoreRequest(RerankBody):
 
 def _shape(body: object) -> str:
     """Tag of the schema that a `POST /v1/score` body has: vLLM's has documents, ours does not."""
-    theirs = isinstance(body, PairScoreRequest) or (
-        isinstance(body, dict) and not body.keys().isdisjoint(_DOCUMENTS)
-    )
+    theirs = isinstance(body, PairScoreRequest) or (isinstance(body, dict) and not body.keys().isdisjoint(_DOCUMENTS))
     return VLLM_SHAPE if theirs else OUR_SHAPE
 
 
 EitherScoreRequest = Annotated[
-    Annotated[ScoreRequestBody, Tag(OUR_SHAPE)] | Annotated[PairScoreRequest, Tag(VLLM_SHAPE)],
-    Discriminator(_shape),
+    Annotated[ScoreRequestBody, Tag(OUR_SHAPE)] | Annotated[PairScoreRequest, Tag(VLLM_SHAPE)], Discriminator(_shape)
 ]
 
 
@@ -305,9 +286,7 @@ class VerifyResponse(RerankBody):
     """The verdict: a larger model is asked if the confidence is below the threshold."""
 
     confidence: float = Field(
-        ge=0,
-        le=1,
-        description="Q, cut to 0 to 1, no logistic function; 0 outside the Q model's domain",
+        ge=0, le=1, description="Q, cut to 0 to 1, no logistic function; 0 outside the Q model's domain"
     )
     should_escalate: bool
     threshold: float

@@ -55,9 +55,7 @@ class TeiTokenizeRequest(RerankBody):
 
     model: QModelName = None
     inputs: str | ListOf[str] = Field(description="one text, or several")
-    add_special_tokens: bool = Field(
-        default=True, description="with the special tokens that frame a text"
-    )
+    add_special_tokens: bool = Field(default=True, description="with the special tokens that frame a text")
 
     @property
     def texts(self) -> list[str]:
@@ -111,9 +109,7 @@ class VoyageRerankRequest(RerankBody):
     query: str = Field(description="the history as a single user message")
     documents: ListOf[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     top_k: Positive | None = Field(default=None, description="null returns all documents")
-    truncation: bool = Field(
-        default=True, description="ignored, because a truncated action is another action"
-    )
+    truncation: bool = Field(default=True, description="ignored, because a truncated action is another action")
     return_documents: bool = False
     episode_id: EpisodeId = None
 
@@ -179,9 +175,7 @@ def tei_response(body: TeiRerankRequest, scored: Scored) -> list[TeiRank]:
     ]
 
 
-def voyage_response(
-    body: VoyageRerankRequest, q_model: str, scored: Scored
-) -> VoyageRerankResponse:
+def voyage_response(body: VoyageRerankRequest, q_model: str, scored: Scored) -> VoyageRerankResponse:
     """Voyage's response, best document first."""
     q_values: Sequence[float] = scored.q_values
     return VoyageRerankResponse(

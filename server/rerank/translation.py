@@ -68,9 +68,7 @@ def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> Jina
             for i in best_first(scored.q_values)[: body.top_n]
         ],
         usage=JinaUsage(
-            prompt_tokens=tokens_of(scored),
-            total_tokens=tokens_of(scored),
-            cached_tokens=scored.cached_tokens,
+            prompt_tokens=tokens_of(scored), total_tokens=tokens_of(scored), cached_tokens=scored.cached_tokens
         ),
     )
 
@@ -82,18 +80,12 @@ def _documents(body: JinaRerankRequest) -> Sequence[DocumentText | str]:
     return [DocumentText(text=text) for text in body.texts]
 
 
-def cohere_response(
-    body: CohereRerankRequest, q_model: str, scored: Scored
-) -> CohereRerankResponse:
+def cohere_response(body: CohereRerankRequest, q_model: str, scored: Scored) -> CohereRerankResponse:
     """Cohere's response, best document first."""
     return CohereRerankResponse(
         id=str(uuid.uuid4()),
         results=[
-            RankedDocument(
-                index=i,
-                relevance_score=relevance(scored.q_values[i]),
-                q_value=scored.q_values[i],
-            )
+            RankedDocument(index=i, relevance_score=relevance(scored.q_values[i]), q_value=scored.q_values[i])
             for i in best_first(scored.q_values)[: body.top_n]
         ],
         meta=CohereMeta(
@@ -115,14 +107,9 @@ def pair_response(
         id=f"score-{uuid.uuid4().hex}",
         created=int(time()),
         model=q_model,
-        data=[
-            PairScore(index=i, score=relevance(q) if activation else q)
-            for i, q in enumerate(q_values)
-        ],
+        data=[PairScore(index=i, score=relevance(q) if activation else q) for i, q in enumerate(q_values)],
         usage=PairScoreUsage(
-            prompt_tokens=tokens,
-            total_tokens=tokens,
-            prompt_tokens_details=CachedTokens(cached_tokens=cached),
+            prompt_tokens=tokens, total_tokens=tokens, prompt_tokens_details=CachedTokens(cached_tokens=cached)
         ),
     )
 

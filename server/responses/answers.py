@@ -33,15 +33,9 @@ class OutputItem(BaseModel):
     type: Literal["message", "function_call", "custom_tool_call", "reasoning"]
     status: Status | Absent = Field(default=None, description="of all items but reasoning")
     role: Literal["assistant"] | Absent = Field(default=None, description="of a message")
-    content: list[OutputPart] | Absent = Field(
-        default=None, description="of a message or of reasoning"
-    )
-    summary: list[dict[str, Any]] | Absent = Field(
-        default=None, description="of reasoning; always empty"
-    )
-    call_id: str | Absent = Field(
-        default=None, description="of a call; its output has the same `call_id`"
-    )
+    content: list[OutputPart] | Absent = Field(default=None, description="of a message or of reasoning")
+    summary: list[dict[str, Any]] | Absent = Field(default=None, description="of reasoning; always empty")
+    call_id: str | Absent = Field(default=None, description="of a call; its output has the same `call_id`")
     name: str | Absent = Field(default=None, description="of the called tool")
     namespace: str | Absent = Field(default=None, description="of the called tool, if it is in one")
     arguments: str | Absent = Field(default=None, description="of a function call")
@@ -107,9 +101,7 @@ class ResponseObject(BaseModel):
     prompt_cache_key: str | None
     reasoning: dict[str, Any]
     safety_identifier: str | None
-    service_tier: str = Field(
-        description="as an upstream gave it, else as the request has it, else `auto`"
-    )
+    service_tier: str = Field(description="as an upstream gave it, else as the request has it, else `auto`")
     store: bool = Field(description="true if later requests can continue this response")
     temperature: float
     text: dict[str, Any]
@@ -131,9 +123,7 @@ class ResponseEvent(BaseModel):
         "them; the last is `response.completed`, `response.incomplete` or `response.failed`"
     )
     sequence_number: int = Field(description="counted from 0")
-    response: ResponseObject | Absent = Field(
-        default=None, description="of the first and the last events"
-    )
+    response: ResponseObject | Absent = Field(default=None, description="of the first and the last events")
     output_index: int | Absent = Field(default=None, description="of the item")
     item_id: str | Absent = None
     item: OutputItem | Absent = Field(default=None, description="of an item's first and last event")

@@ -38,18 +38,14 @@ class Compaction(BaseModel):
     id: str
     object: str = Field(description="`response.compaction`")
     created_at: int
-    output: list[dict[str, Any]] = Field(
-        description="messages as they came, and a `compaction` item for all the rest"
-    )
+    output: list[dict[str, Any]] = Field(description="messages as they came, and a `compaction` item for all the rest")
     usage: ResponseUsage
 
 
 def asking(body: ResponsesRequest) -> ResponsesRequest:
     """The request for a summary of an input."""
     if not body.input:
-        raise InvalidRequestError(
-            "input is empty; send the history to compact, or the previous_response_id of its end"
-        )
+        raise InvalidRequestError("input is empty; send the history to compact, or the previous_response_id of its end")
     ask = InputItem(role="user", content=_ASK)
     return body.model_copy(update={"input": [*_items(body), ask], **_UNSENT})
 

@@ -11,24 +11,10 @@ from qguide.qnet.dialects import responses_requests
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.http.long_bodies import LONG_BYTES
-from qguide.server.own_bodies.schemas import (
-    NOT_EMPTY,
-    WHOLE,
-    ListOf,
-    Positive,
-    Temperature,
-    Whole,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, WHOLE, ListOf, Positive, Temperature, Whole
 
 _OF_RESPONSES_ONLY: Final = frozenset(
-    (
-        "access_programs",
-        "background_options",
-        "client_metadata",
-        "image",
-        "prompt_cache_options",
-        "stream_options",
-    )
+    ("access_programs", "background_options", "client_metadata", "image", "prompt_cache_options", "stream_options")
 )
 """Parameters of the Responses API that chat completions do not have, and that an answer is valid
 without."""
@@ -59,18 +45,12 @@ class InputItem(responses_requests.InputItem, Whole):
         "`custom_tool_call`, `reasoning`, the call of a `shell`, `local_shell` or `apply_patch`, "
         "or with `_output` the result of a call",
     )
-    role: Literal["user", "assistant", "system", "developer"] | None = Field(
-        default=None, description="of a message"
-    )
-    content: str | ListOf[ItemPart] | None = Field(
-        default=None, description="of a message or of a reasoning item"
-    )
+    role: Literal["user", "assistant", "system", "developer"] | None = Field(default=None, description="of a message")
+    content: str | ListOf[ItemPart] | None = Field(default=None, description="of a message or of a reasoning item")
     call_id: str | None = Field(default=None, description="of a call and of its output")
     name: str | None = Field(default=None, description="of the called tool")
     namespace: str | None = Field(default=None, description="of the called tool, if it is in one")
-    arguments: str | None = Field(
-        default=None, description="of a function call: JSON, as the model wrote it"
-    )
+    arguments: str | None = Field(default=None, description="of a function call: JSON, as the model wrote it")
     input: str | None = Field(default=None, description="of a custom tool's call: any text")
     output: str | ListOf[ItemPart] | ListOf[dict[str, Any]] | None = Field(
         default=None, description="of a tool; of a shell what each command wrote"
@@ -80,19 +60,12 @@ class InputItem(responses_requests.InputItem, Whole):
 class CallersTool(Whole):
     """A tool that the policy may call and the caller runs."""
 
-    type: str = Field(
-        description="`function`, `custom`, `shell`, `local_shell` or `apply_patch`; others are "
-        "refused"
-    )
+    type: str = Field(description="`function`, `custom`, `shell`, `local_shell` or `apply_patch`; others are refused")
     name: str | None = None
     description: str | None = None
-    parameters: dict[str, Any] | None = Field(
-        default=None, description="JSON schema of a function's arguments"
-    )
+    parameters: dict[str, Any] | None = Field(default=None, description="JSON schema of a function's arguments")
     strict: bool | None = None
-    format: dict[str, Any] | None = Field(
-        default=None, description="of a custom tool's input: text or a grammar"
-    )
+    format: dict[str, Any] | None = Field(default=None, description="of a custom tool's input: text or a grammar")
 
 
 class Tool(CallersTool):
@@ -129,9 +102,7 @@ class ResponsesRequest(WholeRequest):
         description="the task as a text, or the history as items", json_schema_extra=NOT_EMPTY
     )
     model: str | None = Field(default=None, description="the policy; null takes the default")
-    instructions: str | None = Field(
-        default=None, description="placed before the input as a system message"
-    )
+    instructions: str | None = Field(default=None, description="placed before the input as a system message")
     tools: ListOf[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -146,37 +117,29 @@ class ResponsesRequest(WholeRequest):
     include: ListOf[str] | None = Field(
         default=None, description="`message.output_text.logprobs` is read; others have no effect"
     )
-    metadata: dict[str, Any] | None = Field(
-        default=None, description="repeated in the answer; upstreams do not get it"
-    )
+    metadata: dict[str, Any] | None = Field(default=None, description="repeated in the answer; upstreams do not get it")
     max_tool_calls: Positive | None = Field(
-        default=None,
-        description="of tools that a server runs; for upstreams of this dialect",
+        default=None, description="of tools that a server runs; for upstreams of this dialect"
     )
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     stream: bool | None = None
     generate: bool | None = Field(
-        default=None,
-        description="false: nothing is drawn; the input is kept for requests that continue it",
+        default=None, description="false: nothing is drawn; the input is kept for requests that continue it"
     )
     store: bool | None = Field(
         default=None, description="false: the response is not stored, so that nothing continues it"
     )
-    truncation: str | None = Field(
-        default=None, description="nothing is truncated, so the answer says `disabled`"
-    )
+    truncation: str | None = Field(default=None, description="nothing is truncated, so the answer says `disabled`")
     previous_response_id: str | None = Field(
-        default=None,
-        description="the stored response that the input continues; `ID.N` is its candidate N",
+        default=None, description="the stored response that the input continues; `ID.N` is its candidate N"
     )
     conversation: str | dict[str, Any] | None = Field(
         default=None, description="the conversation, or its id, that the input continues"
     )
     background: bool | None = Field(
-        default=None,
-        description="true: the response is made without its client, and is fetched by its id",
+        default=None, description="true: the response is made without its client, and is fetched by its id"
     )
     prompt: dict[str, Any] | None = Field(default=None, description="refused")
     qguide: GuidanceOptions = GuidanceOptions()

@@ -32,13 +32,7 @@ class Shelf:
     """
 
     def __init__(
-        self,
-        link: RedisLink | None,
-        bodies: LongBodies,
-        *,
-        max_bytes: int,
-        max_body_bytes: int,
-        ttl_s: float,
+        self, link: RedisLink | None, bodies: LongBodies, *, max_bytes: int, max_body_bytes: int, ttl_s: float
     ) -> None:
         self._link = link
         self._bodies = bodies
@@ -74,9 +68,7 @@ class Shelf:
         size = sum(len(row) for row in rows if row is not None)
         if size > (most := _ROOM * self._max_body_bytes):
             raise BodyTooLargeError(most)
-        return await self.apart(
-            lambda: [None if row is None else _read(row) for row in rows], size=size
-        )
+        return await self.apart(lambda: [None if row is None else _read(row) for row in rows], size=size)
 
     async def put(self, objects: Callable[[], Mapping[str, Json]], *, size: int) -> None:
         """Keep objects, replacing earlier ones; one that exceeds the whole memory is not kept.
@@ -86,8 +78,7 @@ class Shelf:
             size: about so many bytes.
         """
         rows = await self.apart(
-            lambda: {_place(name): json.dumps(one).encode() for name, one in objects().items()},
-            size=size,
+            lambda: {_place(name): json.dumps(one).encode() for name, one in objects().items()}, size=size
         )
 
         async def alone() -> None:
@@ -146,9 +137,7 @@ def row_of(previous: str) -> str:
     return f"response {previous.partition('.')[0]}"
 
 
-def rows_of(
-    response: Json, own: list[Json], chain: list[str], others: Mapping[str, list[Json]]
-) -> dict[str, Json]:
+def rows_of(response: Json, own: list[Json], chain: list[str], others: Mapping[str, list[Json]]) -> dict[str, Json]:
     """The rows that are kept of a response, by their names."""
     record = {"response": response, "input": own, "chain": chain, "others": others}
     items = (item for item in (*own, *response["output"]) if item.get("id"))

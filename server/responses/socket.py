@@ -63,9 +63,7 @@ class ResponsesSocket:
         kept: names of what is on the shelf as long as it is open.
     """
 
-    def __init__(
-        self, scope: Scope, receive: Receive, send: Send, settings: Settings, opened: Counter[str]
-    ) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings, opened: Counter[str]) -> None:
         self.kept: list[str] = []
         self._scope, self._receive, self._send = scope, receive, send
         self._settings = settings
@@ -82,8 +80,7 @@ class ResponsesSocket:
         name, most = request.state.caller.name, self._settings.websockets_per_key
         if self._opened[name] >= most:
             raise OverLimitError(
-                f"{name} has {most:,} WebSockets open, its limit; close one, or raise "
-                "QGUIDE_WEBSOCKETS_PER_KEY",
+                f"{name} has {most:,} WebSockets open, its limit; close one, or raise QGUIDE_WEBSOCKETS_PER_KEY",
                 code="too_many_at_once",
                 limit=most,
                 retry_after_s=1,
@@ -266,7 +263,4 @@ def _check_origin(request: Request, settings: Settings) -> None:
     if origin is None or origin.partition("://")[2] == request.headers.get("host"):
         return
     if not {origin, "*"} & {*settings.cors_origins}:
-        raise ForbiddenError(
-            f"a page of {origin[:100]!r} may not open a WebSocket here; add it to "
-            "QGUIDE_CORS_ORIGINS"
-        )
+        raise ForbiddenError(f"a page of {origin[:100]!r} may not open a WebSocket here; add it to QGUIDE_CORS_ORIGINS")

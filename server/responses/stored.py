@@ -46,15 +46,10 @@ _LOST_S: Final = 60.0
 _LOOK_S: Final = 1.0  # between looks whether another server was told to stop a response
 
 
-def build_stored(
-    settings: Settings, link: RedisLink | None, bodies: LongBodies
-) -> "StoredResponses":
+def build_stored(settings: Settings, link: RedisLink | None, bodies: LongBodies) -> "StoredResponses":
     """The store that the settings describe."""
     shelf = partial(
-        Shelf,
-        bodies=bodies,
-        max_bytes=settings.responses_memory_bytes,
-        max_body_bytes=settings.max_body_bytes,
+        Shelf, bodies=bodies, max_bytes=settings.responses_memory_bytes, max_body_bytes=settings.max_body_bytes
     )
     ttl_s = settings.responses_ttl_s
     return StoredResponses(
@@ -108,10 +103,7 @@ class StoredResponses:
         found = await self._referred(named_items)
 
         def whole() -> Continued:
-            ours = [
-                found[id_of(item)] if kind_of(item) == "item_reference" else dumped(item)
-                for item in own
-            ]
+            ours = [found[id_of(item)] if kind_of(item) == "item_reference" else dumped(item) for item in own]
             update: Json = {"input": _ITEMS.validate_python([*given, *ours])}
             update |= {"previous_response_id": None, "conversation": None}
             return Continued(body.model_copy(update=update), ours, size, chain, conversation)
@@ -185,9 +177,7 @@ class StoredResponses:
 
         await self._shelf.put(row, size=request.size)
 
-    async def run(
-        self, response: Json, complete: Callable[[], Awaitable[Json]], failed: Callable[..., Json]
-    ) -> None:
+    async def run(self, response: Json, complete: Callable[[], Awaitable[Json]], failed: Callable[..., Json]) -> None:
         """Answer in the background, and store the failure if there is no answer.
 
         Args:
@@ -213,9 +203,7 @@ class StoredResponses:
         """Cancel a response in the background; one that has ended stays as it is."""
         told = await self.response(response_id)
         if not told["background"]:
-            raise InvalidRequestError(
-                f"response {response_id[:100]!r} is not in the background: nothing to cancel"
-            )
+            raise InvalidRequestError(f"response {response_id[:100]!r} is not in the background: nothing to cancel")
         told = await self._end(response_id, lambda told: told | {"status": "cancelled"})
         await self._stop(response_id)  # not before: what is stopped ends as failed
         return told
@@ -328,8 +316,7 @@ class StoredResponses:
                 )
             if number and number not in record["others"]:
                 raise PreviousResponseError(
-                    f"response {response!r} has no candidate {number[:20]!r}; it has 0 to "
-                    f"{len(record['others']) - 1}",
+                    f"response {response!r} has no candidate {number[:20]!r}; it has 0 to {len(record['others']) - 1}",
                     parameter="previous_response_id",
                 )
             items += record["input"]
@@ -367,8 +354,7 @@ class StoredResponses:
         known = (await self._shelf.get([name]))[0] if self._shelf else None
         if known is None:
             raise UnknownResponseError(
-                f"there is no {name[:100]}; it was not stored, was deleted or has expired "
-                "(QGUIDE_RESPONSES_TTL_S)"
+                f"there is no {name[:100]}; it was not stored, was deleted or has expired (QGUIDE_RESPONSES_TTL_S)"
             )
         return known
 

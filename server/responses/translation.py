@@ -88,9 +88,7 @@ def _check(body: ResponsesRequest) -> None:
             )
     for name, other in _OF_CHATS.items():
         if given.get(name) is not None:
-            raise UnsupportedParameterError(
-                f"{name} is a parameter of chat completions; send {other}", parameter=name
-            )
+            raise UnsupportedParameterError(f"{name} is a parameter of chat completions; send {other}", parameter=name)
 
 
 def _tool_parameters(body: ResponsesRequest) -> dict[str, Any]:
@@ -185,10 +183,7 @@ def _found(tool: Tool, place: str) -> list[dict[str, Any]]:
         return [_to_chat_tool(tool, place)]
     if not tool.name or tool.tools is None:
         raise InvalidRequestError(f"{place} ({tool.type}) needs a name and tools; send both")
-    return [
-        _to_chat_tool(inner, f"{place}.tools[{index}]", tool.name)
-        for index, inner in enumerate(tool.tools)
-    ]
+    return [_to_chat_tool(inner, f"{place}.tools[{index}]", tool.name) for index, inner in enumerate(tool.tools)]
 
 
 def _to_chat_tool(tool: CallersTool, place: str, namespace: str | None = None) -> dict[str, Any]:

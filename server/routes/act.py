@@ -6,13 +6,7 @@ from qguide.qnet.decision.decision import Decision
 from qguide.qnet.types import Sampling
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.http.bodies import BodyRoute
-from qguide.server.own_bodies.answers import (
-    ActResponse,
-    DrawnMessage,
-    ScoredCandidate,
-    Usage,
-    verdict_fields,
-)
+from qguide.server.own_bodies.answers import ActResponse, DrawnMessage, ScoredCandidate, Usage, verdict_fields
 from qguide.server.own_bodies.history import to_history
 from qguide.server.own_bodies.schemas import ActRequest
 from qguide.server.routes.dependencies import StepperDep
@@ -26,9 +20,7 @@ async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
     settings = stepper.settings
     asked = GuidedStepRequest(
         policy=stepper.models.find_policy(body.policy),
-        history=to_history(
-            body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes
-        ),
+        history=to_history(body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes),
         sampling=_sampling(body),
         num_candidates=body.num_candidates,
         options=body,

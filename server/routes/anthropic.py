@@ -10,24 +10,10 @@ from fastapi.responses import JSONResponse, Response
 
 from qguide.qnet.dialects.messages_answers import events_of
 from qguide.qnet.dialects.shapes import Json
-from qguide.server.anthropic.answers import (
-    AnthropicMessage,
-    MessageEvent,
-)
-from qguide.server.anthropic.schemas import (
-    AnthropicErrorBody,
-    CountTokensRequest,
-    MessagesRequest,
-    Prompt,
-)
+from qguide.server.anthropic.answers import AnthropicMessage, MessageEvent
+from qguide.server.anthropic.schemas import AnthropicErrorBody, CountTokensRequest, MessagesRequest, Prompt
 from qguide.server.anthropic.tools import require_known_tools
-from qguide.server.anthropic.translation import (
-    CALLED_HERE,
-    Asked,
-    answer_of,
-    chat_prompt,
-    read_message,
-)
+from qguide.server.anthropic.translation import CALLED_HERE, Asked, answer_of, chat_prompt, read_message
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import CountedTokens, count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
@@ -37,13 +23,7 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_bodies import OVERLOADED
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import (
-    EventWriter,
-    answer_or_events,
-    answered,
-    described_errors,
-    named_event,
-)
+from qguide.server.http.event_stream import EventWriter, answer_or_events, answered, described_errors, named_event
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -90,11 +70,7 @@ async def count_message_tokens(
 
 
 def _read(
-    body: MessagesRequest,
-    options: GuidanceOptions,
-    policy: ServedPolicy,
-    settings: Settings,
-    betas: tuple[str, ...],
+    body: MessagesRequest, options: GuidanceOptions, policy: ServedPolicy, settings: Settings, betas: tuple[str, ...]
 ) -> tuple[GuidedStepRequest, Asked]:
     """The step that is asked for, and what its answer needs of the request."""
     asked = read_message(body)
@@ -106,9 +82,7 @@ def _read(
     return step, replace(asked, warnings=())  # of what an upstream of another dialect would not get
 
 
-def _as_it_came(
-    step: GuidedStepRequest, body: Prompt, settings: Settings, betas: tuple[str, ...]
-) -> GuidedStepRequest:
+def _as_it_came(step: GuidedStepRequest, body: Prompt, settings: Settings, betas: tuple[str, ...]) -> GuidedStepRequest:
     """The step with the caller's own request, for an upstream of this dialect."""
     step = as_it_came(step, body, "messages", settings, without=frozenset({"seed"}))
     if native := step.sampling.native:

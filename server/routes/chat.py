@@ -16,12 +16,7 @@ from qguide.qnet.policies.answers import usage_of
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.work_context import all_of
 from qguide.server.chat.answers import ChatChunk, ChatCompletion
-from qguide.server.chat.schemas import (
-    ChatCompletionRequest,
-    GuidanceOptions,
-    OpenAIErrorBody,
-    options_of,
-)
+from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, OpenAIErrorBody, options_of
 from qguide.server.chat.text_completions import (
     CompletionRequest,
     TextCompletion,
@@ -38,13 +33,7 @@ from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import (
-    DONE,
-    EventWriter,
-    answer_or_events,
-    answered,
-    described_errors,
-)
+from qguide.server.http.event_stream import DONE, EventWriter, answer_or_events, answered, described_errors
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import StepperDep
 from qguide.server.settings.settings import Settings
@@ -52,9 +41,7 @@ from qguide.server.settings.settings import Settings
 router = APIRouter(prefix="/v1", tags=["openai"], route_class=BodyRoute)
 
 
-def _responses(
-    answer: type[BaseModel], part: type[BaseModel], parts: str
-) -> dict[int | str, dict[str, Any]]:
+def _responses(answer: type[BaseModel], part: type[BaseModel], parts: str) -> dict[int | str, dict[str, Any]]:
     events = answer_or_events(
         answer,
         part,
@@ -65,14 +52,8 @@ def _responses(
     return {200: events, **described_errors(OpenAIErrorBody, STATUSES)}
 
 
-@router.post(
-    "/chat/completions",
-    response_class=JSONResponse,
-    responses=_responses(ChatCompletion, ChatChunk, "chunk"),
-)
-async def complete_chat(
-    body: ChatCompletionRequest, request: Request, stepper: StepperDep
-) -> Response:
+@router.post("/chat/completions", response_class=JSONResponse, responses=_responses(ChatCompletion, ChatChunk, "chunk"))
+async def complete_chat(body: ChatCompletionRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as an ordinary completion."""
     settings = stepper.settings
     options = options_of(body.qguide, request.headers)
@@ -84,11 +65,7 @@ async def complete_chat(
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
 
-@router.post(
-    "/completions",
-    response_class=JSONResponse,
-    responses=_responses(TextCompletion, TextCompletion, "part"),
-)
+@router.post("/completions", response_class=JSONResponse, responses=_responses(TextCompletion, TextCompletion, "part"))
 async def complete_text(body: CompletionRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as an ordinary completion.
 
@@ -98,9 +75,7 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
     options = with_best_of(options_of(body.qguide, request.headers), body.best_of)
     policy = stepper.models.find_policy(body.model)
     if body.num_prompts > (most := settings.max_score_items):
-        raise InvalidRequestError(
-            f"there are {body.num_prompts} prompts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)"
-        )
+        raise InvalidRequestError(f"there are {body.num_prompts} prompts; send at most {most} (QGUIDE_MAX_SCORE_ITEMS)")
     if stepper.outcome is not None and (body.needs_texts or body.num_prompts > 1):
         raise InvalidRequestError(
             f"the header {OUTCOME_HEADER} ends an episode after its step, and neither several "
@@ -152,7 +127,5 @@ async def _complete_texts(
     return answer | {"model": policy.name}
 
 
-async def _complete(
-    asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService
-) -> Json:
+async def _complete(asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService) -> Json:
     return completion_of(await stepper.take(asked), n=asked.n, options=options)

@@ -126,9 +126,7 @@ class DirectRoute(BaseRoute):
         unless: lower-case names of headers that only FastAPI's route reads.
     """
 
-    def __init__(
-        self, route: APIRoute, *, parameter: str, service: ServiceOf, unless: Iterable[bytes]
-    ) -> None:
+    def __init__(self, route: APIRoute, *, parameter: str, service: ServiceOf, unless: Iterable[bytes]) -> None:
         hints = get_type_hints(route.endpoint, include_extras=True)
         self._route = route
         self._endpoint = route.endpoint
@@ -165,9 +163,7 @@ class DirectRoute(BaseRoute):
         if self._answer is None:
             assert isinstance(answer, Response)
             return answer
-        return Response(
-            self._answer.dump_json(answer, by_alias=True), media_type="application/json"
-        )
+        return Response(self._answer.dump_json(answer, by_alias=True), media_type="application/json")
 
     def _has_ordinary_headers(self, scope: Scope) -> bool:
         declared = []

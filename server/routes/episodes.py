@@ -13,16 +13,9 @@ router = APIRouter(prefix="/v1", tags=["episodes"], route_class=BodyRoute)
 
 
 @router.post("/episodes/{episode_id:text}/outcome")
-async def end_episode(
-    episode_id: str, body: OutcomeRequest, episodes: EpisodesDep
-) -> OutcomeResponse:
+async def end_episode(episode_id: str, body: OutcomeRequest, episodes: EpisodesDep) -> OutcomeResponse:
     """Close an episode; if the server records episodes, it becomes training data."""
-    outcome = Outcome(
-        reward=body.reward,
-        terminated=body.terminated,
-        action=body.action,
-        observation=body.observation,
-    )
+    outcome = Outcome(reward=body.reward, terminated=body.terminated, action=body.action, observation=body.observation)
     closed = await episodes.close(episode_id, outcome)
     return OutcomeResponse(
         episode_id=episode_id,

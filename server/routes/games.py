@@ -64,9 +64,7 @@ class GameRequest(Body):
     """A game and the replies so far."""
 
     game: Integer = Field(ge=0, description="number of the game, from 0")
-    replies: ListOf[str] = Field(
-        max_length=MOST_REPLIES, description="the agent's whole replies, first to last"
-    )
+    replies: ListOf[str] = Field(max_length=MOST_REPLIES, description="the agent's whole replies, first to last")
 
 
 class GameAnswer(Body):
@@ -89,15 +87,11 @@ async def _threads(request: Request) -> Executor:
 
 @router.post("/play")
 async def play_game(
-    body: GameRequest,
-    games: Annotated[Games, Depends(_games)],
-    threads: Annotated[Executor, Depends(_threads)],
+    body: GameRequest, games: Annotated[Games, Depends(_games)], threads: Annotated[Executor, Depends(_threads)]
 ) -> GameAnswer:
     """Play a game from its start with these replies."""
     if body.game >= games.count:
-        raise InvalidRequestError(
-            f"game is {body.game}; this server has games 0 to {games.count - 1}"
-        )
+        raise InvalidRequestError(f"game is {body.game}; this server has games 0 to {games.count - 1}")
     loop = asyncio.get_running_loop()
     played = await loop.run_in_executor(threads, games.play, body.game, body.replies)
     return GameAnswer(

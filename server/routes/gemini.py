@@ -10,35 +10,14 @@ from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, options_of
 from qguide.server.chat.token_count import count_tokens, read_prompt
 from qguide.server.chat.translation import completion_of, read_request
-from qguide.server.gemini.answers import (
-    CountedContent,
-    GeminiModel,
-    GeminiModels,
-    GeneratedContent,
-)
-from qguide.server.gemini.schemas import (
-    CountContentRequest,
-    GeminiErrorBody,
-    GenerateContentRequest,
-)
-from qguide.server.gemini.translation import (
-    CALLED_HERE,
-    Asked,
-    chat_prompt,
-    chunks_of,
-    content_of,
-    read_content,
-)
+from qguide.server.gemini.answers import CountedContent, GeminiModel, GeminiModels, GeneratedContent
+from qguide.server.gemini.schemas import CountContentRequest, GeminiErrorBody, GenerateContentRequest
+from qguide.server.gemini.translation import CALLED_HERE, Asked, chat_prompt, chunks_of, content_of, read_content
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
-from qguide.server.http.event_stream import (
-    EventStream,
-    EventWriter,
-    answer_or_events,
-    described_errors,
-)
+from qguide.server.http.event_stream import EventStream, EventWriter, answer_or_events, described_errors
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep, StepperDep
 from qguide.server.settings.settings import Settings
@@ -78,17 +57,13 @@ async def show_gemini_model(model: str, models: ModelsDep) -> GeminiModel:
 
 @router.post(f"{_STABLE}:generateContent", response_class=JSONResponse, include_in_schema=False)
 @router.post(f"{_MODEL}:generateContent", response_class=JSONResponse, responses=_ANSWERED)
-async def generate_content(
-    model: str, body: GenerateContentRequest, request: Request, stepper: StepperDep
-) -> Response:
+async def generate_content(model: str, body: GenerateContentRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as Gemini's answer."""
     step, asked, options = await _asked(model, body, request, stepper)
     return JSONResponse(await _complete(step, asked, options, stepper))
 
 
-@router.post(
-    f"{_STABLE}:streamGenerateContent", response_class=JSONResponse, include_in_schema=False
-)
+@router.post(f"{_STABLE}:streamGenerateContent", response_class=JSONResponse, include_in_schema=False)
 @router.post(f"{_MODEL}:streamGenerateContent", response_class=JSONResponse, responses=_STREAMED)
 async def stream_content(
     model: str,
@@ -111,11 +86,7 @@ async def stream_content(
 @router.post(f"{_STABLE}:countTokens", include_in_schema=False)
 @router.post(f"{_MODEL}:countTokens", responses=_ERRORS)
 async def count_content_tokens(
-    model: str,
-    body: CountContentRequest,
-    request: Request,
-    models: ModelsDep,
-    settings: SettingsDep,
+    model: str, body: CountContentRequest, request: Request, models: ModelsDep, settings: SettingsDep
 ) -> CountedContent:
     """Count the tokens of a prompt, by the policy's tokenizer or else by the Q model's."""
     policy = models.find_policy(model)
@@ -137,11 +108,7 @@ async def _asked(
 
 
 def _read(
-    body: GenerateContentRequest,
-    model: str,
-    options: GuidanceOptions,
-    policy: ServedPolicy,
-    settings: Settings,
+    body: GenerateContentRequest, model: str, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> tuple[GuidedStepRequest, Asked]:
     asked = read_content(body, model)
     return read_request(asked.chat, options, policy, settings, names=CALLED_HERE), asked

@@ -7,14 +7,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from qguide.server.own_bodies.answers import Health, Version
 from qguide.server.q_models.build import Models
-from qguide.server.routes.dependencies import (
-    DrainDep,
-    ExpositionDep,
-    ModelsDep,
-    SettingsDep,
-    UpstreamsDep,
-    VllmDep,
-)
+from qguide.server.routes.dependencies import DrainDep, ExpositionDep, ModelsDep, SettingsDep, UpstreamsDep, VllmDep
 from qguide.server.settings.settings import VLLM
 
 router = APIRouter(tags=["operation"])

@@ -18,12 +18,7 @@ from qguide.server.routes.dependencies import LearningDep
 from qguide.server.settings.settings import Settings
 
 router = APIRouter(prefix="/v1/learning", tags=["learning"])
-orders = APIRouter(
-    prefix="/v1/learning",
-    tags=["admin"],
-    dependencies=[Depends(require_admin)],
-    route_class=BodyRoute,
-)
+orders = APIRouter(prefix="/v1/learning", tags=["admin"], dependencies=[Depends(require_admin)], route_class=BodyRoute)
 """Served with the other admin routes (`QGUIDE_ADMIN`)."""
 
 _GROUP = (
@@ -104,8 +99,6 @@ async def _named(request: Request, learning: Learning, name: str) -> str:
 
 
 @orders.post("")
-async def order_learning(
-    request: Request, body: LearningOrder, learning: LearningDep
-) -> LearningState:
+async def order_learning(request: Request, body: LearningOrder, learning: LearningDep) -> LearningState:
     """Pin, forbid, promote or roll back by hand; needs an admin key."""
     return await learning.order(await _allowed(request, learning, body.group), body.order)

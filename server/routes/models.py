@@ -65,9 +65,7 @@ def _id_of(name: str, models: Models) -> str:
     elif len(versions) == 1:
         return versions.pop()
     names = [*models.policies, *sorted(models.q_models.routes.aliases)]
-    raise UnknownModelError(
-        f"there is no single model {name!r}; this server has {', '.join(names)}"
-    )
+    raise UnknownModelError(f"there is no single model {name!r}; this server has {', '.join(names)}")
 
 
 def model_list(models: Models) -> ModelList:
@@ -77,8 +75,7 @@ def model_list(models: Models) -> ModelList:
     return ModelList(
         data=[_policy_card(policy, models) for policy in models.policies.values()],
         q_models=[
-            _q_model_card(model, default=model.id in default, created=models.started_at)
-            for model in models.q_models
+            _q_model_card(model, default=model.id in default, created=models.started_at) for model in models.q_models
         ],
         aliases={name: next(iter(to)) for name, to in routes.aliases.items() if len(to) == 1},
         splits={name: dict(to) for name, to in routes.aliases.items() if len(to) > 1},

@@ -12,24 +12,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 
-from qguide.qnet.dialects.ollama import (
-    OPTIONS,
-    answer_of,
-    chat_of,
-    chat_of_prompt,
-    generated,
-    lines_of,
-    sign_of_life,
-)
+from qguide.qnet.dialects.ollama import OPTIONS, answer_of, chat_of, chat_of_prompt, generated, lines_of, sign_of_life
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import UnsupportedParameterError
 from qguide.server.chat.answers import ChatGuidance
-from qguide.server.chat.schemas import (
-    GuidanceOptions,
-    WholeRequest,
-    chat_request_of,
-    options_of,
-)
+from qguide.server.chat.schemas import GuidanceOptions, WholeRequest, chat_request_of, options_of
 from qguide.server.chat.translation import completion_of, read_request
 from qguide.server.guidance.guided_step import GuidedStepService
 from qguide.server.guidance.step_types import GuidedStepRequest
@@ -37,12 +24,7 @@ from qguide.server.http.bodies import UndeclaredBodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import EventStream, EventWriter, described_errors
 from qguide.server.own_bodies.answers import Absent
-from qguide.server.own_bodies.schemas import (
-    NOT_EMPTY,
-    Integer,
-    ListOf,
-    Whole,
-)
+from qguide.server.own_bodies.schemas import NOT_EMPTY, Integer, ListOf, Whole
 from qguide.server.q_models.build import Models
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.routes.dependencies import ModelsDep, StepperDep
@@ -55,11 +37,9 @@ _NDJSON: Final = "application/x-ndjson"
 _API_VERSION: Final = "0.12.6"
 """Version of Ollama whose fields these routes have; some clients refuse servers below 0.6."""
 _LATEST: Final = ":latest"
-_CALLED_HERE: Final = {
-    "stop": "options.stop",
-    "response_format": "format",
-    "reasoning_effort": "think",
-} | {chat: f"options.{name}" for name, chat in OPTIONS.items()}
+_CALLED_HERE: Final = {"stop": "options.stop", "response_format": "format", "reasoning_effort": "think"} | {
+    chat: f"options.{name}" for name, chat in OPTIONS.items()
+}
 
 
 class OllamaErrorBody(BaseModel):
@@ -106,9 +86,7 @@ class OllamaRequest(WholeRequest):
 
     model: str
     stream: bool | None = Field(default=None, description="null is true")
-    format: str | dict[str, Any] | None = Field(
-        default=None, description="`json`, or the JSON schema of the answer"
-    )
+    format: str | dict[str, Any] | None = Field(default=None, description="`json`, or the JSON schema of the answer")
     think: bool | str | None = Field(
         default=None, description="false leaves out thoughts; `low`, `medium`, `high` are sent on"
     )
@@ -227,9 +205,7 @@ async def ollama_chat(body: OllamaChatRequest, request: Request, stepper: Steppe
 
 
 @router.post("/generate", response_class=JSONResponse, responses=_described(OllamaGenerated))
-async def ollama_generate(
-    body: OllamaGenerateRequest, request: Request, stepper: StepperDep
-) -> Response:
+async def ollama_generate(body: OllamaGenerateRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates for a prompt and return the one with the highest Q."""
     if not (body.prompt or body.images):  # Ollama's clients load a model so
         policy = _policy(body.model, stepper.models)
@@ -265,9 +241,7 @@ async def _answered(
     def written(line: Json) -> bytes:
         return json.dumps(told(line), ensure_ascii=False).encode(errors="replace") + b"\n"
 
-    writer = EventWriter(
-        lines_of, written=written, sign=lambda: written(sign_of_life(policy.name, time.time()))
-    )
+    writer = EventWriter(lines_of, written=written, sign=lambda: written(sign_of_life(policy.name, time.time())))
     heartbeat_s = stepper.settings.heartbeat_s
     return EventStream(request, complete, writer, heartbeat_s=heartbeat_s, media_type=_NDJSON)
 
@@ -276,9 +250,7 @@ async def _answered(
 async def list_ollama_models(models: ModelsDep) -> OllamaModels:
     """List the policies as Ollama lists its models."""
     started = datetime.fromtimestamp(models.started_at, UTC)
-    return OllamaModels(
-        models=[OllamaModel(name=name, model=name, modified_at=started) for name in models.policies]
-    )
+    return OllamaModels(models=[OllamaModel(name=name, model=name, modified_at=started) for name in models.policies])
 
 
 @router.get("/ps", responses=_ERRORS)
@@ -311,16 +283,11 @@ def _policy(name: str, models: Models) -> ServedPolicy:
 
 
 def _read(
-    body: OllamaRequest,
-    asked: Json,
-    options: GuidanceOptions,
-    policy: ServedPolicy,
-    settings: Settings,
+    body: OllamaRequest, asked: Json, options: GuidanceOptions, policy: ServedPolicy, settings: Settings
 ) -> tuple[GuidedStepRequest, tuple[str, ...]]:
     if suffix := body.parameters.get("suffix"):
         raise UnsupportedParameterError(
-            f"suffix is {str(suffix)[:40]!r}, but a chat fills nothing in; leave it out",
-            parameter="suffix",
+            f"suffix is {str(suffix)[:40]!r}, but a chat fills nothing in; leave it out", parameter="suffix"
         )
     chat, dropped = chat_of(asked)
     step = read_request(chat_request_of(chat), options, policy, settings, names=_CALLED_HERE)

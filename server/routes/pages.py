@@ -130,10 +130,7 @@ HEADERS: Final = _headers(
         "require-trusted-types-for": "'script'",
         "trusted-types": "'none'",
     },
-    **{
-        "Cross-Origin-Opener-Policy": "same-origin",
-        "Cross-Origin-Resource-Policy": "same-origin",
-    },
+    **{"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin"},
 )
 
 
@@ -186,9 +183,7 @@ async def abilities(settings: SettingsDep, models: ModelsDep, request: Request) 
         max_candidates=settings.max_candidates,
         recorded=settings.admin and settings.episodes_folder is not None,
         learns=settings.learn and settings.episodes_folder is not None,
-        games=OfferedGames(name=games.name, count=games.count, most_replies=MOST_REPLIES)
-        if games
-        else None,
+        games=OfferedGames(name=games.name, count=games.count, most_replies=MOST_REPLIES) if games else None,
     )
 
 

@@ -38,9 +38,7 @@ class RecordedRows(Body):
 async def _archive(request: Request) -> EpisodeArchive:
     archive: EpisodeArchive | None = request.app.state.archive
     if archive is None:
-        raise InvalidRequestError(
-            "this server records no episodes; set QGUIDE_EPISODES_DIR to a folder for them"
-        )
+        raise InvalidRequestError("this server records no episodes; set QGUIDE_EPISODES_DIR to a folder for them")
     return archive
 
 
@@ -50,19 +48,12 @@ ArchiveDep = Annotated[EpisodeArchive, Depends(_archive)]
 @router.get("")
 async def list_episodes(
     archive: ArchiveDep,
-    search: Annotated[
-        str,
-        Query(max_length=200, description="words that all occur in the task or in an action"),
-    ] = "",
-    rewarded: Annotated[
-        bool | None, Query(description="true: reward above 0 only; false: the others only")
-    ] = None,
+    search: Annotated[str, Query(max_length=200, description="words that all occur in the task or in an action")] = "",
+    rewarded: Annotated[bool | None, Query(description="true: reward above 0 only; false: the others only")] = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 50,
 ) -> RecordedList:
     """List recorded episodes, newest first."""
-    found, matching = await asyncio.to_thread(
-        archive.newest, search=search, rewarded=rewarded, limit=limit
-    )
+    found, matching = await asyncio.to_thread(archive.newest, search=search, rewarded=rewarded, limit=limit)
     return RecordedList(episodes=found, matching=matching)
 
 

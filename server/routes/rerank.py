@@ -42,12 +42,7 @@ from qguide.server.rerank.tei_voyage import (
     tei_tokens,
     voyage_response,
 )
-from qguide.server.rerank.translation import (
-    cohere_response,
-    jina_response,
-    messages_of,
-    pair_response,
-)
+from qguide.server.rerank.translation import cohere_response, jina_response, messages_of, pair_response
 from qguide.server.routes.dependencies import ScoringDep
 
 router = APIRouter(tags=["rerank"], route_class=BodyRoute)
@@ -86,15 +81,10 @@ async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> Respons
     """Tokens of plain texts as the Q model's tokenizer makes them, in TEI's format."""
     texts, most = body.texts, scoring.settings.max_candidates
     if not 1 <= len(texts) <= most:
-        raise InvalidRequestError(
-            f"there are {len(texts)} inputs; send 1 to {most} (QGUIDE_MAX_CANDIDATES)"
-        )
+        raise InvalidRequestError(f"there are {len(texts)} inputs; send 1 to {most} (QGUIDE_MAX_CANDIDATES)")
     check_size("inputs", texts, scoring.settings.max_text_bytes)
     q_model, written = await scoring.models.q_models.pieces(
-        scoring.models.find_reranker(body.model),
-        texts,
-        special=body.add_special_tokens,
-        write=tei_tokens,
+        scoring.models.find_reranker(body.model), texts, special=body.add_special_tokens, write=tei_tokens
     )
     if written is None:
         raise InvalidRequestError(
@@ -104,10 +94,7 @@ async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> Respons
 
 
 @router.post("/v2/rerank", response_model_exclude_none=True)
-async def rerank_like_cohere(
-    body: CohereRerankRequest,
-    scoring: ScoringDep,
-) -> CohereRerankResponse:
+async def rerank_like_cohere(body: CohereRerankRequest, scoring: ScoringDep) -> CohereRerankResponse:
     """Rank documents by Q, in Cohere's format."""
     return cohere_response(body, *await _rank(body, body.documents, scoring))
 
@@ -161,9 +148,7 @@ async def verify(body: VerifyRequest, scoring: ScoringDep) -> VerifyResponse:
     )
 
 
-async def _score_last(
-    body: PoolingRequest, request: Request, scoring: ScoringService
-) -> tuple[str, Scored]:
+async def _score_last(body: PoolingRequest, request: Request, scoring: ScoringService) -> tuple[str, Scored]:
     """Score the last action; returns the `name@version` that scored as well."""
     history, action = await translate_body(request, body.split)
     q_model, scored = await scoring.step(
@@ -176,9 +161,7 @@ async def _score_last(
 
 
 async def _rank(
-    body: RerankRequest | TeiRerankRequest | VoyageRerankRequest,
-    texts: Sequence[str],
-    scoring: ScoringService,
+    body: RerankRequest | TeiRerankRequest | VoyageRerankRequest, texts: Sequence[str], scoring: ScoringService
 ) -> tuple[str, Scored]:
     """Score the documents; returns the `name@version` that scored as well."""
     messages = body.messages if isinstance(body, RerankRequest) else None
@@ -192,10 +175,7 @@ async def _rank(
 
 
 async def _score_pairs(
-    histories: Sequence[History],
-    documents: Sequence[Message],
-    q_model: QModelLease,
-    scoring: ScoringService,
+    histories: Sequence[History], documents: Sequence[Message], q_model: QModelLease, scoring: ScoringService
 ) -> tuple[list[float], list[Scored]]:
     """Q of each pair, in order; pairs with the same history are scored as one request."""
     places: dict[History, list[int]] = {}
@@ -222,7 +202,6 @@ def _histories(body: PairScoreRequest, number: int, scoring: ScoringService) -> 
     histories = [scoring.history(messages_of(query, None)) for query in body.queries]
     if len(histories) not in (1, number):
         raise InvalidCandidatesError(
-            f"{len(histories)} queries and {number} documents cannot be paired; send one query, or "
-            "one per document"
+            f"{len(histories)} queries and {number} documents cannot be paired; send one query, or one per document"
         )
     return histories * number if len(histories) == 1 else histories

@@ -29,32 +29,12 @@ from qguide.server.guidance.step_types import GuidedStepRequest
 from qguide.server.http.bodies import BodyRoute, translate_body
 from qguide.server.http.error_table import STATUSES, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
-from qguide.server.http.event_stream import (
-    EventStream,
-    OutlivingStream,
-    answer_or_events,
-    answered,
-    described_errors,
-)
+from qguide.server.http.event_stream import EventStream, OutlivingStream, answer_or_events, answered, described_errors
 from qguide.server.own_bodies.schemas import ListOf
 from qguide.server.q_models.policies import ServedPolicy
 from qguide.server.responses.answers import ResponseEvent, ResponseObject
-from qguide.server.responses.compaction import (
-    ALONE,
-    Compaction,
-    CompactRequest,
-    asking,
-    compacted,
-)
-from qguide.server.responses.output import (
-    ResponseWriter,
-    failed,
-    finished,
-    opened,
-    outputs_of,
-    prepared,
-    reopened,
-)
+from qguide.server.responses.compaction import ALONE, Compaction, CompactRequest, asking, compacted
+from qguide.server.responses.output import ResponseWriter, failed, finished, opened, outputs_of, prepared, reopened
 from qguide.server.responses.schemas import Continued, InputItem, ResponsesRequest
 from qguide.server.responses.socket import OPENED, ResponsesSocket
 from qguide.server.responses.stored import StoredResponses
@@ -85,9 +65,7 @@ Limit = Annotated[int, Query(ge=1, le=100)]
 
 
 @router.post("/responses", response_class=JSONResponse, responses=_RESPONSES)
-async def create_response(
-    body: ResponsesRequest, request: Request, stepper: StepperDep
-) -> Response:
+async def create_response(body: ResponsesRequest, request: Request, stepper: StepperDep) -> Response:
     """Draw M candidates and return the one with the highest Q as an ordinary response."""
     settings = stepper.settings
     stored = _stored(request)
@@ -108,9 +86,7 @@ async def create_response(
         response |= told
         complete = partial(_complete, response, asked, options, stepper, keep)
     if body.background:
-        return await _in_background(
-            body, request, response, complete, stored, continued, settings.heartbeat_s
-        )
+        return await _in_background(body, request, response, complete, stored, continued, settings.heartbeat_s)
     writer = ResponseWriter(response) if body.stream else None
     return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
 
@@ -151,11 +127,7 @@ async def _in_background(
     if not body.stream:
         return JSONResponse(response, background=BackgroundTask(work))
     return OutlivingStream(
-        request,
-        partial(stored.ended, response["id"]),
-        ResponseWriter(response),
-        heartbeat_s=heartbeat_s,
-        work=work,
+        request, partial(stored.ended, response["id"]), ResponseWriter(response), heartbeat_s=heartbeat_s, work=work
     )
 
 
@@ -167,18 +139,14 @@ async def count_input_tokens(
     policy = models.find_policy(body.model)
     continued = await _continued(body, request)
     whole = continued.body
-    native = partial(
-        as_it_came, body=whole, dialect="responses", settings=settings, without=_STORED
-    )
+    native = partial(as_it_came, body=whole, dialect="responses", settings=settings, without=_STORED)
     read = partial(read_prompt, partial(_prompt, whole), policy, settings, native)
     prompt = await translate_body(request, read)
     told = await count_tokens(prompt, body.qguide.q_model, policy, models)
     return {"object": "response.input_tokens", **told.model_dump()}
 
 
-@router.post(
-    "/responses/compact", response_model=Compaction, responses=_ERRORS, response_class=JSONResponse
-)
+@router.post("/responses/compact", response_model=Compaction, responses=_ERRORS, response_class=JSONResponse)
 async def compact_input(body: CompactRequest, request: Request, stepper: StepperDep) -> Response:
     """Compact an input: by the upstream where it can, else to a summary by the policy.
 
@@ -195,9 +163,7 @@ async def compact_input(body: CompactRequest, request: Request, stepper: Stepper
             told = await upstream.compact(asked.history, asked.sampling)
         if told is not None:
             spent = usage_of(responses_answers.completion_of(told))
-            stepper.metrics.count_drawn(
-                prompt=spent.prompt_tokens, completion=spent.completion_tokens
-            )
+            stepper.metrics.count_drawn(prompt=spent.prompt_tokens, completion=spent.completion_tokens)
             return JSONResponse(told)
     read = partial(_read, asking(whole), options, policy, settings)
     asked, response = await translate_body(request, read)
@@ -221,11 +187,7 @@ def _read(
 
 
 async def _complete(
-    response: Json,
-    asked: GuidedStepRequest,
-    options: GuidanceOptions,
-    stepper: GuidedStepService,
-    keep: _Keep,
+    response: Json, asked: GuidedStepRequest, options: GuidanceOptions, stepper: GuidedStepService, keep: _Keep
 ) -> Json:
     taken = await stepper.take(asked)
     completion = completion_of(taken, n=1, options=options)
@@ -281,11 +243,7 @@ async def admit_websocket(request: Request) -> Response:
 
 @router.get("/responses/{response_id}", responses=_RESPONSES, response_class=JSONResponse)
 async def show_response(
-    response_id: str,
-    request: Request,
-    settings: SettingsDep,
-    stream: bool = False,
-    starting_after: int = -1,
+    response_id: str, request: Request, settings: SettingsDep, stream: bool = False, starting_after: int = -1
 ) -> Response:
     """Show a stored response, or tell its events, as they come, after the one of a number."""
     stored = _stored(request)
@@ -332,9 +290,7 @@ async def show_conversation(conversation_id: str, request: Request) -> dict[str,
 
 
 @router.post("/conversations/{conversation_id}", responses=_ERRORS)
-async def change_conversation(
-    conversation_id: str, body: NewMetadata, request: Request
-) -> dict[str, Any]:
+async def change_conversation(conversation_id: str, body: NewMetadata, request: Request) -> dict[str, Any]:
     """Replace a conversation's metadata."""
     if "metadata" not in body.model_fields_set:
         raise InvalidRequestError("metadata is missing; send what replaces it, {} for nothing")
@@ -350,11 +306,7 @@ async def delete_conversation(conversation_id: str, request: Request) -> dict[st
 
 @router.get("/conversations/{conversation_id}/items", responses=_ERRORS)
 async def list_conversation_items(
-    conversation_id: str,
-    request: Request,
-    order: Order = "desc",
-    limit: Limit = 20,
-    after: str = "",
+    conversation_id: str, request: Request, order: Order = "desc", limit: Limit = 20, after: str = ""
 ) -> dict[str, Any]:
     """List the items of a conversation."""
     talk = await _stored(request).conversation(conversation_id)
@@ -362,18 +314,14 @@ async def list_conversation_items(
 
 
 @router.post("/conversations/{conversation_id}/items", responses=_ERRORS)
-async def add_conversation_items(
-    conversation_id: str, body: NewItems, request: Request
-) -> dict[str, Any]:
+async def add_conversation_items(conversation_id: str, body: NewItems, request: Request) -> dict[str, Any]:
     """Add items to a conversation."""
     added = await _stored(request).say(conversation_id, _items(body.items))
     return _page(added, "asc", len(added), "")
 
 
 @router.delete("/conversations/{conversation_id}/items/{item_id}", responses=_ERRORS)
-async def delete_conversation_item(
-    conversation_id: str, item_id: str, request: Request
-) -> dict[str, Any]:
+async def delete_conversation_item(conversation_id: str, item_id: str, request: Request) -> dict[str, Any]:
     """Delete an item of a conversation."""
     return await _stored(request).unsay(conversation_id, item_id)
 

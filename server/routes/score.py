@@ -32,9 +32,7 @@ router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 
 
 @router.post("/score")
-async def score_candidates(
-    body: EitherScoreRequest, scoring: ScoringDep
-) -> ScoreResponse | PairScoreResponse:
+async def score_candidates(body: EitherScoreRequest, scoring: ScoringDep) -> ScoreResponse | PairScoreResponse:
     """Score the caller's own candidates; nothing is drawn."""
     if isinstance(body, PairScoreRequest):
         return await score_pairs(body, scoring)
@@ -46,25 +44,18 @@ async def score_batch(body: ScoreBatchBody, scoring: ScoringDep) -> ScoreBatchRe
     """Score several histories with one version of a Q model; all of them, or none."""
     most = scoring.settings.max_score_items
     if not 1 <= len(body.items) <= most:
-        raise InvalidRequestError(
-            f"items has {len(body.items)} entries; send 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)"
-        )
+        raise InvalidRequestError(f"items has {len(body.items)} entries; send 1 to {most} (QGUIDE_MAX_SCORE_ITEMS)")
     started = perf_counter()
     with await scoring.hold(body.q_model, body.episode_id) as q_model:
         scored = await all_of(
-            [
-                _score_item(index, item, q_model, scoring, body)
-                for index, item in enumerate(body.items)
-            ],
+            [_score_item(index, item, q_model, scoring, body) for index, item in enumerate(body.items)],
             at_once=scoring.settings.max_batch,
         )
     known = perf_counter()
     return ScoreBatchResponse(
         items=[ScoredItem(**_shown(one)) for one in scored],
         **q_model.model.named,
-        timings_ms=ScoreTimings(
-            score=max(one.score_ms for one in scored), total=(known - started) * 1e3
-        ),
+        timings_ms=ScoreTimings(score=max(one.score_ms for one in scored), total=(known - started) * 1e3),
     )
 
 
@@ -87,11 +78,7 @@ async def _score(body: ScoreRequestBody, scoring: ScoringService) -> ScoreRespon
 
 
 async def _score_item(
-    index: int,
-    item: ScoreItem,
-    q_model: QModelLease,
-    scoring: ScoringService,
-    body: ScoreBatchBody,
+    index: int, item: ScoreItem, q_model: QModelLease, scoring: ScoringService, body: ScoreBatchBody
 ) -> Scored:
     try:
         return await scoring.score(
@@ -122,9 +109,5 @@ def _shown(scored: Scored) -> dict[str, Any]:
         "reason": scored.reason,
         "unguided_reason": scored.unguided_reason,
         "window": Window.of(scored.window),
-        "usage": ScoreUsage.of(
-            computed=scored.computed_tokens,
-            cached=scored.cached_tokens,
-            upstream=scored.upstream,
-        ),
+        "usage": ScoreUsage.of(computed=scored.computed_tokens, cached=scored.cached_tokens, upstream=scored.upstream),
     }

@@ -17,10 +17,7 @@ from qguide.qnet.types import History
 ANY_HOST: Final = "*"
 
 _PARTS: Final = frozenset(
-    (
-        *("text", "refusal", "thinking", "image_url", "video_url", "audio_url"),
-        *("input_audio", "file"),
-    )
+    (*("text", "refusal", "thinking", "image_url", "video_url", "audio_url"), *("input_audio", "file"))
 )
 """Others hold tensors (`image_embeds`, `prompt_embeds`) or are one server's own."""
 _ADDRESSES: Final = frozenset(("url", "image_url", "video_url", "audio_url", "file_url"))

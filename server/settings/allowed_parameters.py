@@ -33,10 +33,7 @@ _OPEN_SERVERS: Final = (
 salt only divides a cache further: where upstreams get one, it is hashed with the key's own."""
 _TEMPLATE: Final = "chat_template_kwargs"
 _TEMPLATE_VARIABLES: Final = frozenset(
-    (
-        *("enable_thinking", "thinking", "thinking_budget", "preserve_thinking"),
-        *("clear_thinking", "reasoning_effort"),
-    )
+    (*("enable_thinking", "thinking", "thinking_budget", "preserve_thinking"), *("clear_thinking", "reasoning_effort"))
 )
 """Switches that published chat templates read. vLLM once took a whole template in this place."""
 _CHAT: Final = frozenset((*_OPENAIS, *_OPEN_SERVERS))
@@ -104,11 +101,7 @@ def native_fields(
         named: by the operator, in addition.
     """
     taken = {*_NATIVE[dialect], *_CHAT, _TEMPLATE, *named}
-    passed = {
-        name: value
-        for name, value in given.items()
-        if name in taken or value in _PRICES.get(name, ())
-    }
+    passed = {name: value for name, value in given.items() if name in taken or value in _PRICES.get(name, ())}
     return passed, without_effect([name for name in given if name not in passed and given[name]])
 
 

@@ -51,9 +51,7 @@ class OutcomeRule(BaseModel):
     def _fields_fit_together(self) -> Self:
         if self.reads_outcome:
             if self.contains or self.lacks or self.outcome is not None:
-                raise ValueError(
-                    f"{self.where} reads its outcome itself; leave contains, lacks and outcome out"
-                )
+                raise ValueError(f"{self.where} reads its outcome itself; leave contains, lacks and outcome out")
         elif self.outcome is None:
             raise ValueError(f"{self.where} needs an outcome; give one from 0 to 1")
         elif not (self.contains or self.lacks or self.final):
@@ -74,9 +72,7 @@ _REPORT: Final = re.compile(r"\b(\d{1,9}) (passed|failed|errors?(?= in \d))", re
 """Counts of a line by pytest, Jest, Vitest or cargo, such as "1 failed, 3 passed"."""
 
 
-def ruled_outcome(
-    rules: Sequence[OutcomeRule], history: History, *, final: bool = False
-) -> float | None:
+def ruled_outcome(rules: Sequence[OutcomeRule], history: History, *, final: bool = False) -> float | None:
     """The outcome by the first rule that holds; None if none does.
 
     Args:

@@ -73,10 +73,7 @@ class Upstream(UpstreamSettings):
 
 _PROVIDERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "openai": ("OPENAI_API_KEY", {"url": "https://api.openai.com/v1"}),
-    "anthropic": (
-        "ANTHROPIC_API_KEY",
-        {"url": "https://api.anthropic.com/v1", "dialect": "messages", "caches": True},
-    ),
+    "anthropic": ("ANTHROPIC_API_KEY", {"url": "https://api.anthropic.com/v1", "dialect": "messages", "caches": True}),
 }
 """The variable that holds a provider's key, and settings of its upstreams."""
 _ADDRESS: Final = re.compile(r"(https?://[^#\s]+)#(\S+)")
@@ -91,9 +88,7 @@ def named_upstream(text: str) -> tuple[str, dict[str, Any]]:
         variable, settings = _PROVIDERS[provider]
         key = os.environ.get(variable, "")
         if not key:
-            raise ConfigError(
-                f"the upstream {shown!r} needs a key, but {variable} is not set; export it"
-            )
+            raise ConfigError(f"the upstream {shown!r} needs a key, but {variable} is not set; export it")
         fields = {**settings, "model": model, "api_key": key}
     elif found := _ADDRESS.fullmatch(text):
         model = found[2]

@@ -320,9 +320,7 @@ class Settings(LearningSettings):
     def _origins_are_named(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         for origin in origins:
             if not _ORIGIN.fullmatch(origin):
-                raise ValueError(
-                    f"{origin!r} is not an origin; write https://host or https://host:port"
-                )
+                raise ValueError(f"{origin!r} is not an origin; write https://host or https://host:port")
         return origins
 
     @property
@@ -384,9 +382,7 @@ class Settings(LearningSettings):
     @model_validator(mode="after")
     def _names_are_one_policys(self) -> Self:
         if self.vllm and VLLM in self.upstreams:
-            raise ValueError(
-                "an upstream is named 'vllm', the name of the vLLM child process; rename it"
-            )
+            raise ValueError("an upstream is named 'vllm', the name of the vLLM child process; rename it")
         for name in {EMBEDDED, SCRIPTED, DEFAULT_POLICY} & set(self.upstreams):
             raise ValueError(f"an upstream is named {name!r}, which is reserved; rename it")
         return self

@@ -86,9 +86,7 @@ class ManagedProcess:
     ) -> None:
         self.name = name
         if shutil.which(command[0]) is None:
-            raise ConfigError(
-                f"{name} cannot be started: there is no program {command[0]}; install it"
-            )
+            raise ConfigError(f"{name} cannot be started: there is no program {command[0]}; install it")
         self._log = output if isinstance(output, Path) else None
         self._last_lines: deque[str] = deque(maxlen=_SHOWN_LINES)
         self._listener: Thread | None = None

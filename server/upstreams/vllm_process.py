@@ -133,20 +133,12 @@ class VllmProcess:
     def upstream(self) -> Upstream:
         """Upstream settings for this vLLM server."""
         return Upstream.model_validate(
-            {
-                "url": f"{self.url}/v1",
-                "model": VLLM,
-                "api_key": self.api_key,
-                "cache_salt": True,
-            }
+            {"url": f"{self.url}/v1", "model": VLLM, "api_key": self.api_key, "cache_salt": True}
         )
 
     def _spawn(self) -> ManagedProcess:
         process = ManagedProcess(
-            "vLLM",
-            self._command,
-            environment=self._environment(),
-            output=lambda line: _log.info("vllm", line=line),
+            "vLLM", self._command, environment=self._environment(), output=lambda line: _log.info("vllm", line=line)
         )
         self.starts += 1
         return process

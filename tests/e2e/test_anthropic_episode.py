@@ -37,11 +37,7 @@ M = 3
 TOOL: Any = {
     "name": "act",
     "description": "Take an action in the game.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"action": {"type": "string"}},
-        "required": ["action"],
-    },
+    "input_schema": {"type": "object", "properties": {"action": {"type": "string"}}, "required": ["action"]},
 }
 
 
@@ -143,17 +139,13 @@ def serving_expert(upstream: AlfWorldUpstream, records: Path) -> Iterator[str]:
 
     with serving_app(upstream.app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake"})
-        settings = Settings(
-            policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, episodes_dir=records
-        )
+        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, episodes_dir=records)
         with serving_app(create_app(settings, build=build)) as url:
             yield url
 
 
 @pytest.mark.parametrize("by", ["header", "URL"])
-def test_an_agent_with_a_tool_wins_games_that_are_recorded_under_its_session(
-    tmp_path: Path, by: str
-) -> None:
+def test_an_agent_with_a_tool_wins_games_that_are_recorded_under_its_session(tmp_path: Path, by: str) -> None:
     upstream, games = AlfWorldUpstream(), [Game(seed) for seed in GAMES]
     with serving_expert(upstream, tmp_path) as url:
         for game in games:
@@ -164,9 +156,7 @@ def test_an_agent_with_a_tool_wins_games_that_are_recorded_under_its_session(
     assert [game.reward for game in games] == [1.0, 1.0]
     assert set(upstream.sessions) == {f"alfworld-{seed}" for seed in GAMES}
     rows = _rows(tmp_path, "trees", TreeRow)
-    assert [[_called(node.reply) for node in row.nodes] for row in rows] == [
-        game.taken for game in games
-    ]
+    assert [[_called(node.reply) for node in row.nodes] for row in rows] == [game.taken for game in games]
     assert [row.nodes[-1].reward for row in rows] == [1.0, 1.0]
     assert [row.nodes[-1].observation for row in rows] == [game.observation for game in games]
     offers = _rows(tmp_path, "offers", OfferRow)

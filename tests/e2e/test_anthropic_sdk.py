@@ -71,9 +71,7 @@ def client(server: Server) -> Iterator[anthropic.Anthropic]:
 
 
 def test_a_message_is_the_best_candidate(client: anthropic.Anthropic) -> None:
-    message = client.messages.create(
-        model="demo", max_tokens=64, system="Be brief.", messages=MESSAGES, extra_body=M
-    )
+    message = client.messages.create(model="demo", max_tokens=64, system="Be brief.", messages=MESSAGES, extra_body=M)
     [block] = message.content
     assert block.type == "text"
     assert block.text == BEST
@@ -107,9 +105,7 @@ def test_a_round_trip_with_a_tool(client: anthropic.Anthropic, server: Server) -
 
 
 @pytest.mark.parametrize("tools", [[], [TOOL]])
-def test_the_sdks_own_assembly_of_a_stream_is_the_message(
-    client: anthropic.Anthropic, tools: list[ToolParam]
-) -> None:
+def test_the_sdks_own_assembly_of_a_stream_is_the_message(client: anthropic.Anthropic, tools: list[ToolParam]) -> None:
     asked: Any = {"model": "demo", "max_tokens": 64, "messages": MESSAGES, "tools": tools}
     whole = client.messages.create(**asked, extra_body=M)
     with client.messages.stream(**asked, extra_body=M) as stream:
@@ -140,9 +136,7 @@ def test_errors_are_the_sdks_own(client: anthropic.Anthropic, server: Server) ->
         client.messages.create(model="demo", max_tokens=9, messages=[])
     assert refused.value.type == "invalid_request_error"
     with pytest.raises(anthropic.AuthenticationError) as stranger:
-        client.with_options(api_key="nobody's").messages.create(
-            model="demo", max_tokens=9, messages=MESSAGES
-        )
+        client.with_options(api_key="nobody's").messages.create(model="demo", max_tokens=9, messages=MESSAGES)
     assert stranger.value.type == "authentication_error"
     server.upstream.fault = "429"
     with pytest.raises(anthropic.RateLimitError, match="takes no more requests now"):

@@ -128,15 +128,8 @@ def test_aider_edits_a_file_in_a_turn(home: Path, workplace: Path) -> None:
     asked = ["--model", "openai/demo", "--edit-format", "diff", "--yes-always", "--no-git"]
     asked += ["--no-check-update", "--no-show-model-warnings", "--no-detect-urls"]
     with serving(fake) as url:
-        env = {
-            "HOME": str(home),
-            "OPENAI_API_KEY": "unused",
-            "OPENAI_API_BASE": f"{url}/v1",
-            "PYTHONPATH": "",
-        }
-        output_of(
-            *(AIDER, *asked, "--message", "take the mug", "note.txt"), cwd=str(workplace), env=env
-        )
+        env = {"HOME": str(home), "OPENAI_API_KEY": "unused", "OPENAI_API_BASE": f"{url}/v1", "PYTHONPATH": ""}
+        output_of(*(AIDER, *asked, "--message", "take the mug", "note.txt"), cwd=str(workplace), env=env)
     assert (workplace / "note.txt").read_text().strip() == "no mug"
     drawn = [asked.get("n", 1) for asked in fake.asked]  # at its temperature of 0, one and the rest
     assert sorted(drawn) == [1, 4]

@@ -18,10 +18,7 @@ ACTIONS = ["Action: look", "Action: go to desk 1", "Action: inventory"]
 def url() -> Iterator[str]:
     """The address of a server with the scripted models, in a thread of this process."""
     settings = Settings(
-        policy=SCRIPTED,
-        q_models={"demo": SCRIPTED},
-        aliases={"rerank-v3.5": "demo"},
-        unknown_models="error",
+        policy=SCRIPTED, q_models={"demo": SCRIPTED}, aliases={"rerank-v3.5": "demo"}, unknown_models="error"
     )
     with serving_app(create_app(settings)) as address:
         yield address
@@ -40,10 +37,7 @@ def test_coheres_sdk_reranks(url: str) -> None:
 
 
 def test_coheres_sdk_hands_on_why_it_was_refused(url: str) -> None:
-    with (
-        cohere.ClientV2(api_key="none", base_url=url) as client,
-        pytest.raises(ApiError) as refused,
-    ):
+    with cohere.ClientV2(api_key="none", base_url=url) as client, pytest.raises(ApiError) as refused:
         client.rerank(model="unknown", query=TASK, documents=ACTIONS)
     assert refused.value.status_code == 404
     assert "this server has default, demo, rerank-v3.5" in refused.value.body["error"]["message"]

@@ -18,12 +18,7 @@ print(json.dumps("".join(piece.delta or "" for piece in llm.stream_complete("fin
 
 
 @needs_python
-@client(
-    "LlamaIndex OpenAILike",
-    "llama-index-llms-openai-like",
-    "Completions, Chat",
-    "completes, chats and streams",
-)
+@client("LlamaIndex OpenAILike", "llama-index-llms-openai-like", "Completions, Chat", "completes, chats and streams")
 def test_llama_indexs_default_completes_chats_and_streams() -> None:
     with serving(FakeUpstream()) as url:
         said = lines_of(PYTHON, "-c", OPENAI_LIKE, f"{url}/v1", env={"PYTHONPATH": ""})

@@ -53,12 +53,8 @@ def test_a_port_in_use_ends_the_demo_before_it_loads_anything() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         # Without these, neither a game nor a model of the race can be loaded.
-        command = command_without(
-            EXTRAS, "from qguide.cli import app; app()", "demo", "--race", "--port", str(port)
-        )
-        result = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False
-        )
+        command = command_without(EXTRAS, "from qguide.cli import app; app()", "demo", "--race", "--port", str(port))
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=END_S, check=False)
     assert result.returncode == 2
     assert f"port {port} is in use; choose another with --port" in " ".join(result.stderr.split())
     assert "torch" not in result.stderr

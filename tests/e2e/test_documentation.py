@@ -243,9 +243,7 @@ def test_adaptive_draws_all_at_the_first_step_and_perturbed_ones_are_counted(pla
 
 
 def test_an_episode_ends_with_its_outcome_and_is_recorded(url: str, play: Play) -> None:
-    _, closed, by_url, by_header, both, attempts, last, told = play(
-        "docs/connect/episodes.md"
-    ).answers
+    _, closed, by_url, by_header, both, attempts, last, told = play("docs/connect/episodes.md").answers
     assert by_url["qguide"]["episode_id"] == by_header["qguide"]["episode_id"] == "apple-8"
     assert (both["episode_id"], both["reward"]) == ("apple-8", 1.0)
     assert (closed["episode_id"], closed["reward"], closed["steps"]) == ("apple-7", 1.0, 1)
@@ -272,9 +270,7 @@ def test_the_environment_of_the_page_keeps_to_the_contract(play: Play) -> None:
     assert bundle.is_success(right.reward, right.terminated)
 
 
-def test_environments_of_other_interfaces_keep_to_the_contract(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environments_of_other_interfaces_keep_to_the_contract(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     names = play("docs/bring/other-interfaces.md").names
     module = ModuleType("my_package")
     module.__dict__.update(names)
@@ -298,13 +294,7 @@ def test_q_models_come_and_go_and_one_is_promoted(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/connect/python-client.md",
-        "clients/python/README.md",
-        "skills/qguide/SKILL.md",
-    ],
+    "page", ["README.md", "docs/connect/python-client.md", "clients/python/README.md", "skills/qguide/SKILL.md"]
 )
 def test_the_python_client_plays_an_episode_to_its_end(page: str, url: str, play: Play) -> None:
     names = play(page).names
@@ -314,23 +304,15 @@ def test_the_python_client_plays_an_episode_to_its_end(page: str, url: str, play
     assert httpx.post(path, json={"reward": 0.0}).status_code == 409
 
 
-def test_an_admin_key_promotes_a_q_model_as_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_admin_key_promotes_a_q_model_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("curl") is None:
         pytest.skip("no curl on PATH")
     for name in ("shop-0042", "shop-0043"):
         shutil.copytree(embedded_path("qnet"), tmp_path / "models" / name)
     keys = tmp_path / "keys.json"
     create = [sys.executable, "-m", "qguide", "keys", "create", "root", "--admin", "--file"]
-    said = subprocess.run(
-        [*create, str(keys)], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    settings = {
-        "QGUIDE_KEYS_FILE": str(keys),
-        "QGUIDE_ADMIN": "true",
-        "QGUIDE_MODELS_DIR": str(tmp_path / "models"),
-    }
+    said = subprocess.run([*create, str(keys)], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    settings = {"QGUIDE_KEYS_FILE": str(keys), "QGUIDE_ADMIN": "true", "QGUIDE_MODELS_DIR": str(tmp_path / "models")}
     (key,) = re.findall(r"\bqg[\w-]{20,}", said)
     monkeypatch.setenv("QGUIDE_KEY", key)
     blocks = [block.text for block in blocks_of("docs/operate/q-models.md") if block.is_run]

@@ -17,11 +17,7 @@ ENVIRONMENTS: dict[str, tuple[str, ...]] = {
     "hotpotqa": (),
     "webshop": (),
     "sciworld": ("environment.split=smoke", "environment.processes=1"),
-    "sciworld/short": (
-        "environment.split=smoke",
-        "environment.processes=1",
-        "environment.slice=:",
-    ),
+    "sciworld/short": ("environment.split=smoke", "environment.processes=1", "environment.slice=:"),
 }
 """Overrides of every job that plays an environment."""
 
@@ -48,11 +44,7 @@ SMALLEST = {
         "decisions.max_tokens=8",
         "decisions.valued_share=1.0",
     ),
-    "train-qnet": (
-        "optimization.epochs=1",
-        "head_width=8",
-        "validation_fraction=0.0",
-    ),
+    "train-qnet": ("optimization.epochs=1", "head_width=8", "validation_fraction=0.0"),
     "evaluate": ("environment.limit=2", "seeds=[0]", "max_steps=2", "candidates=2", "max_tokens=8"),
 }
 """Overrides of each job."""
@@ -61,18 +53,12 @@ PLAYING = {"collect", "groups", "evaluate"}
 
 
 # ScienceWorld's simulator starts anew for each stage, which takes most of the test's time.
-LINES = [
-    pytest.param(name, marks=pytest.mark.slow if name.startswith("sciworld") else ())
-    for name in ENVIRONMENTS
-]
+LINES = [pytest.param(name, marks=pytest.mark.slow if name.startswith("sciworld") else ()) for name in ENVIRONMENTS]
 
 
 @pytest.mark.parametrize("environment", LINES)
 def test_the_job_files_lead_from_solutions_to_results(
-    environment: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    environment: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if environment.startswith("sciworld"):
         request.getfixturevalue("sciworld_installed")
@@ -80,9 +66,7 @@ def test_the_job_files_lead_from_solutions_to_results(
     folder = CONFIGS / environment
     for stage in load_pipeline(folder / "pipeline.toml").stages.values():
         playing = ENVIRONMENTS[environment] if stage.job in PLAYING else ()
-        overrides = [
-            part for one in (*stage.set, *SMALLEST[stage.job], *playing) for part in ("--set", one)
-        ]
+        overrides = [part for one in (*stage.set, *SMALLEST[stage.job], *playing) for part in ("--set", one)]
         arguments = [stage.job, "--config", str(stage.config), *overrides]
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
@@ -92,9 +76,7 @@ def test_the_job_files_lead_from_solutions_to_results(
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_every_stage_of_a_pipeline_but_those_that_collect_solutions_needs_another(
-    environment: str,
-) -> None:
+def test_every_stage_of_a_pipeline_but_those_that_collect_solutions_needs_another(environment: str) -> None:
     plan = build_plan(load_pipeline(CONFIGS / environment / "pipeline.toml"))
     stages = list(plan.stages)
     assert [stage.name for stage in plan.order()] == stages

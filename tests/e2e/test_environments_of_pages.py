@@ -32,12 +32,7 @@ def environments_of(block: Block) -> list[str]:
     return bundles or starting
 
 
-DEFINED = [
-    (block, name)
-    for block in BLOCKS
-    if block.language == "python"
-    for name in environments_of(block)
-]
+DEFINED = [(block, name) for block in BLOCKS if block.language == "python" for name in environments_of(block)]
 
 
 def test_the_pages_define_environments() -> None:
@@ -45,9 +40,7 @@ def test_the_pages_define_environments() -> None:
 
 
 @pytest.mark.parametrize(("block", "name"), DEFINED, ids=[name for _, name in DEFINED])
-def test_an_environment_of_a_page_passes_the_check_of_the_page(
-    block: Block, name: str, tmp_path: Path
-) -> None:
+def test_an_environment_of_a_page_passes_the_check_of_the_page(block: Block, name: str, tmp_path: Path) -> None:
     shell = tmp_path / "shell"
     shell.mkdir()
     [arguments] = [

@@ -25,13 +25,7 @@ def talker() -> tuple[FastAPI, list[str]]:
             "finish_reason": "stop",
             "message": {"role": "assistant", "content": "I would rather talk."},
         }
-        return {
-            "id": "x",
-            "object": "chat.completion",
-            "created": 0,
-            "model": "m",
-            "choices": [choice],
-        }
+        return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
 
     @app.post("/v1/episodes/{episode_id}/outcome")
     def outcome(episode_id: str) -> dict[str, str]:
@@ -43,10 +37,7 @@ def talker() -> tuple[FastAPI, list[str]]:
 
 def test_an_errand_ends_if_the_model_only_talks() -> None:
     app, asked = talker()
-    with (
-        serving_app(app) as url,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client,
-    ):
+    with serving_app(app) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
         errand = AGENT["errands"]()[0]
         assert AGENT["Agent"](client).play(errand, "errand-0") == 0.0
     assert asked == ["completion"] * AGENT["MOST_CALLS"] + ["errand-0"]

@@ -27,12 +27,7 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string", "enum": [
 def url() -> Iterator[str]:
     with serving_app(FakeUpstream().app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake"})
-        settings = Settings(
-            policy="demo",
-            upstreams={"demo": demo},
-            q_models={"q": SCRIPTED},
-            unknown_models="error",
-        )
+        settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, unknown_models="error")
         with serving_app(create_app(settings)) as address:
             yield f"{address}/v1"
 

@@ -58,12 +58,7 @@ def environment() -> dict[str, str]:
 def said_by(python: str, script: str) -> str:
     """The last line that a script prints."""
     done = subprocess.run(
-        [python, "-c", script],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [python, "-c", script], env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
@@ -100,10 +95,7 @@ def test_litellms_proxy_answers_with_the_best_by_the_callback(url: str, tmp_path
     port = free_port()
     root, key = f"http://127.0.0.1:{port}", f"sk-{secrets.token_hex(16)}"
     headers = {"Authorization": f"Bearer {key}"}
-    body: dict[str, Any] = {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "find the mug"}],
-    }
+    body: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "find the mug"}]}
     with serving_app(fake.app()) as behind:
         given = {"model": "openai/fake", "api_base": f"{behind}/v1", "api_key": "any"}
         models = json.dumps([{"model_name": "demo", "litellm_params": given}])
@@ -113,11 +105,7 @@ def test_litellms_proxy_answers_with_the_best_by_the_callback(url: str, tmp_path
         with (
             (tmp_path / "proxy.log").open("wb") as log,
             subprocess.Popen(
-                command,
-                cwd=tmp_path,
-                env=environment() | {"LITELLM_MASTER_KEY": key},
-                stdout=log,
-                stderr=log,
+                command, cwd=tmp_path, env=environment() | {"LITELLM_MASTER_KEY": key}, stdout=log, stderr=log
             ) as proxy,
         ):
             try:
@@ -191,31 +179,20 @@ def test_an_environment_of_skyrl_pays_q(url: str) -> None:
     assert said_by(PYTHON, block("def q_of", url) + block("GuidedEnv", url) + SKYRL) == "0.5 0.75"
 
 
-ASKED: dict[str, Any] = {
-    "model": "demo",
-    "messages": [{"role": "user", "content": "find the mug"}],
-}
+ASKED: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "find the mug"}]}
 GUIDED = {"X-QGuide-Num-Candidates": "5"}
 
 
 @needs_envoy
-def test_envoy_guides_what_names_candidates_and_asks_the_model_while_qguide_is_away(
-    tmp_path: Path,
-) -> None:
-    [config] = [
-        block.text for block in blocks_of("docs/connect/envoy.md") if block.language == "yaml"
-    ]
+def test_envoy_guides_what_names_candidates_and_asks_the_model_while_qguide_is_away(tmp_path: Path) -> None:
+    [config] = [block.text for block in blocks_of("docs/connect/envoy.md") if block.language == "yaml"]
     fake, port = FakeUpstream(), free_port()
     demo = {"url": f"http://127.0.0.1:{port}/v1", "model": "demo", "retries": 0}
-    settings = Settings.model_validate(
-        {"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}}
-    )
+    settings = Settings.model_validate({"policy": "demo", "upstreams": {"demo": demo}, "q_models": {"q": SCRIPTED}})
     with serving_app(fake.app()) as behind, ExitStack() as qguide:
         guide = qguide.enter_context(serving_app(create_app(settings)))
         for there, here in (("10000", str(port)), ("8000", guide), ("8001", behind)):
-            config = config.replace(
-                f"port_value: {there}}}", f"port_value: {here.split(':')[-1]}}}"
-            )
+            config = config.replace(f"port_value: {there}}}", f"port_value: {here.split(':')[-1]}}}")
         with (
             envoy(config, tmp_path, f"http://127.0.0.1:{port}/v1/models"),
             httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
@@ -226,9 +203,7 @@ def test_envoy_guides_what_names_candidates_and_asks_the_model_while_qguide_is_a
             assert guided["choices"][0]["message"]["content"].endswith(BEST)
             assert len(guided["qguide"]["q_values"]) == 5
             message = {"max_tokens": 100, "stream": True}
-            with client.stream(
-                "POST", "/v1/messages", json=ASKED | message, headers=GUIDED
-            ) as streamed:
+            with client.stream("POST", "/v1/messages", json=ASKED | message, headers=GUIDED) as streamed:
                 events = [line for line in streamed.iter_lines() if line.startswith("event: ")]
             assert (events[0], events[-1]) == ("event: message_start", "event: message_stop")
             qguide.close()

@@ -1,16 +1,7 @@
 """Clients of Gemini's API, unmodified; see tests/support/foreign_clients.py."""
 
 from qguide.server.chat.fake_openai import FakeUpstream
-from tests.support.foreign_clients import (
-    BEST,
-    NODE,
-    PYTHON,
-    client,
-    lines_of,
-    needs_node,
-    needs_python,
-    serving,
-)
+from tests.support.foreign_clients import BEST, NODE, PYTHON, client, lines_of, needs_node, needs_python, serving
 
 PYTHON_SDK = """
 import json, sys
@@ -68,10 +59,7 @@ SAID = [["look", {"place": "desk"}], BEST, [404, "NOT_FOUND"]]
 
 @needs_python
 @client(
-    "Google Gen AI SDK (Python)",
-    "google-genai",
-    "Gemini",
-    "calls a tool, sends its result, streams, reads an error",
+    "Google Gen AI SDK (Python)", "google-genai", "Gemini", "calls a tool, sends its result, streams, reads an error"
 )
 def test_googles_python_sdk_sends_a_result_and_reads_a_stream_with_signs_of_life() -> None:
     with serving(FakeUpstream(delay_s=0.3), heartbeat_s=0.05) as url:
@@ -80,10 +68,7 @@ def test_googles_python_sdk_sends_a_result_and_reads_a_stream_with_signs_of_life
 
 @needs_node
 @client(
-    "Google Gen AI SDK (Node)",
-    "@google/genai",
-    "Gemini",
-    "calls a tool, sends its result, streams, reads an error",
+    "Google Gen AI SDK (Node)", "@google/genai", "Gemini", "calls a tool, sends its result, streams, reads an error"
 )
 def test_googles_node_sdk_sends_a_result_and_reads_a_stream_with_signs_of_life() -> None:
     with serving(FakeUpstream(delay_s=0.3), heartbeat_s=0.05) as url:

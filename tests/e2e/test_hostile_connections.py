@@ -241,37 +241,27 @@ def keys_file(tmp_path: Path) -> Path:
 def test_a_body_without_a_key_is_not_parsed_once_it_is_refused(
     keys_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with (
-        counting(monkeypatch) as counts,
-        serving(keys_file=keys_file) as url,
-        connect(url) as connection,
-    ):
+    with counting(monkeypatch) as counts, serving(keys_file=keys_file) as url, connect(url) as connection:
         connection.sendall(CHUNKED)
         sent = flood(connection, ONE_BYTE * 1_000, most=32 * MEBIBYTE)
     assert sent < 32 * MEBIBYTE
     assert counts["pieces"] < 10_000
 
 
-def test_a_refused_body_in_chunks_gets_its_answer_and_the_end_of_the_connection(
-    keys_file: Path,
-) -> None:
+def test_a_refused_body_in_chunks_gets_its_answer_and_the_end_of_the_connection(keys_file: Path) -> None:
     with serving(keys_file=keys_file) as url, connect(url) as connection:
         connection.sendall(CHUNKED + ONE_BYTE * 10_000)
         assert error_of(read_to_end(connection)) == (401, "unauthorized")
 
 
-def test_an_answer_before_the_end_of_a_body_in_chunks_says_that_the_connection_ends(
-    keys_file: Path,
-) -> None:
+def test_an_answer_before_the_end_of_a_body_in_chunks_says_that_the_connection_ends(keys_file: Path) -> None:
     with serving(keys_file=keys_file) as url, connect(url) as connection:
         connection.sendall(CHUNKED + ONE_BYTE)
         head = read_to_end(connection).partition(b"\r\n\r\n")[0]
         assert b"\r\nconnection: close" in head.lower()
 
 
-def test_who_was_refused_in_the_middle_of_a_body_is_served_on_the_next_connection(
-    keys_file: Path,
-) -> None:
+def test_who_was_refused_in_the_middle_of_a_body_is_served_on_the_next_connection(keys_file: Path) -> None:
     def body() -> Iterator[bytes]:
         yield b'{"messages": []'
         yield b"}"
@@ -292,16 +282,10 @@ def test_a_body_in_very_many_chunks_is_400() -> None:
         assert error_of(read_to_end(connection)) == (400, "too_many_chunks")
 
 
-def test_many_small_chunks_are_parsed_with_pauses_and_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_small_chunks_are_parsed_with_pauses_and_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"messages": [{"role": "user", "content": "look " * 4_000}], "candidates": ["go"]}
     body = b"".join(ONE_BYTE.replace(b"a", bytes([byte])) for byte in json.dumps(asked).encode())
-    with (
-        counting(monkeypatch) as counts,
-        serving() as url,
-        connect(url) as connection,
-    ):
+    with counting(monkeypatch) as counts, serving() as url, connect(url) as connection:
         connection.sendall(CHUNKED + body + b"0\r\n\r\n" + HEALTH + b"Connection: close\r\n\r\n")
         answers = read_to_end(connection)
     assert answers.count(b"HTTP/1.1 200") == 2
@@ -326,11 +310,7 @@ def test_many_small_chunks_are_parsed_with_pauses_and_answered(
 )
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "hangs up"])
 def test_refused_connections_are_no_errors_of_the_server(
-    keys_file: Path,
-    said: bytes,
-    reads: bool,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    keys_file: Path, said: bytes, reads: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(keys_file=keys_file, head_timeout_s=0.3) as url:
         for pause in (0, len(said) // 2, len(HEALTH)):
@@ -341,9 +321,7 @@ def test_refused_connections_are_no_errors_of_the_server(
                 if reads:
                     read_to_end(connection)
                 else:  # with unread data, so that the server's writes fail
-                    connection.setsockopt(
-                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-                    )
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert httpx.get(f"{url}/healthz", timeout=PATIENCE_S).status_code == 200
     assert [record.getMessage() for record in caplog.records if record.levelno >= ERROR] == []
     assert "request_failed" not in capsys.readouterr().out

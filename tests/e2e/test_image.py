@@ -75,13 +75,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
         if index := os.environ.get("TORCH_INDEX"):
             step = re.sub(r'--index-url "[^"]*"', f'--index-url "{index}"', step)
         done = subprocess.run(
-            ["sh", "-c", step],
-            cwd=build,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=STEP_S,
-            check=False,
+            ["sh", "-c", step], cwd=build, env=environment, capture_output=True, text=True, timeout=STEP_S, check=False
         )
         assert done.returncode == 0, f"{step}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     shutil.rmtree(build)  # the final stage has no sources

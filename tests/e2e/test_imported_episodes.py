@@ -84,9 +84,7 @@ def run(*command: str) -> None:
 def run_job(folder: Path, job: str, **fields: object) -> None:
     config = folder / f"{job}.toml"
     lines = [f"{name} = {json.dumps(value)}\n" for name, value in fields.items()]
-    config.write_text(
-        "".join(lines) + "[optimization]\nlr = 0.003\nepochs = 1\n" * (job != "label")
-    )
+    config.write_text("".join(lines) + "[optimization]\nlr = 0.003\nepochs = 1\n" * (job != "label"))
     run(job, "--config", str(config))
 
 
@@ -153,12 +151,7 @@ def test_recorded_episodes_train_a_q_model_that_is_served(tmp_path: Path, read_a
         environment="imported",
         output=str(tmp_path / "policy"),
     )
-    run_job(
-        tmp_path,
-        "label",
-        trees=[str(tmp_path / "imported" / "trees")],
-        output=str(tmp_path / "labels"),
-    )
+    run_job(tmp_path, "label", trees=[str(tmp_path / "imported" / "trees")], output=str(tmp_path / "labels"))
     run_job(
         tmp_path,
         "train-qnet",

@@ -43,12 +43,7 @@ def play(client: TestClient, place: str) -> None:
     """An episode of two steps, each guided by the judge."""
     messages = [{"role": "user", "content": f"take the mug from the {place}"}]
     for _ in range(2):
-        body = {
-            "messages": messages,
-            "episode_id": place,
-            "num_candidates": len(REPLIES),
-            "greedy_candidate": False,
-        }
+        body = {"messages": messages, "episode_id": place, "num_candidates": len(REPLIES), "greedy_candidate": False}
         answer = client.post("/v1/act", json=body).raise_for_status().json()
         assert answer["judge"]
         messages.append({"role": "assistant", "content": answer["action"]})

@@ -13,9 +13,7 @@ from qguide.training.recordings.fields import Fields
 
 @pytest.mark.parametrize("agent", get_args(AgentName))
 @pytest.mark.parametrize("environment", ["errands", "search"])
-def test_an_agent_plays_at_a_server_and_posts_its_outcomes(
-    tmp_path: Path, environment: str, agent: AgentName
-) -> None:
+def test_an_agent_plays_at_a_server_and_posts_its_outcomes(tmp_path: Path, environment: str, agent: AgentName) -> None:
     pytest.importorskip(agent)
     config = CurveBench(output=tmp_path / "curve.json", episodes=4, delay_s=0)
     row = play_row(Plan(environment, agent, 0, learns=False), config, tmp_path)

@@ -150,29 +150,14 @@ def ends(absent: list[str], commands: Sequence[list[str]]) -> list[Ended]:
     return found
 
 
-TRAIN_QNET = [
-    *("train-qnet", "--config"),
-    "training/configs/alfworld/embedded/train_qnet.toml",
-]
+TRAIN_QNET = [*("train-qnet", "--config"), "training/configs/alfworld/embedded/train_qnet.toml"]
 SCRIPTED = ["serve", "--policy", "scripted"]
 REFUSED: list[tuple[list[str], str, str]] = [
-    (
-        ["serve"],
-        "the policy 'embedded', which would run in this process, needs torch, which",
-        MODELS,
-    ),
-    (
-        [*SCRIPTED, "--scorer", "embedded"],
-        "embedded, a Q model in this process, needs torch",
-        MODELS,
-    ),
+    (["serve"], "the policy 'embedded', which would run in this process, needs torch, which", MODELS),
+    ([*SCRIPTED, "--scorer", "embedded"], "embedded, a Q model in this process, needs torch", MODELS),
     (["export-trunk", "embedded", "nowhere"], "qguide export-trunk needs torch, which is", MODELS),
     (TRAIN_QNET, "train-qnet needs", TRAIN),
-    (
-        [*SCRIPTED, "--scorer", "scripted", "--learn"],
-        "QGUIDE_LEARN needs numpy, which is not installed",
-        LEARN,
-    ),
+    ([*SCRIPTED, "--scorer", "scripted", "--learn"], "QGUIDE_LEARN needs numpy, which is not installed", LEARN),
 ]
 LEAST: list[tuple[list[str], str]] = [
     (["learn", "--config", "nowhere.toml"], LEARN),
@@ -222,9 +207,7 @@ def test_what_fits_a_q_model_is_imported_with_the_extra_for_learning_alone() -> 
     assert done.returncode == 0, done.stderr
 
 
-def test_a_q_model_that_is_not_there_is_not_taken_for_a_missing_package(
-    bare: Callable[[list[str]], Ended],
-) -> None:
+def test_a_q_model_that_is_not_there_is_not_taken_for_a_missing_package(bare: Callable[[list[str]], Ended]) -> None:
     done = bare(NO_MODEL)
     assert done.status == 1
     assert "runs/there/is/none holds no config.json" in done.stderr

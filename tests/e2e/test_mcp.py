@@ -38,9 +38,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     key = create_key(folder / "keys.json", "agent")
-    settings = Settings(
-        policy="scripted", q_models={"q": SCRIPTED}, keys_file=folder / "keys.json", timeout_s=30
-    )
+    settings = Settings(policy="scripted", q_models={"q": SCRIPTED}, keys_file=folder / "keys.json", timeout_s=30)
     with serving_app(create_app(settings)) as url:
         yield Server(url, key)
 
@@ -97,9 +95,7 @@ async def test_a_server_that_is_not_there_is_named() -> None:
 
 async def test_the_command_speaks_over_its_standard_streams(server: Server) -> None:
     environment = os.environ | {"QGUIDE_URL": server.url, "QGUIDE_API_KEY": server.key}
-    command = StdioServerParameters(
-        command=sys.executable, args=["-m", "qguide", "mcp"], env=environment
-    )
+    command = StdioServerParameters(command=sys.executable, args=["-m", "qguide", "mcp"], env=environment)
     async with Client(command) as client:
         result = await client.call_tool("act", {"messages": HISTORY})
     assert not result.is_error
@@ -120,11 +116,7 @@ async def _until_it_listens(port: int) -> None:
             return
 
 
-OF_PAGES = {
-    "Host": "evil.example",
-    "Origin": "http://evil.example",
-    "Content-Type": "text/plain",
-}
+OF_PAGES = {"Host": "evil.example", "Origin": "http://evil.example", "Content-Type": "text/plain"}
 """Headers of a web page whose name means this machine, of another page, and of one whose browser
 does not ask first."""
 

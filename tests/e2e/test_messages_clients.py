@@ -34,12 +34,7 @@ console.log(JSON.stringify([called, answered, refused]));
 
 
 @needs_node
-@client(
-    "Anthropic SDK (Node)",
-    "@anthropic-ai/sdk",
-    "Messages",
-    "streams a call, sends its result, reads an error",
-)
+@client("Anthropic SDK (Node)", "@anthropic-ai/sdk", "Messages", "streams a call, sends its result, reads an error")
 def test_anthropics_node_sdk_streams_a_call_and_sends_its_result() -> None:
     with serving(FakeUpstream()) as url:
         [said] = lines_of("node", "--input-type=module", "-e", SDK, url, cwd=NODE)
@@ -51,12 +46,7 @@ def test_anthropics_node_sdk_streams_a_call_and_sends_its_result() -> None:
 
 
 @needs_node
-@client(
-    "Claude Code",
-    "@anthropic-ai/claude-code",
-    "Messages",
-    "a turn that reads a file, as an episode",
-)
+@client("Claude Code", "@anthropic-ai/claude-code", "Messages", "a turn that reads a file, as an episode")
 def test_claude_code_reads_a_file_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
     home, workplace = tmp_path / "home", tmp_path / "workplace"
     home.mkdir()
@@ -74,12 +64,7 @@ def test_claude_code_reads_a_file_in_a_turn_and_the_episode_has_its_steps(tmp_pa
             "ANTHROPIC_API_KEY": "unused",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
-        [done] = lines_of(
-            *asked,
-            *("--allowedTools", "Read", "--output-format", "json"),
-            cwd=str(workplace),
-            env=env,
-        )
+        [done] = lines_of(*asked, *("--allowedTools", "Read", "--output-format", "json"), cwd=str(workplace), env=env)
         outcome = httpx.post(f"{url}/v1/episodes/claude-1/outcome", json={"reward": 1.0}).json()
     assert (done["is_error"], done["num_turns"]) == (False, 2)
     assert done["result"] in DEFAULT_REPLIES

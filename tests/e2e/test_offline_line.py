@@ -175,26 +175,14 @@ def test_pairs_of_step_rewards_train_the_next_agent(trained: Path, tmp_path: Pat
         run_job(trained, job, text)
     assert len((trained / "rising" / "explored.jsonl").read_text().splitlines()) == 3
     pairs = [json.loads(line) for line in (trained / "ipr/rows.jsonl").read_text().splitlines()]
-    assert {(pair["source"], pair["level"]) for pair in pairs} == {
-        ("contrast", "suffix"),
-        ("contrast", "trajectory"),
-    }
-    result = evaluate(
-        trained, tmp_path, "--methods", "greedy", "--policy", f"{trained}/mixture/policy"
-    )
+    assert {(pair["source"], pair["level"]) for pair in pairs} == {("contrast", "suffix"), ("contrast", "trajectory")}
+    result = evaluate(trained, tmp_path, "--methods", "greedy", "--policy", f"{trained}/mixture/policy")
     assert result.exit_code == 0, result.output
 
 
-def test_labels_are_made_again_with_the_values_of_the_model_before(
-    trained: Path, tmp_path: Path
-) -> None:
-    train = TRAIN_QNET.replace(
-        "[optimization]", 'loss_on = "last"\nprogress_weight = 1.0\n[optimization]'
-    )
-    for number, values in (
-        (1, "gae_lambda = 1.0"),
-        (2, f'qnet = "{trained}/qnet_td_1/checkpoint"\ngae_lambda = 0.5'),
-    ):
+def test_labels_are_made_again_with_the_values_of_the_model_before(trained: Path, tmp_path: Path) -> None:
+    train = TRAIN_QNET.replace("[optimization]", 'loss_on = "last"\nprogress_weight = 1.0\n[optimization]')
+    for number, values in ((1, "gae_lambda = 1.0"), (2, f'qnet = "{trained}/qnet_td_1/checkpoint"\ngae_lambda = 0.5')):
         label = LABEL.replace("/labels", f"/labels_td_{number}") + f'target = "td"\n{values}\n'
         run_job(trained, "label", label)
         names = (("/labels", f"/labels_td_{number}"), ("/qnet", f"/qnet_td_{number}"))
@@ -202,9 +190,7 @@ def test_labels_are_made_again_with_the_values_of_the_model_before(
         for old, new in names:
             text = text.replace(old, new)
         run_job(trained, "train-qnet", text)
-    first, second = (
-        (trained / f"labels_td_{number}/rows.jsonl").read_text().splitlines() for number in (1, 2)
-    )
+    first, second = ((trained / f"labels_td_{number}/rows.jsonl").read_text().splitlines() for number in (1, 2))
     assert len(first) == len(second)
     assert first != second
     guided = ("--qnet", f"{trained}/qnet_td_2/checkpoint", "--methods", "q-guided")
@@ -215,20 +201,11 @@ def test_labels_are_made_again_with_the_values_of_the_model_before(
 def test_values_of_searched_states_choose_among_trajectories(trained: Path, tmp_path: Path) -> None:
     search = EXPLORE.replace("/trees", "/searches").replace('expert = ["{runs}/expert"]\n', "")
     search = search.replace("[environment]", 'strategy = "mcts"\n[environment]')
-    search = (
-        search.split("[exploration]")[0]
-        + "[mcts]\niterations = 6\nmax_steps = 8\nmax_tokens = 16\n"
-    )
+    search = search.split("[exploration]")[0] + "[mcts]\niterations = 6\nmax_steps = 8\nmax_tokens = 16\n"
     label = LABEL.replace("/trees", "/searches").replace("/labels", "/searches_labels")
     train = TRAIN_QNET.replace("/labels", "/searches_labels").replace("/qnet", "/state_value")
-    train = train.replace(
-        "[optimization]", 'read_at = "observation"\nloss_on = "last"\n[optimization]'
-    )
-    for job, text in (
-        ("explore", search),
-        ("label", label + 'target = "mcts"\n'),
-        ("train-qnet", train),
-    ):
+    train = train.replace("[optimization]", 'read_at = "observation"\nloss_on = "last"\n[optimization]')
+    for job, text in (("explore", search), ("label", label + 'target = "mcts"\n'), ("train-qnet", train)):
         run_job(trained, job, text)
     verifier = f"verifier={trained}/state_value/checkpoint"
     result = evaluate(trained, tmp_path, "--methods", "verifier-best-of-n", "--set", verifier)

@@ -118,9 +118,7 @@ def test_a_stream_has_calls(client: ollama.Client, server: Server) -> None:
     server.upstream.calls = [("look", {"place": "desk"})]
     lines = list(client.chat("demo", find(), tools=[look], stream=True))
     calls = [call for line in lines for call in line.message.tool_calls or ()]
-    assert [(call.function.name, call.function.arguments) for call in calls] == [
-        ("look", {"place": "desk"})
-    ]
+    assert [(call.function.name, call.function.arguments) for call in calls] == [("look", {"place": "desk"})]
 
 
 def test_images_and_schemas_reach_the_upstream(client: ollama.Client, server: Server) -> None:

@@ -29,8 +29,7 @@ OF_UPSTREAMS = {"tool-calling", "image-input"}
 WEBSOCKET = "websocket-"
 
 pytestmark = pytest.mark.skipif(
-    not CHECKOUT,
-    reason="QGUIDE_OPEN_RESPONSES names no checkout of Open Responses (make test-open-responses)",
+    not CHECKOUT, reason="QGUIDE_OPEN_RESPONSES names no checkout of Open Responses (make test-open-responses)"
 )
 
 

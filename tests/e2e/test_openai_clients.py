@@ -46,11 +46,7 @@ def started() -> Iterator[Server]:
     with serving_app(fake.app()) as behind:
         demo = Upstream.model_validate({"url": f"{behind}/v1", "model": "fake", "retries": 0})
         settings = Settings(
-            policy="demo",
-            upstreams={"demo": demo},
-            q_models={"q": SCRIPTED},
-            timeout_s=30,
-            unknown_models="error",
+            policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED}, timeout_s=30, unknown_models="error"
         )
         with serving_app(create_app(settings)) as url:
             yield Server(f"{url}/v1", fake)
@@ -103,9 +99,7 @@ class Place(pydantic.BaseModel):
     place: Literal["desk", "shelf"]
 
 
-def test_a_parsed_tool_call_goes_back_as_the_sdk_writes_it(
-    client: openai.OpenAI, server: Server
-) -> None:
+def test_a_parsed_tool_call_goes_back_as_the_sdk_writes_it(client: openai.OpenAI, server: Server) -> None:
     messages = list(MESSAGES)
     tools = [openai.pydantic_function_tool(Place, name="look")]
     for _ in range(2):

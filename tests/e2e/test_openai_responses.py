@@ -72,10 +72,7 @@ def client(started: tuple[str, FakeUpstream], upstream: FakeUpstream) -> Iterato
 
 def test_a_response_is_the_best_candidate(client: openai.OpenAI) -> None:
     response = client.responses.create(
-        model="demo",
-        instructions="You are tidy.",
-        input=TASK,
-        extra_body={"qguide": {"num_candidates": 3}},
+        model="demo", instructions="You are tidy.", input=TASK, extra_body={"qguide": {"num_candidates": 3}}
     )
     assert (response.output_text, response.status) == (BEST, "completed")
     assert response.usage is not None
@@ -95,11 +92,7 @@ def test_an_agent_loop_with_tools(client: openai.OpenAI, upstream: FakeUpstream)
         for item in response.output:
             if item.type == "function_call":
                 assert (item.name, item.arguments) == ("look", '{"place": "desk"}')
-                result = {
-                    "type": "function_call_output",
-                    "call_id": item.call_id,
-                    "output": "a mug",
-                }
+                result = {"type": "function_call_output", "call_id": item.call_id, "output": "a mug"}
                 items.append(result)
     assert response.output_text in DEFAULT_REPLIES
     first, second = upstream.asked
@@ -135,11 +128,7 @@ def test_the_sdks_own_assembly_of_a_stream(client: openai.OpenAI) -> None:
     assert response.output_text == BEST
     assert response.usage is not None
     with client.responses.stream(model="demo", input=TASK, tools=TOOLS) as stream:
-        snapshots = [
-            event.snapshot
-            for event in stream
-            if event.type == "response.function_call_arguments.delta"
-        ]
+        snapshots = [event.snapshot for event in stream if event.type == "response.function_call_arguments.delta"]
         response = stream.get_final_response()
     [call] = response.output
     assert call.type == "function_call"
@@ -161,9 +150,7 @@ def test_a_structured_output_is_parsed(client: openai.OpenAI, upstream: FakeUpst
     assert asked["json_schema"]["schema"]["required"] == ["place"]
 
 
-def test_custom_tools_are_called_answered_and_streamed(
-    client: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_custom_tools_are_called_answered_and_streamed(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     tools: Any = [{"type": "custom", "name": "shell"}]
     response = client.responses.create(model="demo", input=TASK, tools=tools)
     [call] = response.output
@@ -174,9 +161,7 @@ def test_custom_tools_are_called_answered_and_streamed(
     answer = client.responses.create(model="demo", input=items, tools=tools)
     assert answer.output_text in DEFAULT_REPLIES
     events = client.responses.create(model="demo", input=TASK, tools=tools, stream=True)
-    said = [
-        event.delta for event in events if event.type == "response.custom_tool_call_input.delta"
-    ]
+    said = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
     assert said == ["input 0"]
 
 
@@ -206,9 +191,7 @@ def test_a_stream_that_fails_late_ends_with_the_error() -> None:
         serving(fake, heartbeat_s=0.05, timeout_s=1.0) as url,
         openai.OpenAI(base_url=url, api_key="any", max_retries=0) as client,
     ):
-        opened, begun, error, failed = client.responses.create(
-            model="demo", input=TASK, stream=True
-        )
+        opened, begun, error, failed = client.responses.create(model="demo", input=TASK, stream=True)
     assert opened.type == "response.created"
     assert begun.type == "response.in_progress"
     assert error.type == "error"
@@ -243,9 +226,7 @@ def test_a_response_is_continued_by_its_id(client: openai.OpenAI, upstream: Fake
     assert refused.value.code == "previous_response_not_found"
 
 
-def test_a_candidate_that_was_not_taken_is_continued(
-    client: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_candidate_that_was_not_taken_is_continued(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     more: Any = {"qguide": {"num_candidates": 3, "return_candidates": True}}
     first = client.responses.create(model="demo", input=TASK, extra_body=more)
     assert first.model_extra is not None
@@ -258,9 +239,7 @@ def test_a_candidate_that_was_not_taken_is_continued(
         client.responses.create(model="demo", input="x", previous_response_id=f"{first.id}.7")
 
 
-def test_a_stream_is_continued_and_so_are_calls(
-    client: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_stream_is_continued_and_so_are_calls(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     asked: Any = {"model": "demo", "tools": TOOLS}
     with client.responses.stream(input=TASK, **asked) as stream:
         first = stream.get_final_response()
@@ -269,11 +248,7 @@ def test_a_stream_is_continued_and_so_are_calls(
     client.responses.create(input=[result], previous_response_id=first.id, **asked)
     roles = [message["role"] for message in upstream.asked[-1]["messages"]]
     assert roles == ["user", "assistant", "tool"]
-    references: Any = [
-        {"role": "user", "content": TASK},
-        {"type": "item_reference", "id": call.id},
-        result,
-    ]
+    references: Any = [{"role": "user", "content": TASK}, {"type": "item_reference", "id": call.id}, result]
     client.responses.create(input=references, **asked)
     assert upstream.asked[-1]["messages"] == upstream.asked[-2]["messages"]
 
@@ -284,9 +259,7 @@ def test_a_conversation_keeps_its_items(client: openai.OpenAI, upstream: FakeUps
     client.responses.create(model="demo", input="x", conversation={"id": talk.id})
     assert texts_of(upstream.asked[-1]) == ["Be brief.", TASK, BEST, "x"]
     items = list(client.conversations.items.list(talk.id, order="asc"))
-    assert [getattr(item, "role", None) for item in items] == [
-        *("user", "user", "assistant", "user", "assistant")
-    ]
+    assert [getattr(item, "role", None) for item in items] == [*("user", "user", "assistant", "user", "assistant")]
     client.conversations.items.delete(items[-1].id or "", conversation_id=talk.id)
     client.conversations.items.create(talk.id, items=[{"role": "user", "content": "y"}])
     assert len(list(client.conversations.items.list(talk.id, order="desc"))) == 5
@@ -305,9 +278,7 @@ def ended(client: openai.OpenAI, response_id: str) -> Any:
     raise AssertionError(response.status)
 
 
-def test_a_response_in_the_background_is_fetched(
-    client: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_response_in_the_background_is_fetched(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     upstream.delay_s = 0.3
     begun = client.responses.create(model="demo", input=TASK, background=True)
     assert (begun.status, begun.background, begun.output) == ("queued", True, [])
@@ -320,9 +291,7 @@ def test_a_response_in_the_background_is_fetched(
     assert client.responses.cancel(begun.id).status == "completed"
 
 
-def test_a_response_in_the_background_is_cancelled(
-    client: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_response_in_the_background_is_cancelled(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     upstream.delay_s = 0.5
     begun = client.responses.create(model="demo", input=TASK, background=True)
     assert client.responses.cancel(begun.id).status == "cancelled"
@@ -369,9 +338,7 @@ def test_a_stream_in_the_background_ends_with_the_responses_failure(
     assert "upstream demo answered with 500" in last.response.error.message
 
 
-def test_a_failure_in_the_background_is_told_with_the_response(
-    client: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_failure_in_the_background_is_told_with_the_response(client: openai.OpenAI, upstream: FakeUpstream) -> None:
     upstream.fault = "500"
     begun = client.responses.create(model="demo", input=TASK, background=True)
     done = ended(client, begun.id)

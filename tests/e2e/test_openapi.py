@@ -50,12 +50,7 @@ CASES = int(os.environ.get("QGUIDE_OPENAPI_CASES", EVERYDAY_CASES))
 SERVERS = ("as it comes", "for a team")
 BODILESS_CASES = 3 if CASES == EVERYDAY_CASES else 10
 CASES_OF_ONE = -(-CASES // len(SERVERS))
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-]
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 SENSIBLE = {
     "messages": [{"role": "user", "content": "look"}],
@@ -130,12 +125,7 @@ def _for_a_team(folder: Path) -> Iterator[Served]:
 
 def _settings(folder: Path, **more: Any) -> Settings:
     models = {"demo": SCRIPTED, "other": SCRIPTED}
-    given: dict[str, Any] = {
-        "policy": SCRIPTED,
-        "q_models": models,
-        "admin": True,
-        "models_dir": folder,
-    }
+    given: dict[str, Any] = {"policy": SCRIPTED, "q_models": models, "admin": True, "models_dir": folder}
     return Settings(**given | more)
 
 
@@ -200,11 +190,7 @@ def _send(
             case.headers.update({"X-API-Key": "nobody's"} if stranger else headers)
             if sensible:
                 case.path_parameters.update(_only(PLACES, case.path_parameters))
-            if (
-                sensible
-                and isinstance(case.body, dict)
-                and case.body.keys() & {"input", "messages", "prompt"}
-            ):
+            if sensible and isinstance(case.body, dict) and case.body.keys() & {"input", "messages", "prompt"}:
                 case.body = {**case.body, **_only(SENSIBLE, case.body)}
             response = case.call_and_validate(session=session, checks=CHECKS)
             assert case.meta is not None

@@ -67,9 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     write_solutions(tmp_path / "runs", count=20)
-    worker_jobs.run(
-        worker_jobs.explore(tmp_path / "runs/trees", environment=CorridorConfig(count=4))
-    )
+    worker_jobs.run(worker_jobs.explore(tmp_path / "runs/trees", environment=CorridorConfig(count=4)))
     for name, text in FILES.items():
         (tmp_path / f"{name}.toml").write_text(text)
     return tmp_path

@@ -145,9 +145,7 @@ def test_a_job_that_cannot_be_imported_leaves_the_help_and_other_commands(
     assert (failed.exit_code, "no licence" in failed.output) == (2, True)
 
 
-def test_one_name_for_two_things_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_name_for_two_things_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(
         tmp_path,
         "others",

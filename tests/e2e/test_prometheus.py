@@ -26,9 +26,7 @@ TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"
 EXPRESSIONS = [target["expr"] for target in TARGETS if "vllm:" not in target["expr"]]
 TASK = {"role": "user", "content": "You see a desk 1. Your task is to: look around."}
 
-pytestmark = pytest.mark.skipif(
-    not BINARY, reason="no prometheus on PATH (Debian: apt-get install prometheus)"
-)
+pytestmark = pytest.mark.skipif(not BINARY, reason="no prometheus on PATH (Debian: apt-get install prometheus)")
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +109,7 @@ def _wait(done: Callable[[], bool], patience_s: float) -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_query_of_the_dashboard_is_understood_and_answered(
-    expression: str, prometheus: httpx.Client
-) -> None:
+def test_every_query_of_the_dashboard_is_understood_and_answered(expression: str, prometheus: httpx.Client) -> None:
     assert _ask(prometheus, _query(expression)), "no data"
 
 

@@ -87,9 +87,7 @@ def test_the_third_trial_wins_and_counts(evaluation: tuple[Path, FakeUpstream]) 
         assert row["completion_tokens"] == trials + 2 * len(NOTE.split())
 
 
-def test_instructions_on_how_to_act_are_not_those_of_a_reflection(
-    evaluation: tuple[Path, FakeUpstream],
-) -> None:
+def test_instructions_on_how_to_act_are_not_those_of_a_reflection(evaluation: tuple[Path, FakeUpstream]) -> None:
     _, fake = evaluation
     reflections = [b for b in fake.asked if b["messages"][-1]["content"].endswith(QUESTION)]
     assert len(reflections) == 2 * 2 * TASKS

@@ -13,16 +13,7 @@ from qguide.training.environments.alfworld.engines.python import PythonEnvironme
 from qguide.training.environments.alfworld.game.generator import generate_game
 from tests.support.alfworld_upstream import AlfWorldUpstream
 from tests.support.documents import blocks_of
-from tests.support.foreign_clients import (
-    BEST,
-    NODE,
-    PYTHON,
-    client,
-    lines_of,
-    needs_node,
-    needs_python,
-    serving,
-)
+from tests.support.foreign_clients import BEST, NODE, PYTHON, client, lines_of, needs_node, needs_python, serving
 from tests.support.serving import ROOT
 
 
@@ -98,12 +89,7 @@ asyncio.run(main())
 
 
 @needs_python
-@client(
-    "Microsoft Agent Framework",
-    "agent-framework-openai",
-    "Responses",
-    "a loop with a tool, whole and streamed",
-)
+@client("Microsoft Agent Framework", "agent-framework-openai", "Responses", "a loop with a tool, whole and streamed")
 def test_the_agent_framework_runs_a_loop_with_a_tool(url: str) -> None:
     done, streamed = lines_of(PYTHON, "-c", AGENT_FRAMEWORK, url)
     assert done == [BEST, ["assistant", "tool", "assistant"]]
@@ -188,12 +174,7 @@ for (const providerOptions of [{}, { openai: { store: false } }]) {
 
 
 @needs_node
-@client(
-    "AI SDK",
-    "@ai-sdk/openai",
-    "Responses",
-    "a loop with a tool, stored and not, whole and streamed",
-)
+@client("AI SDK", "@ai-sdk/openai", "Responses", "a loop with a tool, stored and not, whole and streamed")
 def test_the_ai_sdk_runs_a_loop_with_a_tool(url: str) -> None:
     said = lines_of("node", "--input-type=module", "-e", AI_SDK, url, cwd=NODE)
     assert said == [[BEST, 2, [["look", {"place": "desk"}]]], [BEST, 2]] * 2
@@ -233,9 +214,7 @@ def end(url: str) -> dict[str, Any]:
 
 
 @needs_node
-@client(
-    "Codex", "@openai/codex", "Responses", "a turn that runs a command, by WebSocket, as an episode"
-)
+@client("Codex", "@openai/codex", "Responses", "a turn that runs a command, by WebSocket, as an episode")
 def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: Path) -> None:
     fake = FakeUpstream(calls=[("exec_command", {"cmd": f"echo mug {k}"}) for k in range(3)])
     with serving(fake) as url:
@@ -256,9 +235,7 @@ def test_codex_runs_a_command_in_a_turn_and_the_episode_has_its_steps(tmp_path: 
 
 
 @needs_node
-def test_codex_goes_on_over_http_at_once_where_the_operator_allows_no_websocket(
-    tmp_path: Path,
-) -> None:
+def test_codex_goes_on_over_http_at_once_where_the_operator_allows_no_websocket(tmp_path: Path) -> None:
     fake = FakeUpstream(calls=[("exec_command", {"cmd": "echo mug"})])
     with serving(fake, websockets_per_key=0) as url:
         env = configured(tmp_path / "codex", url)
@@ -290,9 +267,7 @@ print(result.observation, "{won}" if environment.won else "")
 
 
 @needs_node
-@client(
-    "Codex", "@openai/codex", "Responses", "a game of ALFWorld by commands, recorded as an episode"
-)
+@client("Codex", "@openai/codex", "Responses", "a game of ALFWorld by commands, recorded as an episode")
 def test_codex_plays_a_game_of_alfworld_by_commands(tmp_path: Path) -> None:
     upstream = AlfWorldUpstream("exec_command", "cmd", before="./act ", errs=False)
     workplace, records = tmp_path / "workplace", tmp_path / "records"

@@ -33,9 +33,7 @@ def voting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ("/v1/messages", {"messages": [{"role": "user", "content": TASK}], "max_tokens": 64}),
     ],
 )
-def test_replies_that_act_alike_outvote_the_others(
-    voting: str, path: str, body: dict[str, Any]
-) -> None:
+def test_replies_that_act_alike_outvote_the_others(voting: str, path: str, body: dict[str, Any]) -> None:
     answer = httpx.post(f"{voting}{path}", json=body | {"qguide": OPTIONS}, timeout=60)
     guidance = answer.raise_for_status().json()["qguide"]
     assert (guidance["guided"], guidance["chosen"] in (0, 2)) == (True, True)

@@ -31,9 +31,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = Manifest(kind="policy", name="tiny-policy", environment="fake")
     save_checkpoint(folder / "policy", model=policy, tokenizer=tokenizer, manifest=manifest)
     qnet = QNet(QNetConfig(trunk=config_of("llama", context=1024).to_dict(), head_width=16))
-    manifest = Manifest(
-        kind="qnet", name="tiny-q", environment="fake", target="q", read_at="last_token"
-    )
+    manifest = Manifest(kind="qnet", name="tiny-q", environment="fake", target="q", read_at="last_token")
     save_checkpoint(folder / "qnet", model=qnet, tokenizer=tokenizer, manifest=manifest)
     return folder
 
@@ -74,11 +72,7 @@ def test_scoring_what_was_drawn_gives_the_same_q(url: str) -> None:
 def test_models_shows_what_the_manifests_say(url: str) -> None:
     listed = httpx.get(f"{url}/v1/models").json()
     [policy], [q_model] = listed["data"], listed["q_models"]
-    assert (policy["kind"], policy["checkpoint"], policy["context"]) == (
-        "policy",
-        "tiny-policy",
-        1024,
-    )
+    assert (policy["kind"], policy["checkpoint"], policy["context"]) == ("policy", "tiny-policy", 1024)
     assert (q_model["kind"], q_model["target"], q_model["environment"]) == ("q_model", "q", "fake")
 
 

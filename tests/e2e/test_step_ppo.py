@@ -50,9 +50,7 @@ def module(name: str) -> ModuleType:
     return loaded
 
 
-LONG = PARITY.replace("Parity", "Long").replace(
-    '"Your task is to: write."', '"You are here. " * 5000'
-)
+LONG = PARITY.replace("Parity", "Long").replace('"Your task is to: write."', '"You are here. " * 5000')
 
 
 @pytest.fixture(scope="module")
@@ -108,20 +106,12 @@ def test_a_refused_sample_has_no_reward_and_the_others_have_theirs(
         q_rewards(prompts=[states[0]], completions=completions[:1])
 
 
-def test_trl_trains_a_policy_that_our_jobs_read(
-    url: str, states: list[list[dict[str, str]]], tmp_path: Path
-) -> None:
+def test_trl_trains_a_policy_that_our_jobs_read(url: str, states: list[list[dict[str, str]]], tmp_path: Path) -> None:
     file = tmp_path / "states.jsonl"
     file.write_text("".join(json.dumps({"prompt": state}) + "\n" for state in states))
     printed = train(
         "train_trl.py",
-        {
-            "--states": file,
-            "--output": tmp_path,
-            "--draws": 4,
-            "--states-per-step": 2,
-            "--max-tokens": 32,
-        },
+        {"--states": file, "--output": tmp_path, "--draws": 4, "--states-per-step": 2, "--max-tokens": 32},
         env={"QGUIDE_URL": url},
     )
     assert "rewards/q_rewards/mean" in printed
@@ -166,32 +156,22 @@ def test_only_the_tokens_of_actions_are_trained(monkeypatch: pytest.MonkeyPatch)
     assert runs == ["Action: look", "Action: inventory"]
 
 
-def test_a_task_without_room_for_an_action_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_without_room_for_an_action_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "long.py").write_text(LONG)
     monkeypatch.syspath_prepend(EXAMPLE)
     monkeypatch.syspath_prepend(tmp_path)
     loaded = load_policy(embedded_path("policy"))
     suite = build_selected_suite(environment_config({"name": "long:Long", "count": 1}))
     sampling = Sampling(max_tokens=16)
-    play = module("train_trl_episodes").Rollouts(
-        suite, loaded.renderer, sampling=sampling, max_steps=1, seed=0
-    )
-    trainer = SimpleNamespace(
-        model=loaded.model, accelerator=SimpleNamespace(unwrap_model=lambda model: model)
-    )
+    play = module("train_trl_episodes").Rollouts(suite, loaded.renderer, sampling=sampling, max_steps=1, seed=0)
+    trainer = SimpleNamespace(model=loaded.model, accelerator=SimpleNamespace(unwrap_model=lambda model: model))
     [task] = suite.tasks
     with pytest.raises(HistoryTooLongError, match=f"task {task.id} leaves the policy no room"):
         play([[{"role": "user", "content": task.id}]], trainer)
 
 
 def train(
-    script: str,
-    options: dict[str, object],
-    *,
-    env: dict[str, str] | None = None,
-    cwd: Path | None = None,
+    script: str, options: dict[str, object], *, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> str:
     """Train the embedded policy for two steps; what was printed."""
     options = {"--policy": embedded_path("policy"), "--steps": 2, "--learning-rate": 1e-3} | options

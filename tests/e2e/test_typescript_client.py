@@ -45,10 +45,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.slow
 
 TASK = {"role": "user", "content": "You see a desk 1. Your task is to: find the mug."}
-TOOLS = [
-    {"type": "function", "function": {"name": "look"}},
-    {"type": "custom", "custom": {"name": "shell"}},
-]
+TOOLS = [{"type": "function", "function": {"name": "look"}}, {"type": "custom", "custom": {"name": "shell"}}]
 README_BLOCK = re.compile(r"^```ts\n(.*?)^```", re.DOTALL | re.MULTILINE)
 THERE = "http://127.0.0.1:8000"
 PRELUDE = """
@@ -93,10 +90,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
             max_body_bytes=4 * 1024**2,
         )
         guarded = settings.model_copy(update={"keys_file": keys_file})
-        with (
-            serving_app(create_app(settings)) as url,
-            serving_app(create_app(guarded)) as guarded_url,
-        ):
+        with serving_app(create_app(settings)) as url, serving_app(create_app(guarded)) as guarded_url:
             yield Servers(url, guarded_url, key)
 
 
@@ -126,13 +120,7 @@ class Package:
 
 def _run(folder: Path, *command: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=STEP_S,
-        check=False,
+        command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, timeout=STEP_S, check=False
     )
 
 
@@ -247,9 +235,7 @@ def test_the_examples_do_what_they_say(
     assert package.run("node", str(programs / f"{name}.js"), servers.url).endswith(told)
 
 
-def test_openais_sdk_needs_nothing_but_another_base_url(
-    package: Package, programs: Path, servers: Servers
-) -> None:
+def test_openais_sdk_needs_nothing_but_another_base_url(package: Package, programs: Path, servers: Servers) -> None:
     told = package.run("node", str(programs / "openai-sdk.js"), servers.url)
     assert told.count("Action: go to desk 1") == 2, "whole and streamed"
 
@@ -288,10 +274,7 @@ def test_a_page_of_another_origin_asks_from_a_browser(package: Package, tmp_path
     pages.add_api_route("/told", hear, methods=["POST"])
     with serving_app(pages) as origin:
         settings = Settings(
-            policy=SCRIPTED,
-            q_models={"q@1": SCRIPTED},
-            keys_file=tmp_path / "keys.json",
-            cors_origins=(origin,),
+            policy=SCRIPTED, q_models={"q@1": SCRIPTED}, keys_file=tmp_path / "keys.json", cors_origins=(origin,)
         )
         with serving_app(create_app(settings)) as url:
             page["text"] = PAGE.replace("URL", url).replace("KEY", key)

@@ -44,11 +44,7 @@ class Fake:
         """Start and wait until it answers."""
         command = [sys.executable, "-m", "qguide", "fake-upstream", "--port", str(self.port)]
         self.process = ManagedProcess(
-            "the upstream",
-            [*command, *options],
-            environment=os.environ,
-            output=lambda _: None,
-            folder=ROOT,
+            "the upstream", [*command, *options], environment=os.environ, output=lambda _: None, folder=ROOT
         )
         self.process.wait_until(lambda: self.get("/health") is not None, timeout_s=END_S)
 
@@ -136,12 +132,7 @@ def error_of(answer: httpx.Response) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     good, bad = Fake(free_port()), Fake(free_port())
-    impatient = {
-        "retries": 0,
-        "timeout_s": SILENCE_S,
-        "breaker_failures": FAILURES,
-        "breaker_open_s": OPEN_S,
-    }
+    impatient = {"retries": 0, "timeout_s": SILENCE_S, "breaker_failures": FAILURES, "breaker_open_s": OPEN_S}
     upstreams: dict[str, dict[str, Any]] = {
         "good": {"url": f"http://127.0.0.1:{good.port}/v1", "model": "fake"},
         "bad": {"url": f"http://127.0.0.1:{bad.port}/v1", "model": "fake"} | impatient,
@@ -253,9 +244,7 @@ def test_too_many_requests(server: Server) -> None:
 
 @pytest.mark.usefixtures("others")
 @pytest.mark.parametrize("upstream", ["bad", "parallel"])
-def test_failing_for_a_while_when_every_action_takes_several_requests(
-    server: Server, upstream: str
-) -> None:
+def test_failing_for_a_while_when_every_action_takes_several_requests(server: Server, upstream: str) -> None:
     server.bad.start("--fault", "500", "--times", "8")
     failed = server.act_as_documented(upstream)
     assert error_of(failed) in ((502, "upstream_failed"), (503, "upstream_unavailable"))

@@ -129,10 +129,7 @@ def served_by_vllm(folder: Path, name: str, *options: str) -> Iterator[str]:
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            [*command, "--enforce-eager", *options],
-            env=os.environ | offline,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            [*command, "--enforce-eager", *options], env=os.environ | offline, stdout=output, stderr=subprocess.STDOUT
         ) as process,
     ):
         try:
@@ -172,14 +169,9 @@ def replies(step: int) -> tuple[Message, ...]:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_q_is_the_naive_scorers_and_the_history_comes_from_the_cache(
-    trunk: Trunk, dtype: str
-) -> None:
+def test_q_is_the_naive_scorers_and_the_history_comes_from_the_cache(trunk: Trunk, dtype: str) -> None:
     naive = NaiveScorer(load_qnet(embedded_path("qnet")))
-    with (
-        vllm(trunk, "--enable-prefix-caching", "--dtype", dtype) as url,
-        closing(trunk.connect(url)) as scorer,
-    ):
+    with vllm(trunk, "--enable-prefix-caching", "--dtype", dtype) as url, closing(trunk.connect(url)) as scorer:
         history = HISTORY
         for step in range(6):
             request = ScoreRequest(history, replies(step))
@@ -239,9 +231,7 @@ def test_a_stock_vllm_answers_an_exported_model_with_q(head: HeadKind, tmp_path:
         paths = ["/pooling", "/v1/embeddings"] if head == "mlp" else ["/pooling", "/classify"]
         for path in paths:
             q_values = answered(path, input=list(rendered.sequences))
-            difference = max(
-                abs(found - q) for [found], q in zip(q_values, expected.q_values, strict=True)
-            )
+            difference = max(abs(found - q) for [found], q in zip(q_values, expected.q_values, strict=True))
             seen = f"{head} by {path}: max |dQ| {difference:.1e} of Q {expected.q_values}"
             _log.info(seen)
             assert difference <= TOLERANCES["float32"], seen

@@ -77,9 +77,7 @@ def test_openais_sdk_plays_two_turns_on_one_connection() -> None:
     ):
         previous: str | openai.Omit = openai.omit
         for said in ("find the mug", "You see a mug."):
-            connection.response.create(
-                model="demo", input=said, store=False, previous_response_id=previous
-            )
+            connection.response.create(model="demo", input=said, store=False, previous_response_id=previous)
             while (event := connection.recv()).type != "response.completed":
                 assert event.type != "error", event
             previous = event.response.id
@@ -158,10 +156,7 @@ def test_a_client_that_reads_nothing_is_not_answered_without_end() -> None:
 
 def test_work_for_a_client_that_has_gone_is_cancelled() -> None:
     upstream = FakeUpstream(delay_s=3)
-    with (
-        serving_app(upstream.app()) as behind,
-        serving_app(create_app(settings_of(f"{behind}/v1"))) as url,
-    ):
+    with serving_app(upstream.app()) as behind, serving_app(create_app(settings_of(f"{behind}/v1"))) as url:
         with opened(f"{url}/v1") as socket:
             socket.send(CREATE)
             wait_until(lambda: upstream.in_flight > 0)

@@ -91,12 +91,7 @@ class Page:
     def _variables(self) -> Mapping[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         port = self.url.rpartition(":")[2]
-        return os.environ | {
-            "PATH": path,
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "QGUIDE_PORT": port,
-        }
+        return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "QGUIDE_PORT": port}
 
 
 def _wait(process: "subprocess.Popen[bytes]", ready: str, log: Path) -> None:

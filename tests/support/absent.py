@@ -35,9 +35,7 @@ def command_without(absent: Sequence[str], program: str, *arguments: str) -> lis
     return [sys.executable, "-c", f"{prelude}\n{program}"]
 
 
-def run_without(
-    absent: Sequence[str], program: str, *arguments: str
-) -> "subprocess.CompletedProcess[str]":
+def run_without(absent: Sequence[str], program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """The program's result."""
     return subprocess.run(
         command_without(absent, program, *arguments),

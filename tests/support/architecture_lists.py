@@ -116,18 +116,7 @@ PACKED: Final = (
 """Architectures that the fast scorer takes."""
 
 PACKED_TREES: Final = frozenset(
-    {
-        *PACKED,
-        "codegen",
-        "diffllama",
-        "falcon",
-        "gpt_neox_japanese",
-        "gptj",
-        "hrm_text",
-        "nemotron",
-        "stablelm",
-        "xglm",
-    }
+    {*PACKED, "codegen", "diffllama", "falcon", "gpt_neox_japanese", "gptj", "hrm_text", "nemotron", "stablelm", "xglm"}
 )
 """Architectures whose hidden states in a packed tree are those of each path, so that they train."""
 
@@ -151,9 +140,7 @@ TREE_BRANCHES: Final = frozenset(
 )
 """Architectures with recurrent layers that go on from a state with gradients, branch by branch."""
 
-TREE_PATHS: Final = frozenset(
-    {"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm"}
-)
+TREE_PATHS: Final = frozenset({"falcon_mamba", "jamba", "mamba", "recurrent_gemma", "rwkv", "xlstm"})
 """Those that do not, and so train on the whole paths of trees."""
 
 PADDED: Final = frozenset(
@@ -218,16 +205,7 @@ HISTORY_ONCE: Final = frozenset(
 """Architectures that are not packed, but go on behind the state that a history has left."""
 
 WHOLE_PADDED: Final = frozenset(
-    {
-        "falcon_mamba",
-        "jamba",
-        "mamba",
-        "openai-gpt",
-        "recurrent_gemma",
-        "rwkv",
-        "xlm",
-        "xlstm",
-    }
+    {"falcon_mamba", "jamba", "mamba", "openai-gpt", "recurrent_gemma", "rwkv", "xlm", "xlstm"}
 )
 """Architectures that are not packed, and whose sequences may lie in a padded batch."""
 

@@ -92,12 +92,7 @@ _LATENT: Final[dict[str, Any]] = {
     "num_key_value_heads": 4,
 }
 """Multi-head latent attention."""
-_ROUTED: Final[dict[str, Any]] = {
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-}
+_ROUTED: Final[dict[str, Any]] = {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}
 _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "codegen": {"rotary_dim": 4},
     "deepseek_v2": _LATENT | _ROUTED,
@@ -117,11 +112,7 @@ _PARTICULAR: Final[dict[str, dict[str, Any]]] = {
     "youtu": _LATENT,
     "bamba": {"attn_layer_indices": [1], **_MAMBA2},
     "falcon_h1": _MAMBA2 | {"mamba_d_ssm": 32, "mamba_d_head": 8, "mamba_chunk_size": 16},
-    "granitemoehybrid": {
-        "layer_types": ["mamba", "attention", "mamba"],
-        "shared_intermediate_size": 16,
-        **_MAMBA2,
-    },
+    "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba"], "shared_intermediate_size": 16, **_MAMBA2},
     "jamba": {
         "attn_layer_period": 2,
         "attn_layer_offset": 1,
@@ -183,16 +174,11 @@ def is_tiny(config: PretrainedConfig) -> bool:
 
 def tiny_pair(config: PretrainedConfig) -> tuple[LoadedQNet, LoadedQNet]:
     """The same random Q model twice, so that neither scorer can disturb the other."""
-    one, other = (
-        QNet(QNetConfig(trunk=config.to_dict(), head_width=16)).float().eval() for _ in range(2)
-    )
+    one, other = (QNet(QNetConfig(trunk=config.to_dict(), head_width=16)).float().eval() for _ in range(2))
     enliven(one)
     other.load_state_dict(one.state_dict())
     manifest = Manifest(kind="qnet", name="tiny")
-    return (
-        LoadedQNet("tiny", one, renderer(), manifest),
-        LoadedQNet("tiny", other, renderer(), manifest),
-    )
+    return (LoadedQNet("tiny", one, renderer(), manifest), LoadedQNet("tiny", other, renderer(), manifest))
 
 
 def steps() -> list[ScoreRequest]:

@@ -87,8 +87,7 @@ class WaitingSuite:
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self.tasks: Sequence[Task] = [
-            Task("room" if faults.same_ids else f"room {room}", "wait", str(room))
-            for room in (1, 2)
+            Task("room" if faults.same_ids else f"room {room}", "wait", str(room)) for room in (1, 2)
         ]
 
     def make(self, task: Task) -> Waiting:

@@ -8,10 +8,7 @@ from fastapi.testclient import TestClient
 USER = {"role": "user", "content": "find the mug"}
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "go",
-        "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}},
-    },
+    "function": {"name": "go", "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}}},
 }
 
 

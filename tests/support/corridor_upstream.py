@@ -30,10 +30,7 @@ class SameReplies:
         replies = [REPLIES[(first + k) % len(REPLIES)] for k in range(request.n)]
         words = [len(reply.split()) for reply in replies]
         shares = [(sum(words) + k) // len(words) for k in range(len(words))]
-        return [
-            Candidate(Message("assistant", reply), share)
-            for reply, share in zip(replies, shares, strict=True)
-        ]
+        return [Candidate(Message("assistant", reply), share) for reply, share in zip(replies, shares, strict=True)]
 
 
 @contextmanager

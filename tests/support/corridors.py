@@ -14,10 +14,7 @@ THOUGHT = "On."
 def write_solutions(runs: Path, *, count: int, first_seed: int = 0) -> Path:
     """Write the shortest solutions of some corridors to the run folder `expert`."""
     suite = CorridorSuite(first_seed, count)
-    with (
-        open_run(runs / "expert", CorridorConfig()) as run,
-        JsonlWriter(run.rows) as rows,
-    ):
+    with open_run(runs / "expert", CorridorConfig()) as run, JsonlWriter(run.rows) as rows:
         for task in suite.tasks:
             environment = suite.make(task)
             first, steps = environment.reset(), []

@@ -53,9 +53,7 @@ class CountingSuite:
     name = "counting"
 
     def __init__(self, count: int) -> None:
-        self.tasks: Sequence[Task] = [
-            Task(f"to {goal}", "count", str(goal)) for goal in range(4, 4 + count)
-        ]
+        self.tasks: Sequence[Task] = [Task(f"to {goal}", "count", str(goal)) for goal in range(4, 4 + count)]
 
     def make(self, task: Task) -> Counting:
         return Counting(int(task.source))
@@ -115,10 +113,7 @@ class LikesProgress(Scorer):
     name = "likes-progress"
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(float(number_in(m.content)) for m in request.candidates), 1)
-            for request in requests
-        ]
+        return [ScoreResult(tuple(float(number_in(m.content)) for m in request.candidates), 1) for request in requests]
 
 
 COUNTING = EnvironmentBundle(

@@ -9,10 +9,7 @@ import torch
 
 from tests.support.stand_in_device import Waits
 
-needs_cuda = (
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"),
-)
+needs_cuda = (pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device"))
 
 
 @contextmanager

@@ -23,10 +23,7 @@ _CACHED_ANEW: Final = 1
 """Tokens of a prompt that the fake says to have cached for its answer."""
 _STOP_REASONS: Final = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 _OVERLOADED: Final = 529
-_OWN: Final = {
-    "shell": {"commands": ["ls"]},
-    "local_shell": {"type": "exec", "command": ["ls"], "env": {}},
-}
+_OWN: Final = {"shell": {"commands": ["ls"]}, "local_shell": {"type": "exec", "command": ["ls"], "env": {}}}
 """Tools of OpenAI's that the caller runs, and what the fake asks of them."""
 _TEXTS: Final = {"text": "text_delta", "thinking": "thinking_delta"}
 
@@ -89,8 +86,7 @@ class DialectUpstream(FakeUpstream):
         if "input" not in body:
             return error_response(400, "input is missing")
         data = [
-            {"object": "embedding", "index": index, "embedding": [0.5, 0.25]}
-            for index in range(len(body["input"]))
+            {"object": "embedding", "index": index, "embedding": [0.5, 0.25]} for index in range(len(body["input"]))
         ]
         usage = {"prompt_tokens": len(data), "total_tokens": len(data)}
         head = {"object": "list", "model": "fake"}
@@ -149,9 +145,7 @@ class DialectUpstream(FakeUpstream):
         said = _reworded(answered, response_of_chat)
         return as_stream(said, response_events) if body.get("stream") else said
 
-    async def _translated(
-        self, request: Request, body: Json, to_chat: Callable[[Json], Json]
-    ) -> Response:
+    async def _translated(self, request: Request, body: Json, to_chat: Callable[[Json], Json]) -> Response:
         key = json.dumps(without_stream(body), sort_keys=True)
         self.repeated[key] += 1
         try:
@@ -173,11 +167,7 @@ def chat_of_message(body: Json) -> Json:
         turns.extend(_turns(turn["role"], turn["content"]))
     chat: Json = {"model": body["model"], "messages": turns}
     if tools := body.get("tools"):
-        functions = [
-            {"name": t["name"], "parameters": t.get("input_schema", {})}
-            for t in tools
-            if "name" in t
-        ]
+        functions = [{"name": t["name"], "parameters": t.get("input_schema", {})} for t in tools if "name" in t]
         chat["tools"] = [{"type": "function", "function": function} for function in functions]
     if (body.get("tool_choice") or {}).get("type") == "none":
         chat["tool_choice"] = "none"

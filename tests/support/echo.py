@@ -12,9 +12,7 @@ from qguide.training.small_models import Architecture
 from tests.support.decision_groups import candidate, groups_row
 from tests.support.labels import labelled, row_of
 
-TINY = Architecture(
-    vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128
-)
+TINY = Architecture(vocab_size=320, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=128)
 
 
 def episode(color: str) -> tuple[Message, ...]:
@@ -23,10 +21,7 @@ def episode(color: str) -> tuple[Message, ...]:
 
 def trajectories_in(folder: Path) -> Path:
     """Forty episodes of an expert."""
-    with (
-        open_run(folder, Architecture()) as run,
-        JsonlWriter(run.rows) as rows,
-    ):
+    with open_run(folder, Architecture()) as run, JsonlWriter(run.rows) as rows:
         for number in range(40):
             rows.write(
                 Trajectory(
@@ -69,9 +64,7 @@ def groups_in(folder: Path, numbers: range) -> Path:
                 for color in ("red", "blue")
             ]
             decision = said, number % 3 % 2
-            rows.write(
-                groups_row(decision, task_id=f"g{number}", first_observation=f"Say {asked}.")
-            )
+            rows.write(groups_row(decision, task_id=f"g{number}", first_observation=f"Say {asked}."))
     return run.path
 
 
@@ -82,12 +75,7 @@ def sft_config(trajectories: Path, output: Path, **changes: object) -> SftConfig
         "output": output,
         "architecture": TINY,
         "optimization": Optimization(
-            optimizer="muon",
-            lr=5e-3,
-            muon_lr=0.02,
-            epochs=30,
-            batch_tokens=90,
-            micro_batch_tokens=100,
+            optimizer="muon", lr=5e-3, muon_lr=0.02, epochs=30, batch_tokens=90, micro_batch_tokens=100
         ),
     }
     return SftConfig.model_validate(fields | changes)
@@ -104,11 +92,6 @@ def qnet_config(folder: Path, policy: Path, **changes: object) -> TrainQNetConfi
         "loss_on": "last",
         "ranking_weight": 1.0,
         "validation_fraction": 0.0,
-        "optimization": {
-            "lr": 3e-3,
-            "epochs": 6,
-            "batch_tokens": 300,
-            "micro_batch_tokens": 300,
-        },
+        "optimization": {"lr": 3e-3, "epochs": 6, "batch_tokens": 300, "micro_batch_tokens": 300},
     }
     return TrainQNetConfig.model_validate(fields | changes)

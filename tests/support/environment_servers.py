@@ -71,10 +71,7 @@ def _openenv_answer(lamp: GymLamp, message: dict[str, Any]) -> dict[str, Any]:
 
 def _observation(text: str, reward: float | None, *, done: bool) -> dict[str, Any]:
     observation = {"text": text, "lamps": 3}
-    return {
-        "type": "observation",
-        "data": {"observation": observation, "reward": reward, "done": done},
-    }
+    return {"type": "observation", "data": {"observation": observation, "reward": reward, "done": done}}
 
 
 def agentgym_app(family: Literal["id", "env_idx"], *, busy: int = 0) -> FastAPI:

@@ -23,9 +23,7 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]
     def remove_node(self, node: Any) -> str | None:
         """Remove a worker, and name the test during which it died."""
         files: dict[str, dict[str, bool]] = self.assigned_work[node]
-        begun = next(
-            (t for tests in files.values() for t, ended in tests.items() if not ended), None
-        )
+        begun = next((t for tests in files.values() for t, ended in tests.items() if not ended), None)
         if begun is not None:
             files[self._split_scope(begun)][begun] = True
         for file in [file for file, tests in files.items() if all(tests.values())]:

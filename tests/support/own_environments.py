@@ -14,9 +14,7 @@ class GymLamp:
     def __init__(self) -> None:
         self.seed, self.on, self.steps = 0, set[str](), 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         self.seed, self.on, self.steps = seed or 0, set(), 0
         name = (options or {}).get("name", f"lamp {self.seed}")
         return f"This is {name}. Your task is to: press switches 1 to 3.", {}

@@ -10,9 +10,7 @@ import pytest
 
 from qguide.server.upstreams.managed_process import ManagedProcess
 
-BINARY = (
-    shutil.which("redis-server") or shutil.which(os.environ.get("QGUIDE_REDIS_SERVER", "")) or ""
-)
+BINARY = shutil.which("redis-server") or shutil.which(os.environ.get("QGUIDE_REDIS_SERVER", "")) or ""
 START_S = 60.0
 
 

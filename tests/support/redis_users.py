@@ -52,9 +52,7 @@ class CountingScorer:
 def stores(link: RedisLink, *, max_bytes: int = 10_000) -> list[RedisEpisodeStore]:
     """Of two servers."""
     return [
-        RedisEpisodeStore(
-            link, MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=60), max_bytes=max_bytes, ttl_s=60
-        )
+        RedisEpisodeStore(link, MemoryEpisodeStore(max_bytes=max_bytes, ttl_s=60), max_bytes=max_bytes, ttl_s=60)
         for _ in range(2)
     ]
 

@@ -36,14 +36,7 @@ class Job(BaseModel):
     value: int = 0
 
 
-def stage(
-    name: str,
-    script: str,
-    *,
-    needs: Sequence[str] = (),
-    slots: int = 1,
-    value: int = 0,
-) -> Stage:
+def stage(name: str, script: str, *, needs: Sequence[str] = (), slots: int = 1, value: int = 0) -> Stage:
     """A stage that runs a Python script, and reads the folders of the stages that it needs."""
     return Stage(
         name=name,

@@ -104,9 +104,7 @@ class ScriptedVllm:
 
 
 @contextmanager
-def scripted_vllm(
-    folder: Path, *, model: str, context: int, classifies: bool = False
-) -> Iterator[ScriptedVllm]:
+def scripted_vllm(folder: Path, *, model: str, context: int, classifies: bool = False) -> Iterator[ScriptedVllm]:
     """Serves the trunk in `folder`, or the classifier, until the block is left."""
     kind = AutoModelForSequenceClassification if classifies else AutoModel
     served: Any = kind.from_pretrained(folder, dtype=torch.float32).eval()

@@ -89,10 +89,7 @@ class Serving:
 
 @contextmanager
 def serving_process(
-    folder: Path,
-    *arguments: str,
-    environment: Mapping[str, str] | None = None,
-    forked: bool = True,
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, forked: bool = True
 ) -> Iterator[Serving]:
     """`qguide serve` with the scripted models on a free port, ready.
 
@@ -106,9 +103,7 @@ def serving_process(
 
 
 @contextmanager
-def serving(
-    *options: str, env: Mapping[str, str], log: Path, start_s: float, forked: bool = True
-) -> Iterator[str]:
+def serving(*options: str, env: Mapping[str, str], log: Path, start_s: float, forked: bool = True) -> Iterator[str]:
     """The root URL of `qguide serve` once it is ready; it is ended by SIGTERM and has to end.
 
     Args:
@@ -199,9 +194,7 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving_app(
-    app: FastAPI, *, ws: Literal["none", "websockets-sansio"] = "none"
-) -> Iterator[str]:
+def serving_app(app: FastAPI, *, ws: Literal["none", "websockets-sansio"] = "none") -> Iterator[str]:
     """The address of an application that uvicorn serves on a thread, as it does in a process.
 
     Clients of a fake that hang are cut off when the block is left, so that no test waits for them.

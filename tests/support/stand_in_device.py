@@ -19,10 +19,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import (
-    _DummyBackendModule,
-    _setup_privateuseone_for_python_backend,
-)
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 aten = torch.ops.aten
 
@@ -46,12 +43,7 @@ _TAKE_INDICES_OF_THE_CPU: Final = {
     aten._index_put_impl_.default,
 }
 _COPIES: Final = {aten.copy_.default, aten._to_copy.default}
-_FLOATING_ONLY: Final = {
-    aten.mm.default,
-    aten.bmm.default,
-    aten.addmm.default,
-    aten.baddbmm.default,
-}
+_FLOATING_ONLY: Final = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
 
 
 _LIBRARIES: Final[list[torch.library.Library]] = []
@@ -294,9 +286,6 @@ def _refuse_others(func: Any, tensors: list[Tensor], args: Any) -> None:
         raise RuntimeError(f'"{name}" not implemented for {tensors[0].dtype} on cuda')
     allowed = {id(one) for one in _indices(func, args)}
     if func not in _COPIES and any(
-        not isinstance(one, StandInTensor) and one.ndim and id(one) not in allowed
-        for one in tensors
+        not isinstance(one, StandInTensor) and one.ndim and id(one) not in allowed for one in tensors
     ):
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but {name} got {NAME} and cpu"
-        )
+        raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got {NAME} and cpu")

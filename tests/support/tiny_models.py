@@ -56,13 +56,7 @@ def config_of(architecture: str, *, context: int = CONTEXT, **more: Any) -> Pret
     vocab_size = len(renderer().tokenizer)
     if architecture == "gpt2":
         return GPT2Config(
-            vocab_size=vocab_size,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=context,
-            bos_token_id=0,
-            eos_token_id=0,
+            vocab_size=vocab_size, n_embd=32, n_layer=2, n_head=4, n_positions=context, bos_token_id=0, eos_token_id=0
         )
     kinds = {
         "llama": LlamaConfig,
@@ -94,11 +88,7 @@ def policy_model(architecture: str = "llama", **more: Any) -> LoadedPolicy:
 
 
 def q_model(
-    architecture: str = "llama",
-    *,
-    head_features: HeadFeatures = "none",
-    reads_observation: bool = False,
-    **more: Any,
+    architecture: str = "llama", *, head_features: HeadFeatures = "none", reads_observation: bool = False, **more: Any
 ) -> LoadedQNet:
     """A random QNet."""
     trunk = config_of(architecture, **more).to_dict()
@@ -109,11 +99,7 @@ def q_model(
 
 
 def save_policy(
-    folder: Path,
-    architecture: str = "llama",
-    *,
-    seed: int = 0,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    folder: Path, architecture: str = "llama", *, seed: int = 0, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Path:
     """A random causal LM as any Hugging Face folder: weights, configuration, tokenizer."""
     tokenizer = tokenizer or renderer().tokenizer
@@ -137,9 +123,7 @@ def save_qnet(
 ) -> Path:
     """A random head on the trunk of a Hugging Face folder, as a checkpoint."""
     read_at: ReadAt = "observation" if reads_observation else "last_token"
-    qnet = QNet.from_trunk(
-        trunk, head=head, head_width=16, head_features=head_features, head_bins=head_bins
-    )
+    qnet = QNet.from_trunk(trunk, head=head, head_width=16, head_features=head_features, head_bins=head_bins)
     _lively(qnet.head)
     manifest = Manifest(kind="qnet", name="tiny-q", read_at=read_at)
     tokenizer = tokenizer or renderer().tokenizer

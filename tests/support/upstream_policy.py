@@ -20,10 +20,7 @@ QUICK = UpstreamLimits(timeout_s=2.0, retries=1, longest_wait_s=2.0, breaker_fai
 
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "go",
-        "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}},
-    },
+    "function": {"name": "go", "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}}},
 }
 
 
@@ -45,14 +42,10 @@ class Body(httpx.AsyncByteStream):
             yield piece
 
 
-def answering(
-    body: Body, headers: Mapping[str, str] | None = None, *, status: int = 200
-) -> OpenAICompatiblePolicy:
+def answering(body: Body, headers: Mapping[str, str] | None = None, *, status: int = 200) -> OpenAICompatiblePolicy:
     """A policy whose upstream gives this answer, once."""
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     answer = httpx.Response(status, headers=raw, stream=body)
     transport = httpx.MockTransport(lambda _: answer)
     limits = UpstreamLimits(max_answer_bytes=MIB, retries=0, breaker_failures=1)
-    return OpenAICompatiblePolicy(
-        "demo", url="http://demo/v1", model="m", limits=limits, transport=transport
-    )
+    return OpenAICompatiblePolicy("demo", url="http://demo/v1", model="m", limits=limits, transport=transport)

@@ -9,12 +9,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from qguide.training.environment import EnvironmentBundle, StepResult, Task
-from qguide.training.environments.corridor import (
-    Corridor,
-    CorridorConfig,
-    CorridorEnvironment,
-    CorridorSuite,
-)
+from qguide.training.environments.corridor import Corridor, CorridorConfig, CorridorEnvironment, CorridorSuite
 
 STEP_S = 0.05
 GATE = "QGUIDE_TEST_GATE"
@@ -128,14 +123,9 @@ def _build(environment: type[CorridorEnvironment], config: AnyCorridorConfig) ->
     return OneSuite(environment, config.count)
 
 
-def _bundle(
-    name: str, environment: type[CorridorEnvironment]
-) -> EnvironmentBundle[AnyCorridorConfig]:
+def _bundle(name: str, environment: type[CorridorEnvironment]) -> EnvironmentBundle[AnyCorridorConfig]:
     return EnvironmentBundle(
-        name=f"{__name__}:{name}",
-        config=AnyCorridorConfig,
-        build_suite=partial(_build, environment),
-        harmless="look",
+        name=f"{__name__}:{name}", config=AnyCorridorConfig, build_suite=partial(_build, environment), harmless="look"
     )
 
 

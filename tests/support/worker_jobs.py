@@ -66,9 +66,7 @@ def killing(rows: Path, at: list[int]) -> Iterator[list[int]]:
 
     def watch() -> None:
         for number in at:
-            while not over.is_set() and (
-                not rows.exists() or rows.read_bytes().count(b"\n") < number
-            ):
+            while not over.is_set() and (not rows.exists() or rows.read_bytes().count(b"\n") < number):
                 time.sleep(0.01)
             for victim in worker_processes()[:1]:
                 victim.kill()

@@ -7,16 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    "benchmarks",
-    "server",
-    "qguide",
-    "qnet",
-    "training",
-    "tools",
-    "clients/python",
-    "tests",
-)
+PACKAGES = ("benchmarks", "server", "qguide", "qnet", "training", "tools", "clients/python", "tests")
 NOT_FIRST = {"What", "Who", "Whose", "Whether", "How", "Where", "That", "Which", "Why", "When"}
 
 

@@ -191,17 +191,12 @@ def test_no_folder_arrow_runs_in_a_circle() -> None:
 def test_the_guard_sees_a_circle() -> None:
     with pytest.raises(CycleError):
         order_of(
-            {
-                "qguide.server.chat": {"qguide.server.own_bodies"},
-                "qguide.server.own_bodies": {"qguide.server.chat"},
-            }
+            {"qguide.server.chat": {"qguide.server.own_bodies"}, "qguide.server.own_bodies": {"qguide.server.chat"}}
         )
 
 
 def test_the_guard_sees_what_the_registry_names() -> None:
-    assert list(import_paths('E = {"shop": "training.shop.bundle:SHOP"}')) == [
-        "training.shop.bundle"
-    ]
+    assert list(import_paths('E = {"shop": "training.shop.bundle:SHOP"}')) == ["training.shop.bundle"]
     assert "qguide.training.environments.alfworld" in folder_graph()["qguide.training.environments"]
 
 
@@ -233,9 +228,7 @@ def test_algorithms_do_no_input_or_output() -> None:
 def test_algorithms_know_no_environment_and_no_job() -> None:
     allowed = ("qguide.training.algorithms.", "qguide.training.trajectory")
     for path in (ROOT / "training" / "algorithms").glob("*.py"):
-        ours = [
-            name for name in imports_of(path.read_text()) if name.startswith("qguide.training.")
-        ]
+        ours = [name for name in imports_of(path.read_text()) if name.startswith("qguide.training.")]
         assert [name for name in ours if not name.startswith(allowed)] == [], path.name
 
 

@@ -107,9 +107,7 @@ def test_what_a_gpu_refuses_is_refused_and_what_it_waits_for_is_counted(waits: W
 
 
 @on_the_device
-@pytest.mark.parametrize(
-    ("architecture", "more"), [("llama", {}), ("gpt2", {}), ("mistral", {"sliding_window": 6})]
-)
+@pytest.mark.parametrize(("architecture", "more"), [("llama", {}), ("gpt2", {}), ("mistral", {"sliding_window": 6})])
 def test_a_step_is_scored_as_on_the_cpu_and_waits_for_its_values_alone(
     architecture: str, more: dict[str, Any], waits: Waits
 ) -> None:
@@ -154,9 +152,7 @@ def test_whole_sequences_are_scored_as_on_the_cpu(waits: Waits) -> None:
 @on_the_device
 def test_a_draw_waits_once_for_each_token(waits: Waits) -> None:
     policy = policy_model()
-    request = SampleRequest(
-        (Message("user", "go to desk"),), 4, Sampling(temperature=0.8, max_tokens=6, seed=3)
-    )
+    request = SampleRequest((Message("user", "go to desk"),), 4, Sampling(temperature=0.8, max_tokens=6, seed=3))
     [expected] = LocalPolicy(policy).sample_batch([request])
     move(policy.model)
     there = LocalPolicy(policy)
@@ -181,17 +177,12 @@ def test_sft_trains_there(tmp_path: Path) -> None:
     ("changes", "options"),
     [
         ({}, {"gradient_checkpointing": True, "optimizer": "muon"}),
-        (
-            {"head_features": "match-1"},
-            {"lora": Lora(rank=4), "frozen_dtype": "bfloat16", "mixed_precision": "bf16"},
-        ),
+        ({"head_features": "match-1"}, {"lora": Lora(rank=4), "frozen_dtype": "bfloat16", "mixed_precision": "bf16"}),
         ({"head_bins": 11, "keep": "spearman"}, {}),
         ({"observation_weight": 0.1}, {}),
     ],
 )
-def test_a_qnet_trains_there_and_is_resumed(
-    changes: dict[str, Any], options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_qnet_trains_there_and_is_resumed(changes: dict[str, Any], options: dict[str, Any], tmp_path: Path) -> None:
     groups = {
         "groups": (groups_in(tmp_path / "few", range(4)),),
         "held_back_groups": (groups_in(tmp_path / "back", range(90, 92)),),

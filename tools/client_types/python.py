@@ -10,15 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tools.client_types.view import (
-    ANSWERS,
-    NAMES,
-    Schema,
-    Schemas,
-    bodies_view,
-    named_by,
-    options_view,
-)
+from tools.client_types.view import ANSWERS, NAMES, Schema, Schemas, bodies_view, named_by, options_view
 
 FOLDER: Final = "clients/python/src/qguide_client"
 _NAMES: Final = NAMES | {"DrawnMessage": "Message"}
@@ -65,10 +57,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = {
 """Defaults of fields that an older server, or a proxy, may leave out."""
 
 _ANY: Final[Schema] = {"type": "object", "additionalProperties": True}
-_PLAIN: Final = {
-    ("ChatChunkChoice", "delta"): _ANY,
-    ("ChatGuidance", "candidates"): {"type": "array", "items": _ANY},
-}
+_PLAIN: Final = {("ChatChunkChoice", "delta"): _ANY, ("ChatGuidance", "candidates"): {"type": "array", "items": _ANY}}
 """Fields that are not parsed, because their content varies."""
 
 _DEADLINE: Final[Schema] = {
@@ -113,15 +102,9 @@ def python_files(document: Mapping[str, Any]) -> dict[str, str]:
     # Responses are immutable, so their lists are tuples.
     models = _EMPTY.sub(" = ()", _LIST.sub(r"tuple[\1, ...]", models))
     options = _generated(
-        "Options of the client's methods.",
-        _options(document),
-        "typing.TypedDict",
-        "--use-total-false-for-typed-dict",
+        "Options of the client's methods.", _options(document), "typing.TypedDict", "--use-total-false-for-typed-dict"
     )
-    return {
-        f"{FOLDER}/answers.py": _formatted(models),
-        f"{FOLDER}/options.py": _formatted(options),
-    }
+    return {f"{FOLDER}/answers.py": _formatted(models), f"{FOLDER}/options.py": _formatted(options)}
 
 
 def _answers(document: Mapping[str, Any]) -> Schemas:

@@ -44,9 +44,7 @@ PARENTS: Final = {
 }
 """Types that extend another; the OpenAPI document repeats the inherited fields."""
 
-_KEPT: Final = frozenset(
-    ("$ref", "anyOf", "const", "default", "description", "enum", "items", "oneOf", "type")
-)
+_KEPT: Final = frozenset(("$ref", "anyOf", "const", "default", "description", "enum", "items", "oneOf", "type"))
 """Keywords that define a type; limits are left out, because the server checks them."""
 
 
@@ -80,21 +78,15 @@ OPTIONS: Final = {
     "ScoreOptions": Options(
         "Options of scoring candidates.", "ScoreRequestBody", frozenset(("messages", "candidates"))
     ),
-    "ActOptions": Options(
-        "Options of drawing candidates and scoring them.", "ActRequest", frozenset(("messages",))
-    ),
+    "ActOptions": Options("Options of drawing candidates and scoring them.", "ActRequest", frozenset(("messages",))),
     "RerankOptions": Options(
         "Options of a reranking.",
         "JinaRerankRequest",
         frozenset(("query", "messages", "documents", "return_documents")),
         {"model": "q_model"},
     ),
-    "OutcomeOptions": Options(
-        "Options of an episode's outcome.", "OutcomeRequest", frozenset(("reward",))
-    ),
-    "AttemptsOptions": Options(
-        "Options of a comparison of attempts.", "AttemptsRequest", frozenset(("attempts",))
-    ),
+    "OutcomeOptions": Options("Options of an episode's outcome.", "OutcomeRequest", frozenset(("reward",))),
+    "AttemptsOptions": Options("Options of a comparison of attempts.", "AttemptsRequest", frozenset(("attempts",))),
     "GuidanceOptions": Options(
         "Options under `qguide` in the body of a chat completion.", "GuidanceOptions", frozenset()
     ),
@@ -134,9 +126,7 @@ def options_view(document: Mapping[str, Any], names: Mapping[str, str] = NAMES) 
     return _view(schemas, {name: _without(schemas, one) for name, one in OPTIONS.items()}, names)
 
 
-def bodies_view(
-    document: Mapping[str, Any], roots: Iterable[str], names: Mapping[str, str] = NAMES
-) -> Schemas:
+def bodies_view(document: Mapping[str, Any], roots: Iterable[str], names: Mapping[str, str] = NAMES) -> Schemas:
     """Bodies and the schemas they refer to, by the clients' names.
 
     Args:
@@ -170,9 +160,7 @@ def _view(schemas: Schemas, roots: Schemas, names: Mapping[str, str]) -> Schemas
         name = names.get(server_name, server_name)
         object_ = _object(name, schema, names)
         if name in found and _shape(found[name]) != _shape(object_):
-            raise ValueError(
-                f"{server_name} is also named {name} but has other fields; update NAMES"
-            )
+            raise ValueError(f"{server_name} is also named {name} but has other fields; update NAMES")
         found.setdefault(name, object_)
     for child, parent in PARENTS.items():
         if child in found:
@@ -208,9 +196,7 @@ def _target(reference: str) -> str:
 
 def _object(name: str, schema: Schema, names: Mapping[str, str]) -> Schema:
     fields = {
-        field: _type(part, names)
-        for field, part in schema["properties"].items()
-        if _NOT_ASKED_FOR.get(name) != field
+        field: _type(part, names) for field, part in schema["properties"].items() if _NOT_ASKED_FOR.get(name) != field
     }
     required = [one for one in schema.get("required", ()) if one in fields]
     text = _TEXTS.get(name) or schema.get("description", "")
@@ -251,18 +237,12 @@ def _shape(schema: object) -> object:
 def _extending(child: Schema, parent_name: str, parent: Schema) -> Schema:
     inherited = parent["properties"]
     if missing := inherited.keys() - child["properties"].keys():
-        raise ValueError(
-            f"{parent_name} has {sorted(missing)}, which its child lacks; update PARENTS"
-        )
+        raise ValueError(f"{parent_name} has {sorted(missing)}, which its child lacks; update PARENTS")
     own = {name: part for name, part in child["properties"].items() if name not in inherited}
     return {
         "description": child["description"],
         "allOf": [
             {"$ref": reference(parent_name)},
-            {
-                "type": "object",
-                "properties": own,
-                "required": [name for name in child["required"] if name in own],
-            },
+            {"type": "object", "properties": own, "required": [name for name in child["required"] if name in own]},
         ],
     }

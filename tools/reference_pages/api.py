@@ -53,12 +53,7 @@ def _link(content: dict[str, Any]) -> str:
 def _fields(schema: dict[str, Any]) -> str:
     required = schema.get("required", ())
     rows = [
-        (
-            code(name),
-            _type(part),
-            "required" if name in required else _default(part),
-            str(part.get("description", "")),
-        )
+        (code(name), _type(part), "required" if name in required else _default(part), str(part.get("description", "")))
         for name, part in schema["properties"].items()
     ]
     return table(("field", "type", "default", "meaning"), rows)

@@ -14,10 +14,7 @@ _INTRODUCTION: Final = (
     "`make docs-reference` makes this page. Each answer is the best of five candidates."
 )
 _SETUPS: Final = (
-    (
-        "Claude Code",
-        "`ANTHROPIC_BASE_URL=http://127.0.0.1:8000`, `ANTHROPIC_API_KEY=KEY`, `--model gpt`",
-    ),
+    ("Claude Code", "`ANTHROPIC_BASE_URL=http://127.0.0.1:8000`, `ANTHROPIC_API_KEY=KEY`, `--model gpt`"),
     ("Codex", "`~/.codex/config.toml` as on [its page](responses.md#codex)"),
     (
         "Gemini CLI",
@@ -26,8 +23,7 @@ _SETUPS: Final = (
     ),
     (
         "Qwen Code",
-        "`--auth-type openai`, `OPENAI_BASE_URL=http://127.0.0.1:8000/v1`, `OPENAI_API_KEY=KEY`, "
-        "`OPENAI_MODEL=gpt`",
+        "`--auth-type openai`, `OPENAI_BASE_URL=http://127.0.0.1:8000/v1`, `OPENAI_API_KEY=KEY`, `OPENAI_MODEL=gpt`",
     ),
     (
         "opencode",
@@ -71,11 +67,4 @@ def clients_page() -> str:
     ]
     header = ("client", "version", "API", "what it does", "result")
     setups = table(("agent", "settings, for a policy `gpt`"), _SETUPS)
-    return page(
-        "Clients that were tried",
-        _INTRODUCTION,
-        table(header, cells),
-        "## Coding agents",
-        setups,
-        _EPISODES,
-    )
+    return page("Clients that were tried", _INTRODUCTION, table(header, cells), "## Coding agents", setups, _EPISODES)

@@ -42,9 +42,7 @@ def errors_page() -> str:
         (str(status), _codes(name), meaning, code(client.class_of(status, name).__name__))
         for status, name, meaning in sorted(rows)
     ]
-    return page(
-        "Errors", _INTRODUCTION, table(("status", "code", "meaning", "client class"), cells)
-    )
+    return page("Errors", _INTRODUCTION, table(("status", "code", "meaning", "client class"), cells))
 
 
 def _codes(name: str) -> str:

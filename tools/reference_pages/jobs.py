@@ -71,11 +71,7 @@ def _shared_tables() -> dict[str, type[BaseModel]]:
 
 
 def _sections(tables: Mapping[str, type[BaseModel]]) -> list[str]:
-    return [
-        part
-        for name, kind in tables.items()
-        for part in (f"## Table {name}", _summary(kind), _rows_of(kind))
-    ]
+    return [part for name, kind in tables.items() for part in (f"## Table {name}", _summary(kind), _rows_of(kind))]
 
 
 def _rows_of(kind: type[BaseModel]) -> str:

@@ -28,9 +28,7 @@ _INTRODUCTION: Final = (
     "pass of each full sequence, on tiny random models of these architectures, as QNet and as "
     "implicit Q, in float32 and bfloat16. It also runs on CUDA if torch finds a device."
 )
-_EVERY: Final = (
-    "All causal architectures of transformers {transformers}. *In process* names how Q is computed:"
-)
+_EVERY: Final = "All causal architectures of transformers {transformers}. *In process* names how Q is computed:"
 _WAYS: Final = (
     "- `packed`: on packed tokens, with the Q of full sequences, in float32 on the CPU; tested on "
     "tiny random models (`tests/contract/scorers/test_every_architecture.py`). Each layer keeps "
@@ -95,10 +93,7 @@ def models_page() -> str:
         _TRAINING,
         table(
             ("`model_type`", "in process", "by vLLM", "SFT", "QNet, DPO"),
-            [
-                _every_row(name, set(listed["classes"]))
-                for name in sorted({*MODEL_TYPES, *READS_MORE})
-            ],
+            [_every_row(name, set(listed["classes"])) for name in sorted({*MODEL_TYPES, *READS_MORE})],
         ),
         _OTHERS,
     )
@@ -118,13 +113,7 @@ def _every_row(model_type: str, served: Set[str]) -> tuple[str, ...]:
     else:
         scored = "full sequences, padded" if model_type in WHOLE_PADDED else "full sequences"
     by_vllm = "yes" if served & _classes_of(model_type) else ""
-    return (
-        code(model_type),
-        scored,
-        by_vllm,
-        _trained(model_type, PADDED),
-        _trained_on_trees(model_type),
-    )
+    return (code(model_type), scored, by_vllm, _trained(model_type, PADDED), _trained_on_trees(model_type))
 
 
 def _trained_on_trees(model_type: str) -> str:

@@ -65,12 +65,7 @@ def settings_page() -> str:
 
 
 def _group_of(name: str) -> str:
-    fitting = [
-        (len(start), title)
-        for title, starts in _GROUPS.items()
-        for start in starts
-        if name.startswith(start)
-    ]
+    fitting = [(len(start), title) for title, starts in _GROUPS.items() for start in starts if name.startswith(start)]
     return max(fitting)[1] if fitting else _OTHER
 
 
@@ -78,12 +73,7 @@ def _rows_of(kind: type[BaseModel], names: list[str], *, prefix: str = "") -> st
     texts, ranges = meanings(kind), limits(kind)
     header = ("variable" if prefix else "field", "default", "value", "meaning")
     rows = [
-        (
-            code(prefix + (name.upper() if prefix else name)),
-            default(kind, name),
-            ranges[name],
-            texts[name],
-        )
+        (code(prefix + (name.upper() if prefix else name)), default(kind, name), ranges[name], texts[name])
         for name in names
     ]
     return table(header, rows)

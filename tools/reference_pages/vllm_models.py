@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Final, TypedDict
 
 LISTED: Final = Path(__file__).with_name("vllm_models.json")
-_TABLES: Final = (
-    "_TEXT_GENERATION_MODELS",
-    "_MULTIMODAL_MODELS",
-    "_TRANSFORMERS_SUPPORTED_MODELS",
-)
+_TABLES: Final = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPORTED_MODELS")
 """Tables of the registry with causal models, whose keys are transformers' class names."""
 _FIND: Final = "import importlib.util; print(importlib.util.find_spec('vllm').origin)"
 

@@ -145,13 +145,9 @@ def _invalid_rates(choices: Sequence[ScoredChoice]) -> dict[str, float | None]:
         "invalid_rate": _mean([not c.valid[c.chosen] for c in choices]),
         "invalid_rate_of_greedy": _mean([not c.valid[i] for c, i in _greedy(choices)]),
         "invalid_rate_of_random_distinct": _mean([1 - fmean(c.valid) for c in choices]),
-        "invalid_rate_of_random_draw": _mean(
-            [1 - _mean_draw(c, c.valid) for c in choices if c.draws]
-        ),
+        "invalid_rate_of_random_draw": _mean([1 - _mean_draw(c, c.valid) for c in choices if c.draws]),
         "invalid_after_invalid": _mean([not c.valid[c.chosen] for c in after_invalid]),
-        "invalid_after_invalid_of_random_distinct": _mean(
-            [1 - fmean(c.valid) for c in after_invalid]
-        ),
+        "invalid_after_invalid_of_random_distinct": _mean([1 - fmean(c.valid) for c in after_invalid]),
     }
 
 
@@ -200,10 +196,7 @@ def steps_left(endings: Sequence[Ending], *, horizon: float, extra_steps: float 
         horizon: steps counted for a failure.
         extra_steps: added to each, after the cut at `horizon`.
     """
-    left = [
-        horizon - ending.outcome_reward * (horizon - min(ending.steps, horizon))
-        for ending in endings
-    ]
+    left = [horizon - ending.outcome_reward * (horizon - min(ending.steps, horizon)) for ending in endings]
     return sum(left) / len(left) + extra_steps
 
 

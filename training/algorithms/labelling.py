@@ -107,9 +107,7 @@ def require_nodes(tree: Tree) -> None:
         EmptyTreeError: the root has no children.
     """
     if not tree.nodes:
-        raise EmptyTreeError(
-            "the tree has no action below its root; explore its task again with more draws"
-        )
+        raise EmptyTreeError("the tree has no action below its root; explore its task again with more draws")
 
 
 BackedUpTarget = Literal["q", "avg", "reward", "progress"]
@@ -126,12 +124,7 @@ Target = Literal[TreeTarget, BootstrappedTarget]
 
 
 def label_tree(
-    tree: Tree,
-    *,
-    target: BackedUpTarget,
-    gamma: float,
-    normalized: bool,
-    noop_cost_steps: float = 1.0,
+    tree: Tree, *, target: BackedUpTarget, gamma: float, normalized: bool, noop_cost_steps: float = 1.0
 ) -> dict[int, float]:
     """The label of every node.
 
@@ -178,9 +171,7 @@ def labelled_paths(tree: Tree, labels: Mapping[int, float]) -> Iterator[Labelled
     owned: set[int] = set()
     for leaf in tree.leaves():
         path = tree.path(leaf.id)
-        yield LabelledPath(
-            path, tuple(None if node.id in owned else labels.get(node.id) for node in path)
-        )
+        yield LabelledPath(path, tuple(None if node.id in owned else labels.get(node.id) for node in path))
         owned.update(node.id for node in path)
 
 

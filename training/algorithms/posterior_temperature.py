@@ -84,10 +84,7 @@ class TauFit:
 
 
 def fit_tau(
-    decisions: Sequence[ValuedDecision],
-    *,
-    taus: Sequence[float] = TAUS,
-    fewest: int = FEWEST_DECISIONS,
+    decisions: Sequence[ValuedDecision], *, taus: Sequence[float] = TAUS, fewest: int = FEWEST_DECISIONS
 ) -> TauFit | None:
     """The temperature for these decisions; None where too few of them inform.
 
@@ -102,15 +99,10 @@ def fit_tau(
     by_task: dict[str, list[ValuedDecision]] = defaultdict(list)
     for decision in informing:
         by_task[decision.task].append(decision)
-    outcomes = {
-        tau: [fmean(d.outcome(tau) for d in own) for own in by_task.values()] for tau in taus
-    }
+    outcomes = {tau: [fmean(d.outcome(tau) for d in own) for own in by_task.values()] for tau in taus}
     # Reversed, so that of equally good ones the largest is the best, which leans toward the prior.
     best = max(reversed(taus), key=lambda tau: fmean(outcomes[tau]))
-    curve = [
-        TauPoint(tau, fmean(own), _standard_error(outcomes[best], own))
-        for tau, own in outcomes.items()
-    ]
+    curve = [TauPoint(tau, fmean(own), _standard_error(outcomes[best], own)) for tau, own in outcomes.items()]
     highest = fmean(outcomes[best])
     near = [point.tau for point in curve if highest - point.outcome <= point.standard_error]
     return TauFit(max(near), tuple(curve), len(informing), len(by_task))

@@ -15,11 +15,7 @@ class Preference(NamedTuple):
 
 
 def value_pairs(
-    values: Sequence[float],
-    *,
-    min_margin: float,
-    most: int = 0,
-    sides: Sequence[Hashable] | None = None,
+    values: Sequence[float], *, min_margin: float, most: int = 0, sides: Sequence[Hashable] | None = None
 ) -> list[Preference]:
     """Index pairs of all candidates whose values differ enough.
 
@@ -33,8 +29,7 @@ def value_pairs(
     pairs = [
         Preference(better, worse)
         for better, worse in permutations(range(len(values)), 2)
-        if values[better] - values[worse] >= min_margin
-        and (sides is None or sides[better] != sides[worse])
+        if values[better] - values[worse] >= min_margin and (sides is None or sides[better] != sides[worse])
     ]
     if most:
         pairs.sort(key=lambda pair: values[pair.worse] - values[pair.better])
@@ -42,9 +37,7 @@ def value_pairs(
     return sorted(pairs)
 
 
-def best_path_pairs(
-    tree: Tree, values: Mapping[int, float], *, min_margin: float
-) -> list[Preference]:
+def best_path_pairs(tree: Tree, values: Mapping[int, float], *, min_margin: float) -> list[Preference]:
     """Step-level pairs of a tree: a node of the best path, and its worst sibling (StepQ 3.2).
 
     The best path leads to the leaf of highest reward, the first of equal ones. A tree without a

@@ -19,9 +19,7 @@ from qguide.training.algorithms.labelling import require_nodes
 from qguide.training.algorithms.tree import Tree
 
 
-def lambda_returns(
-    tree: Tree, values: Mapping[int, float], *, gamma: float, gae_lambda: float
-) -> dict[int, float]:
+def lambda_returns(tree: Tree, values: Mapping[int, float], *, gamma: float, gae_lambda: float) -> dict[int, float]:
     """Q(s, a) of every node: r + gamma * ((1 - lambda) V(s') + lambda * mean of Q(s', a')).
 
     This is the sum of the advantages above and V(s), with V cancelled out.
@@ -48,9 +46,7 @@ def lambda_returns(
     return returns
 
 
-def gae_advantages(
-    tree: Tree, values: Mapping[int, float], *, gamma: float, gae_lambda: float
-) -> dict[int, float]:
+def gae_advantages(tree: Tree, values: Mapping[int, float], *, gamma: float, gae_lambda: float) -> dict[int, float]:
     """A(s, a) of every node: `lambda_returns` minus V(s), the mean of M over the state's actions.
 
     Without values (`gae_lambda` = 1), V(s) is the mean return of the state's actions, so that the
@@ -72,9 +68,7 @@ def gae_advantages(
     return {node.id: returns[node.id] - before[node.parent] for node in tree.nodes}
 
 
-def _mean(
-    siblings: tuple[int, ...], values: Mapping[int, float], leaves: Mapping[int, int]
-) -> float:
+def _mean(siblings: tuple[int, ...], values: Mapping[int, float], leaves: Mapping[int, int]) -> float:
     """Mean of the siblings' values, each weighted by its number of leaves."""
     total = sum(leaves[node_id] for node_id in siblings)
     return sum(leaves[node_id] * values[node_id] for node_id in siblings) / total

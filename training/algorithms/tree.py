@@ -126,31 +126,17 @@ def without_untried(tree: Tree) -> Tree:
         name: {ids[node_id]: value for node_id, value in column.items() if node_id in ids}
         for name, column in tree.values.items()
     }
-    return tree_of(
-        tree.first_observation, nodes, opening=tree.opening, system=tree.system, values=values
-    )
+    return tree_of(tree.first_observation, nodes, opening=tree.opening, system=tree.system, values=values)
 
 
 def find_child(tree: Tree, node_id: int, reply: Message) -> int | None:
     """The child of a node with the same action, whatever its thought; None without one."""
     key = reply_key(reply)
-    return next(
-        (
-            child
-            for child in tree.children[node_id]
-            if reply_key(tree.node(child).step.message) == key
-        ),
-        None,
-    )
+    return next((child for child in tree.children[node_id] if reply_key(tree.node(child).step.message) == key), None)
 
 
 def merge_branch(
-    tree: Tree,
-    steps: Sequence[Step],
-    *,
-    at: int = ROOT_ID,
-    source: str,
-    mistakes: Collection[int] = (),
+    tree: Tree, steps: Sequence[Step], *, at: int = ROOT_ID, source: str, mistakes: Collection[int] = ()
 ) -> tuple[Tree, tuple[int, ...]]:
     """Add a trajectory below node `at`; it shares nodes with the tree as far as they agree.
 

@@ -66,9 +66,7 @@ def family_of(model: str, families: Mapping[str, Sequence[str]]) -> str:
     return words[0] if words else model
 
 
-def read_attempts(
-    sources: Sequence[Path], reading: Reading, *, models: Sequence[str] = ("*",)
-) -> list[Attempt]:
+def read_attempts(sources: Sequence[Path], reading: Reading, *, models: Sequence[str] = ("*",)) -> list[Attempt]:
     """The attempts of some models, in the order of the sources.
 
     Args:
@@ -82,9 +80,7 @@ def read_attempts(
         if any(fnmatch(attempt.model, pattern) for pattern in models)
     ]
     if not found:
-        raise ConfigError(
-            f"{', '.join(map(str, sources))}: no attempt by a model named like {', '.join(models)}"
-        )
+        raise ConfigError(f"{', '.join(map(str, sources))}: no attempt by a model named like {', '.join(models)}")
     return found
 
 

@@ -43,9 +43,7 @@ class Call:
 def calls_of(reply: Message) -> tuple[Call, ...]:
     """The calls of a reply; none where none can be read."""
     if reply.tool_calls:
-        return tuple(
-            Call(plain_name(call.name), _arguments(call.arguments)) for call in reply.tool_calls
-        )
+        return tuple(Call(plain_name(call.name), _arguments(call.arguments)) for call in reply.tool_calls)
     text = _FENCE.sub("\n", reply.content[:_MOST_CHARACTERS]).replace("\\_", "_").strip()
     for read in (_read_json, _read_lines, _read_python, _read_named_json, _read_inside):
         if found := tuple(read(text)):
@@ -185,21 +183,15 @@ def _read_named_json(text: str) -> Iterator[Call]:
 def _read_inside(text: str) -> Iterator[Call]:
     """Calls inside other text: the first list of them, the first that can be read otherwise."""
     for opening in re.finditer(r"\[\s*[\w'\"{]", text):
-        if (end := _closed(text, opening.start())) and (
-            found := list(_read_python(text[opening.start() : end]))
-        ):
+        if (end := _closed(text, opening.start())) and (found := list(_read_python(text[opening.start() : end]))):
             yield from found
             return
     for opening in re.finditer(r"\{\s*[\"']", text):
-        if (end := _closed(text, opening.start())) and (
-            found := list(_read_json(text[opening.start() : end]))
-        ):
+        if (end := _closed(text, opening.start())) and (found := list(_read_json(text[opening.start() : end]))):
             yield from found
             return
     for start in _START.finditer(text):
-        if (end := _closed(text, start.end() - 1)) and (
-            found := list(_read_python(text[start.start() : end]))
-        ):
+        if (end := _closed(text, start.end() - 1)) and (found := list(_read_python(text[start.start() : end]))):
             yield from found
             return
 

@@ -85,9 +85,7 @@ class ChooseRecordedConfig(Reading, Design):
     @model_validator(mode="after")
     def _ends_have_no_state(self) -> "ChooseRecordedConfig":
         if self.finished and self.after:
-            raise ValueError(
-                f"after = {self.after} is of attempts that go on; leave it out with finished"
-            )
+            raise ValueError(f"after = {self.after} is of attempts that go on; leave it out with finished")
         return self
 
     @model_validator(mode="after")
@@ -179,9 +177,7 @@ def run_choose_recorded(config: ChooseRecordedConfig) -> dict[str, float]:
     return rewards | {"calls read": told["calls_read"], "licences": told["licences"]}
 
 
-def _table(
-    config: ChooseRecordedConfig, attempts: Sequence[Attempt]
-) -> tuple[list[Candidate], Table]:
+def _table(config: ChooseRecordedConfig, attempts: Sequence[Attempt]) -> tuple[list[Candidate], Table]:
     """The candidates, and their table in the same order."""
     states = candidates_of(attempts, config.cut)
     if not states:
@@ -243,18 +239,13 @@ def _rows(table: Table, found: Earned) -> list[ChosenRow]:
             task_id=table.task_names[task],
             section=table.section_names[sections[task]],
             rewards={name: round(float(values[i]), 6) for name, values in means.items()},
-            trainings={
-                name: tuple(round(float(values[i]), 6) for values in own)
-                for name, own in single.items()
-            },
+            trainings={name: tuple(round(float(values[i]), 6) for values in own) for name, own in single.items()},
         )
         for i, task in enumerate(tasks)
     ]
 
 
-def _figures(
-    config: ChooseRecordedConfig, table: Table, found: Earned, rows: Sequence[ChosenRow]
-) -> dict[str, Any]:
+def _figures(config: ChooseRecordedConfig, table: Table, found: Earned, rows: Sequence[ChosenRow]) -> dict[str, Any]:
     told: dict[str, Any] = {
         "recipe": RECIPE,
         "attempts": len(table.rewards),

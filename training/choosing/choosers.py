@@ -81,9 +81,7 @@ def posterior_scores(table: Table, groups: Ints, logits: Floats, tau: float) -> 
 
 def fitted_tau(table: Table, groups: Ints, logits: Floats) -> float:
     """The weight of the votes by which most is earned in groups of held-back tasks of training."""
-    gains = [
-        earned(table, groups, posterior_scores(table, groups, logits, tau)).mean() for tau in _TAUS
-    ]
+    gains = [earned(table, groups, posterior_scores(table, groups, logits, tau)).mean() for tau in _TAUS]
     return _TAUS[int(np.argmax(gains))]
 
 
@@ -143,10 +141,7 @@ def stopping_figures(
     return [
         {"go_on": k + 1}
         | {
-            name: {
-                "success": round(float(mean[k, 0]), 4),
-                "written": round(float(mean[k, 1] / mean[-1, 1]), 4),
-            }
+            name: {"success": round(float(mean[k, 0]), 4), "written": round(float(mean[k, 1] / mean[-1, 1]), 4)}
             for name, mean in means.items()
         }
         for k in range(size)
@@ -156,9 +151,7 @@ def stopping_figures(
 _SERVED_TAUS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def written_until_decided(
-    table: Table, groups: Ints, q: Floats | None = None, tau: float | None = None
-) -> Floats:
+def written_until_decided(table: Table, groups: Ints, q: Floats | None = None, tau: float | None = None) -> Floats:
     """(g,) share of a group's characters that are written until the choice is decided.
 
     Args:
@@ -189,7 +182,5 @@ def served_posterior(table: Table, groups: Ints, q: Floats, tau: float) -> Float
 
 def fitted_served_tau(table: Table, groups: Ints, q: Floats) -> float:
     """The tau by which the server's posterior earns most in held-back groups of training."""
-    gains = [
-        earned(table, groups, served_posterior(table, groups, q, t)).mean() for t in _SERVED_TAUS
-    ]
+    gains = [earned(table, groups, served_posterior(table, groups, q, t)).mean() for t in _SERVED_TAUS]
     return _SERVED_TAUS[int(np.argmax(gains))]

@@ -25,19 +25,10 @@ from qguide.qnet.features.words import words_of
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn
 from qguide.training.choosing.calls import Call, calls_of
-from qguide.training.choosing.schemas import (
-    COUNTED,
-    FLAWS,
-    Asked,
-    Fit,
-    Function,
-    fit_of,
-    functions_of,
-)
+from qguide.training.choosing.schemas import COUNTED, FLAWS, Asked, Fit, Function, fit_of, functions_of
 
 _ERROR: Final = re.compile(
-    r"error|exception|traceback|invalid|not found|no such|unknown|don't understand|is wrong|fail",
-    re.IGNORECASE,
+    r"error|exception|traceback|invalid|not found|no such|unknown|don't understand|is wrong|fail", re.IGNORECASE
 )
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|", "[", "'", ";", "\\")
@@ -331,9 +322,7 @@ def _shared_lines(texts: Collection[str]) -> str:
     """
     ordered = sorted(texts)
     outliers = len(ordered) // 10
-    return max(
-        (_shared(*ends) for ends in zip(ordered, ordered[-1 - outliers :], strict=False)), key=len
-    )
+    return max((_shared(*ends) for ends in zip(ordered, ordered[-1 - outliers :], strict=False)), key=len)
 
 
 def _shared(first: str, last: str) -> str:

@@ -57,11 +57,7 @@ def figures(table: Table, found: Earned, *, kept: Sequence[bool]) -> dict[str, A
         "groups": int(np.isin(np.concatenate(found.tasks), np.array(tasks)[among]).sum()),
         "best_rule": best,
         "choosers": choosers,
-        "comparisons": [
-            _comparison(means, name, other)
-            for name in TRAINED
-            for other in ("random", best, KNOWING)
-        ],
+        "comparisons": [_comparison(means, name, other) for name in TRAINED for other in ("random", best, KNOWING)],
         "stopping": stopping_figures(
             np.concatenate(found.tasks),
             np.isin(np.concatenate(found.tasks), np.array(tasks)[among]),
@@ -99,9 +95,7 @@ def _sections(
         own = of_task == number
         if own.any():
             shown = ("random", best, KNOWING, *TRAINED, "oracle")
-            found[name] = {"tasks": int(own.sum())} | {
-                key: _r(means[key][own].mean()) for key in shown
-            }
+            found[name] = {"tasks": int(own.sum())} | {key: _r(means[key][own].mean()) for key in shown}
     return found
 
 

@@ -88,19 +88,13 @@ class Earned:
 
     tasks: list[Ints] = field(default_factory=list)
     rules: dict[str, list[Floats]] = field(default_factory=lambda: defaultdict(list))
-    trained: dict[str, dict[int, list[Floats]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
+    trained: dict[str, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     taus: list[float] = field(default_factory=list)
     licences: list[bool] = field(default_factory=list)
-    kept: dict[str, dict[int, list[Floats]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
+    kept: dict[str, dict[int, list[Floats]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
 
     shown: list[tuple[Ints, Floats]] = field(default_factory=list)
-    decided: dict[str, list[tuple[Floats, Floats]]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    decided: dict[str, list[tuple[Floats, Floats]]] = field(default_factory=lambda: defaultdict(list))
 
     def until_decided(self) -> dict[str, dict[str, float]]:
         """By chooser the mean reward over groups, and the share of the characters written."""
@@ -112,9 +106,7 @@ class Earned:
             for name, parts in self.decided.items()
         }
 
-    def add(
-        self, table: Table, groups: Ints, name: str, scores: Floats, seed: int | None = None
-    ) -> None:
+    def add(self, table: Table, groups: Ints, name: str, scores: Floats, seed: int | None = None) -> None:
         """Note what a chooser earns in some groups, and what it stops."""
         into = self.rules[name] if seed is None else self.trained[name][seed]
         into.append(earned(table, groups, scores))
@@ -130,9 +122,7 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
     for task_fold, fold in enumerate(_folds(units, design.task_folds)):
         for family_fold, unseen in enumerate(_folds(table.families, design.family_folds)):
             rng = np.random.default_rng([task_fold, family_fold])
-            groups = draw_groups(
-                table, fold & judges & unseen, size=design.candidates, draws=design.draws, rng=rng
-            )
+            groups = draw_groups(table, fold & judges & unseen, size=design.candidates, draws=design.draws, rng=rng)
             if not len(groups):
                 continue
             found.tasks.append(table.tasks[groups[:, 0]])
@@ -148,13 +138,7 @@ def measure(table: Table, design: Design, options: Training) -> Earned:
 
 
 def _add_training(
-    found: Earned,
-    table: Table,
-    groups: Ints,
-    learned: NDArray[np.bool_],
-    design: Design,
-    options: Training,
-    seed: int,
+    found: Earned, table: Table, groups: Ints, learned: NDArray[np.bool_], design: Design, options: Training, seed: int
 ) -> None:
     """Train Q models on candidates and assess them on groups.
 
@@ -171,13 +155,7 @@ def _add_training(
         credit = word_credit(table, fit)
         for name in logits:
             score = train_small_q(
-                table,
-                fit,
-                held,
-                options,
-                credit=credit,
-                in_group=name != "q",
-                seed=seed * _MEMBERS + member,
+                table, fit, held, options, credit=credit, in_group=name != "q", seed=seed * _MEMBERS + member
             )
             logits[name] += score(groups) / _MEMBERS
             if name == "q":
@@ -202,11 +180,7 @@ def _add_training(
 
 
 def _fit_and_held(
-    table: Table,
-    fitting: NDArray[np.bool_],
-    aside: NDArray[np.bool_],
-    design: Design,
-    rng: np.random.Generator,
+    table: Table, fitting: NDArray[np.bool_], aside: NDArray[np.bool_], design: Design, rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
     """Groups to fit a Q model to, and groups of other tasks that end its training."""
     fit, held = (
@@ -224,17 +198,10 @@ def _fit_and_held(
 
 
 def _add_decided(
-    found: Earned,
-    table: Table,
-    groups: Ints,
-    held_back: Ints,
-    held_logits: list[Floats],
-    logits: Floats,
+    found: Earned, table: Table, groups: Ints, held_back: Ints, held_logits: list[Floats], logits: Floats
 ) -> None:
     """Draw until the server's posterior is decided, with Q of one training."""
-    held, q = (
-        (1 / (1 + np.exp(-own))).astype(np.float32) for own in (np.concatenate(held_logits), logits)
-    )
+    held, q = ((1 / (1 + np.exp(-own))).astype(np.float32) for own in (np.concatenate(held_logits), logits))
     tau = fitted_served_tau(table, held_back, held)
     reward = earned(table, groups, served_posterior(table, groups, q, tau))
     written = written_until_decided(table, groups, q, tau)

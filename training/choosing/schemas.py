@@ -74,14 +74,7 @@ class Fit:
         self.counts[name] = self.counts.get(name, 0.0) + much
 
 
-FLAWS: Final = (
-    "unknown function",
-    "missing",
-    "unknown argument",
-    "kind",
-    "not allowed",
-    "position",
-)
+FLAWS: Final = ("unknown function", "missing", "unknown argument", "kind", "not allowed", "position")
 COUNTED: Final = (
     "calls",
     "arguments",

@@ -76,14 +76,7 @@ Scorer = Callable[[Ints], Floats]
 
 
 def train_small_q(
-    table: Table,
-    groups: Ints,
-    held_back: Ints,
-    options: Training,
-    *,
-    credit: Floats,
-    in_group: bool,
-    seed: int,
+    table: Table, groups: Ints, held_back: Ints, options: Training, *, credit: Floats, in_group: bool, seed: int
 ) -> Scorer:
     """A Q model of these groups.
 
@@ -96,9 +89,7 @@ def train_small_q(
     read = _Reader(table, groups, credit, in_group=in_group)
     model = SmallQ(read.width, options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=options.decay)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=options.lr, total_steps=options.steps
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=options.lr, total_steps=options.steps)
     held = _Batch.of(read, held_back)
     rng = np.random.default_rng(seed)
     best, best_loss, looks = model.state_dict(), float("inf"), 0
@@ -199,8 +190,5 @@ def _held_back_loss(model: SmallQ, held: _Batch, options: Training) -> float:
 def _scores(model: SmallQ, read: _Reader, groups: Ints) -> Floats:
     model.eval()
     with torch.no_grad():
-        parts = [
-            model(read.tensor(part)).numpy()
-            for part in np.array_split(groups, max(1, len(groups) // 2_000))
-        ]
+        parts = [model(read.tensor(part)).numpy() for part in np.array_split(groups, max(1, len(groups) // 2_000))]
     return np.concatenate(parts)

@@ -104,9 +104,7 @@ def _written(turns: Iterable[Turn]) -> int:
 
 def _rest(candidate: Candidate) -> Iterator[Turn]:
     """The turns behind those that are read, last first."""
-    return takewhile(
-        lambda turn: turn is not candidate.turns[-1], reversed(candidate.attempt.turns)
-    )
+    return takewhile(lambda turn: turn is not candidate.turns[-1], reversed(candidate.attempt.turns))
 
 
 def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
@@ -176,9 +174,7 @@ def _resemblance(found: Sequence[Candidate]) -> tuple[Floats, Floats]:
     return alike, holding
 
 
-def draw_groups(
-    table: Table, among: NDArray[np.bool_], *, size: int, draws: int, rng: np.random.Generator
-) -> Ints:
+def draw_groups(table: Table, among: NDArray[np.bool_], *, size: int, draws: int, rng: np.random.Generator) -> Ints:
     """(g, size) rows of candidates of one state: for each state `draws` groups, drawn at random.
 
     Args:
@@ -187,10 +183,7 @@ def draw_groups(
     rows = np.flatnonzero(among)
     starts = np.flatnonzero(np.diff(table.states[rows], prepend=-1))
     groups = [
-        rng.permutation(own)[:size]
-        for own in np.split(rows, starts[1:])
-        if len(own) >= size
-        for _ in range(draws)
+        rng.permutation(own)[:size] for own in np.split(rows, starts[1:]) if len(own) >= size for _ in range(draws)
     ]
     return np.array(groups, np.int64).reshape(-1, size)
 
@@ -211,8 +204,7 @@ def group_numbers(table: Table, groups: Ints, numbers: Floats) -> Floats:
     count = np.diff(table.first, append=len(table.states))[states]
     begin = (table.first_alike[states] + place * count)[:, :, None]
     others, holding = (
-        flat[begin + place[:, None, :]] * (1 - np.eye(size, dtype=np.float32))
-        for flat in (table.alike, table.holding)
+        flat[begin + place[:, None, :]] * (1 - np.eye(size, dtype=np.float32)) for flat in (table.alike, table.holding)
     )
     same = [equal(keys[groups]).mean(axis=2) for keys in (table.actions, table.results)]
     valid = table.valid[groups].astype(np.float32)

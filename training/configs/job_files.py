@@ -21,12 +21,7 @@ from pydantic_core import ErrorDetails
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.support.addresses import HIDDEN, without_secrets
 from qguide.training.environment import EnvironmentConfig
-from qguide.training.environments.registry import (
-    DEFAULT_ENVIRONMENT,
-    environment_config,
-    find_environment,
-    table_of,
-)
+from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, environment_config, find_environment, table_of
 from qguide.training.shipped import shipped_path
 
 C = TypeVar("C", bound=BaseModel)
@@ -35,11 +30,7 @@ _MOST_BYTES = 4 * 1024**2
 
 
 def load_config(
-    kind: type[C],
-    path: Path | None,
-    overrides: Sequence[str] = (),
-    *,
-    options: Mapping[str, object] | None = None,
+    kind: type[C], path: Path | None, overrides: Sequence[str] = (), *, options: Mapping[str, object] | None = None
 ) -> C:
     """Read the configuration of a job.
 
@@ -76,9 +67,7 @@ def _override(values: dict[str, Any], overrides: Sequence[str]) -> None:
         _set(values, name.strip(), _parse(text.strip()))
 
 
-def read_environment(
-    given: Mapping[str, object], overrides: Sequence[str] = ()
-) -> EnvironmentConfig:
+def read_environment(given: Mapping[str, object], overrides: Sequence[str] = ()) -> EnvironmentConfig:
     """The validated `[environment]` table of a command that has no job file."""
     values = dict(given)
     _override(values, overrides)
@@ -128,9 +117,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}; give --config an existing file") from error
     if len(content) > _MOST_BYTES:
-        raise ConfigError(
-            f"{path} has more than {_MOST_BYTES:,} bytes, as no job file has; give another file"
-        )
+        raise ConfigError(f"{path} has more than {_MOST_BYTES:,} bytes, as no job file has; give another file")
     try:
         values = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -163,9 +150,7 @@ def _set(values: dict[str, Any], name: str, value: object) -> None:
     for part in tables:
         inner = values.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise ConfigError(
-                f"{name}: {part} is {_shown(part, inner)}, not a table; set {part} as a whole"
-            )
+            raise ConfigError(f"{name}: {part} is {_shown(part, inner)}, not a table; set {part} as a whole")
         values = inner
     values[field] = value
 
@@ -210,18 +195,13 @@ def _without_secrets(value: object) -> object:
         case str():
             return without_secrets(value)
         case Mapping():
-            return {
-                name: HIDDEN if "key" in str(name) else _without_secrets(part)
-                for name, part in value.items()
-            }
+            return {name: HIDDEN if "key" in str(name) else _without_secrets(part) for name, part in value.items()}
         case list() | tuple():
             return [_without_secrets(part) for part in value]
     return value
 
 
-def _fields_at(
-    kind: type[BaseModel], path: Sequence[int | str], values: Mapping[str, Any]
-) -> list[str]:
+def _fields_at(kind: type[BaseModel], path: Sequence[int | str], values: Mapping[str, Any]) -> list[str]:
     model, here = _table_of(kind, values), values
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)

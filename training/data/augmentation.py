@@ -53,9 +53,7 @@ def build_augmenter(config: Augmentation) -> Augmenter:
             replace(
                 message,
                 content=rename(message.content),
-                tool_calls=tuple(
-                    replace(call, arguments=rename(call.arguments)) for call in message.tool_calls
-                ),
+                tool_calls=tuple(replace(call, arguments=rename(call.arguments)) for call in message.tool_calls),
             )
             for message in episode
         ]

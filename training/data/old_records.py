@@ -92,9 +92,7 @@ def _write_converted(path: Path, unfinished: Path) -> int:
                 changed += row.get("version") == 1
                 tree = TreeRow.model_validate(_converted(row))
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise RecordError(
-                    f"{path}, line {number} holds no tree of version 1 or 2: {_flaw(error)}"
-                ) from error
+                raise RecordError(f"{path}, line {number} holds no tree of version 1 or 2: {_flaw(error)}") from error
             writer.write(tree)
     return changed
 

@@ -66,9 +66,7 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ConfigError(
-            f"parquet needs pyarrow, which is not installed; {install('parquet')}"
-        ) from error
+        raise ConfigError(f"parquet needs pyarrow, which is not installed; {install('parquet')}") from error
     return pyarrow
 
 
@@ -109,9 +107,7 @@ def _value(value: Any, annotation: Any) -> Any:
 
 def _struct(kind: type[BaseModel]) -> Any:
     """The arrow struct of a model; a field that is not written becomes null."""
-    return _pyarrow().struct(
-        [(name, _arrow_type(field.annotation)) for name, field in kind.model_fields.items()]
-    )
+    return _pyarrow().struct([(name, _arrow_type(field.annotation)) for name, field in kind.model_fields.items()])
 
 
 def _arrow_type(annotation: Any) -> Any:

@@ -61,22 +61,15 @@ class PreferenceRow(TaskRow):
             replies = [row.role == "assistant" for row in rows]
             if not replies[0] or any(first and second for first, second in pairwise(replies)):
                 roles = ", ".join(row.role for row in rows)
-                raise ValueError(
-                    f"{name} has the roles {roles}; alternate between replies and observations"
-                )
+                raise ValueError(f"{name} has the roles {roles}; alternate between replies and observations")
             if not replies[-1]:
-                raise ValueError(
-                    f"{name} ends with an observation, which is never scored; end it with a reply"
-                )
+                raise ValueError(f"{name} ends with an observation, which is never scored; end it with a reply")
         return self
 
     @model_validator(mode="after")
     def _chosen_is_better(self) -> Self:
         if self.chosen_value <= self.rejected_value:
-            raise ValueError(
-                f"chosen_value {self.chosen_value} is not above rejected_value "
-                f"{self.rejected_value}"
-            )
+            raise ValueError(f"chosen_value {self.chosen_value} is not above rejected_value {self.rejected_value}")
         if self.level == "step" and len(self.chosen) + len(self.rejected) > 2:
             raise ValueError(
                 f"level is 'step', but chosen has {len(self.chosen)} messages and rejected "
@@ -94,8 +87,7 @@ class PreferenceRow(TaskRow):
             raise ValueError(f"mistakes are {self.mistakes}, but chosen has {replies} replies")
         if len(set(self.mistakes)) == replies:
             raise ValueError(
-                f"all {replies} replies of chosen are mistakes, so nothing is preferred; leave the "
-                "pair out"
+                f"all {replies} replies of chosen are mistakes, so nothing is preferred; leave the pair out"
             )
         return self
 

@@ -84,14 +84,7 @@ def step_from_row(row: NodeRow) -> Step:
     )
 
 
-def tree_row(
-    tree: Tree,
-    task: TaskRow,
-    *,
-    draws: int = 0,
-    misses: int = 0,
-    completion_tokens: int = 0,
-) -> TreeRow:
+def tree_row(tree: Tree, task: TaskRow, *, draws: int = 0, misses: int = 0, completion_tokens: int = 0) -> TreeRow:
     """A tree as a row of its task."""
     return TreeRow(
         task_id=task.task_id,
@@ -101,10 +94,7 @@ def tree_row(
         system=tree.system,
         opening=rows_of(tree.opening),
         nodes=tuple(map(node_row, tree.nodes)),
-        values={
-            name: tuple(column.get(node.id) for node in tree.nodes)
-            for name, column in tree.values.items()
-        },
+        values={name: tuple(column.get(node.id) for node in tree.nodes) for name, column in tree.values.items()},
         draws=draws,
         misses=misses,
         completion_tokens=completion_tokens,
@@ -114,8 +104,7 @@ def tree_row(
 def tree_from_row(row: TreeRow) -> Tree:
     """A row as a tree, the candidates that nobody took included."""
     nodes = [
-        Node(node.id, node.parent, node.depth, step_from_row(node), node.source, node.mistake)
-        for node in row.nodes
+        Node(node.id, node.parent, node.depth, step_from_row(node), node.source, node.mistake) for node in row.nodes
     ]
     return tree_of(
         row.first_observation,

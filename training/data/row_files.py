@@ -19,15 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import (
-    IO,
-    Any,
-    Final,
-    Generic,
-    NamedTuple,
-    TypeVar,
-    cast,
-)
+from typing import IO, Any, Final, Generic, NamedTuple, TypeVar, cast
 from weakref import finalize
 
 from pydantic import BaseModel, ValidationError
@@ -296,8 +288,7 @@ class RowStore(Generic[Row]):
             return self._type.model_validate_json(line)
         except ValidationError as error:
             raise RecordError(
-                f"{self.path(place)} was changed while it was read; start again when "
-                "nothing writes to it"
+                f"{self.path(place)} was changed while it was read; start again when nothing writes to it"
             ) from error
 
 

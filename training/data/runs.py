@@ -116,8 +116,7 @@ def _locked(run: RunFolder) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         raise ConfigError(
-            f"another job is working in {run.path}; wait for it to end or choose another output "
-            "folder"
+            f"another job is working in {run.path}; wait for it to end or choose another output folder"
         ) from error
     try:
         yield
@@ -129,8 +128,7 @@ def _refuse_devices(run: RunFolder) -> None:
     for path in run.path.rglob("*"):
         if has_no_end(path):
             raise ConfigError(
-                f"{path} is a device or a pipe, not a file of a run; remove it, or choose another "
-                "output folder"
+                f"{path} is a device or a pipe, not a file of a run; remove it, or choose another output folder"
             )
 
 
@@ -155,9 +153,7 @@ def _holds_nothing(run: RunFolder) -> bool:
     return all(path.is_file() and not path.stat().st_size for path in others)
 
 
-def _refuse_other_config(
-    run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]
-) -> None:
+def _refuse_other_config(run: RunFolder, resolved: Mapping[str, object], may_change: Set[str]) -> None:
     try:
         before = json.loads(run.config.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -229,9 +225,7 @@ class JsonlWriter:
 
     def write(self, *rows: BaseModel | Mapping[str, object]) -> int:
         """Append rows, all at once; returns their length in bytes."""
-        texts = [
-            row.model_dump_json() if isinstance(row, BaseModel) else json.dumps(row) for row in rows
-        ]
+        texts = [row.model_dump_json() if isinstance(row, BaseModel) else json.dumps(row) for row in rows]
         with self._named_errors():
             written = self._file.write("".join(f"{text}\n" for text in texts).encode())
             if self._flushes:
@@ -256,10 +250,7 @@ class JsonlWriter:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close."""
         self.close()

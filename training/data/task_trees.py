@@ -93,13 +93,7 @@ class TaskTree:
                     "it once with strategy = 'mcts', or choose another target"
                 )
             return dict(self.tree.values["mcts"])
-        return label_tree(
-            self.tree,
-            target=target,
-            gamma=gamma,
-            normalized=normalized,
-            noop_cost_steps=noop_cost_steps,
-        )
+        return label_tree(self.tree, target=target, gamma=gamma, normalized=normalized, noop_cost_steps=noop_cost_steps)
 
 
 class TaskTrees:
@@ -123,12 +117,7 @@ class TaskTrees:
     """
 
     def __init__(
-        self,
-        folders: Sequence[Path],
-        *,
-        min_reward: float,
-        max_reward: float,
-        judge: str | None = None,
+        self, folders: Sequence[Path], *, min_reward: float, max_reward: float, judge: str | None = None
     ) -> None:
         _refuse_the_same(folders)
         self._store = RowStore(TreeRow)
@@ -141,10 +130,7 @@ class TaskTrees:
             self._note_rows(folder)
         self._judge = None
         if not len(self):
-            raise ConfigError(
-                f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` "
-                "first"
-            )
+            raise ConfigError(f"no tree with an action in {', '.join(map(str, folders))}; run `qguide explore` first")
         if judge is not None:
             found = {name for (name,) in self._index.execute("SELECT DISTINCT judge FROM judged")}
             self._judge = require_one_judge(found, judge)
@@ -162,12 +148,8 @@ class TaskTrees:
                 opening = opening_hash_of_row(row)
                 tree = row.task_id.removesuffix(f"#{opening}"), opening
                 self._index.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (*tree, *place))
-                judges = [
-                    name.removeprefix(JUDGED) for name in row.values if name.startswith(JUDGED)
-                ]
-                self._index.executemany(
-                    "INSERT INTO judged VALUES (?, ?, ?)", [(*tree, judge) for judge in judges]
-                )
+                judges = [name.removeprefix(JUDGED) for name in row.values if name.startswith(JUDGED)]
+                self._index.executemany("INSERT INTO judged VALUES (?, ?, ?)", [(*tree, judge) for judge in judges])
 
     def __len__(self) -> int:
         """Number of trees."""
@@ -207,9 +189,7 @@ def _refuse_the_same(folders: Sequence[Path]) -> None:
         for path in row_files(folder):
             place = path if address_of(path) else path.resolve()
             if place in found:
-                raise ConfigError(
-                    f"trees names {found[place]} and {folder}, the same rows; remove one"
-                )
+                raise ConfigError(f"trees names {found[place]} and {folder}, the same rows; remove one")
             found[place] = folder
 
 
@@ -218,8 +198,7 @@ def _check_it_is_new(row: TreeRow, file: Path, before: list[TreeRow]) -> None:
     if row.draws > 1:
         if row in before:
             raise RecordError(
-                f"{file}, task {row.task_id}: the same exploration stands there twice; remove "
-                "one of its rows"
+                f"{file}, task {row.task_id}: the same exploration stands there twice; remove one of its rows"
             )
         before.append(row)
 
@@ -250,9 +229,7 @@ def require_one_judge(found: Collection[str], judge: str) -> str:
     if judge and judge not in judges:
         raise ConfigError(f"judge is {judge!r}, but the trees have scores of {', '.join(judges)}")
     if not judge and len(judges) > 1:
-        raise ConfigError(
-            f"the trees have scores of several judges ({', '.join(judges)}); choose one with judge"
-        )
+        raise ConfigError(f"the trees have scores of several judges ({', '.join(judges)}); choose one with judge")
     return judge or judges[0]
 
 

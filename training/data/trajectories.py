@@ -77,9 +77,7 @@ class Trajectory:
         if steps:
             # An episode that ends with a reply leaves open what it led to.
             seen = steps[-1].observed or None
-            steps[-1] = replace(
-                steps[-1], observed=seen, reward=self.reward, terminated=self.terminated
-            )
+            steps[-1] = replace(steps[-1], observed=seen, reward=self.reward, terminated=self.terminated)
         if not self.drawn:
             return tuple(steps)
         return tuple(replace(s, drawn=d) for s, d in zip(steps, self.drawn, strict=True))
@@ -106,11 +104,7 @@ class Trajectory:
             system=system,
             values={EARNED: dict(enumerate(self.earned, start=1))} if self.earned else {},
         )
-        task = TaskRow(
-            task_id=self.task_id,
-            kind=self.kind,
-            environment=self.environment or environment,
-        )
+        task = TaskRow(task_id=self.task_id, kind=self.kind, environment=self.environment or environment)
         return tree_row(tree, task, draws=1, completion_tokens=completion_tokens)
 
 

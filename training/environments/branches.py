@@ -16,13 +16,7 @@ from typing import Any, Final
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
-from qguide.training.environment import (
-    Branching,
-    Environment,
-    SnapshotEnvironment,
-    StepResult,
-    take,
-)
+from qguide.training.environment import Branching, Environment, SnapshotEnvironment, StepResult, take
 from qguide.training.environments.registry import SelectedSuite
 from qguide.training.trajectory import Action
 
@@ -121,9 +115,7 @@ def _with_snapshots(engine: Environment) -> SnapshotEnvironment:
     if isinstance(engine, SnapshotEnvironment):
         return engine
     kind: Any = type(engine)
-    raise EnvironmentFailureError(
-        f'{kind.__name__} has no snapshot and restore; add them, or set branching to "none"'
-    )
+    raise EnvironmentFailureError(f'{kind.__name__} has no snapshot and restore; add them, or set branching to "none"')
 
 
 MEANINGLESS: Final = "juggle the moon"
@@ -166,9 +158,7 @@ def difference_of_replays(make: Callable[[], Environment], actions: Sequence[Act
     return ""
 
 
-def _played(
-    make: Callable[[], Environment], actions: Sequence[Action]
-) -> tuple[str, list[StepResult]]:
+def _played(make: Callable[[], Environment], actions: Sequence[Action]) -> tuple[str, list[StepResult]]:
     with closing(make()) as environment:
         start, results = environment.reset(), []
         for action in actions:

@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.support.contract import (
-    Check,
-    ContractError,
-    Finding,
-    NotCheckedError,
-    finding_of,
-    require,
-)
+from qguide.qnet.support.contract import Check, ContractError, Finding, NotCheckedError, finding_of, require
 from qguide.training.environment import (
     Environment,
     EnvironmentBundle,
@@ -27,11 +20,7 @@ from qguide.training.environment import (
     Task,
     take,
 )
-from qguide.training.environments.branches import (
-    MEANINGLESS,
-    MEANINGLESS_CALL,
-    difference_of_replays,
-)
+from qguide.training.environments.branches import MEANINGLESS, MEANINGLESS_CALL, difference_of_replays
 from qguide.training.environments.registry import SelectedSuite, environment_config
 from qguide.training.trajectory import Action, text_reply
 
@@ -145,10 +134,7 @@ def _meaningless_changes_nothing(subject: Subject) -> None:
         require(not result.ended, "it ends the episode")
         if before is None or subject.harmless is None:
             return
-        require(
-            result.reward == before.reward,
-            f"it changes the reward from {before.reward} to {result.reward}",
-        )
+        require(result.reward == before.reward, f"it changes the reward from {before.reward} to {result.reward}")
         after = take(environment, subject.harmless)
         require(after == before, f"the next answer is {after} instead of {before}")
 
@@ -248,9 +234,7 @@ _HARMLESS = "the harmless action is valid at the start of every task"
 
 CHECKS = (
     Check(
-        "the table is written as it is read",
-        _table_comes_back,
-        "let every field of the config be one that JSON holds",
+        "the table is written as it is read", _table_comes_back, "let every field of the config be one that JSON holds"
     ),
     Check(
         "tasks have distinct ids, and a kind",
@@ -267,16 +251,8 @@ CHECKS = (
         _start_is_the_tasks_own,
         "state the task in the first observation, and derive all chance from the task",
     ),
-    Check(
-        _HARMLESS,
-        _harmless_is_valid,
-        "name another by --harmless, or as the bundle's `harmless`",
-    ),
-    Check(
-        "a step before reset fails",
-        _step_before_reset_fails,
-        'raise EnvironmentFailureError("…: reset first")',
-    ),
+    Check(_HARMLESS, _harmless_is_valid, "name another by --harmless, or as the bundle's `harmless`"),
+    Check("a step before reset fails", _step_before_reset_fails, 'raise EnvironmentFailureError("…: reset first")'),
     Check(
         "an action that means nothing is answered, is not valid and changes nothing",
         _meaningless_changes_nothing,
@@ -287,32 +263,16 @@ CHECKS = (
         _beginning_is_no_success,
         "scale the reward to [0, 1] (reward_range), or set the criterion of success",
     ),
-    Check(
-        "the expert's replies succeed",
-        _expert_succeeds,
-        "correct the expert, or leave build_expert out",
-    ),
-    Check(
-        "solutions on record succeed",
-        _gold_succeeds,
-        "correct gold_replies, or leave it out",
-    ),
-    Check(
-        "spaces around an action do not matter",
-        _spaces_do_not_matter,
-        "strip the action",
-    ),
+    Check("the expert's replies succeed", _expert_succeeds, "correct the expert, or leave build_expert out"),
+    Check("solutions on record succeed", _gold_succeeds, "correct gold_replies, or leave it out"),
+    Check("spaces around an action do not matter", _spaces_do_not_matter, "strip the action"),
     Check(
         "the same actions lead to the same observations",
         _replays_are_equal,
         "derive all chance from the task; without that, offer snapshot() and restore(), or explore "
         'whole episodes only (branching = "none")',
     ),
-    Check(
-        "closing twice is safe",
-        _closing_twice_is_safe,
-        "let close() do nothing the second time",
-    ),
+    Check("closing twice is safe", _closing_twice_is_safe, "let close() do nothing the second time"),
     Check(
         "episodes run side by side",
         _episodes_are_independent,

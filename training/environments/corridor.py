@@ -74,10 +74,7 @@ class CorridorEnvironment:
         corridor = self._corridor
         self._room, self._has_key, self._running = corridor.start, corridor.key is None, True
         errand = "open the door" if self._has_key else "take the key and open the door"
-        return (
-            f"You are in a corridor of {corridor.rooms} rooms. {self._describe()}\n\n"
-            f"{TASK_OPENING} {errand}."
-        )
+        return f"You are in a corridor of {corridor.rooms} rooms. {self._describe()}\n\n{TASK_OPENING} {errand}."
 
     def step(self, action: str) -> StepResult:
         """Take "go left", "go right", "look", "take key" or "open door"."""

@@ -24,19 +24,8 @@ from pydantic import BeforeValidator, SerializeAsAny
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.support.operator_code import import_named, paths_by_name
 from qguide.qnet.types import TaskMarker
-from qguide.training.environment import (
-    Environment,
-    EnvironmentBundle,
-    EnvironmentConfig,
-    GoldSuite,
-    Suite,
-    Task,
-)
-from qguide.training.environments.adapters.build import (
-    bundle_of_address,
-    bundle_of_factory,
-    is_address,
-)
+from qguide.training.environment import Environment, EnvironmentBundle, EnvironmentConfig, GoldSuite, Suite, Task
+from qguide.training.environments.adapters.build import bundle_of_address, bundle_of_factory, is_address
 from qguide.training.shipped import shipped_path
 
 ENVIRONMENTS = {
@@ -81,8 +70,7 @@ def find_environment(name: str) -> EnvironmentBundle[Any]:
     if callable(bundle):
         return bundle_of_factory(name, bundle)
     raise ConfigError(
-        f"environment {name!r} is of type {type(bundle).__name__}; name an EnvironmentBundle or a "
-        "factory"
+        f"environment {name!r} is of type {type(bundle).__name__}; name an EnvironmentBundle or a factory"
     )
 
 
@@ -120,9 +108,7 @@ def _table_of_its_environment(value: object) -> object:
     return environment_config(table) if isinstance(table, Mapping) else value
 
 
-AnyEnvironment = Annotated[
-    EnvironmentConfig, SerializeAsAny(), BeforeValidator(_table_of_its_environment)
-]
+AnyEnvironment = Annotated[EnvironmentConfig, SerializeAsAny(), BeforeValidator(_table_of_its_environment)]
 """The `[environment]` field of a job, which has the fields of the environment that it names."""
 
 
@@ -194,9 +180,7 @@ def select_tasks(
     first, end = (int(part) if part else None for part in cut.split(":"))
     selected = list(tasks[first:end])
     if not selected:
-        raise ConfigError(
-            f"slice {cut!r} selects none of {len(tasks)} tasks; choose one within 0:{len(tasks)}"
-        )
+        raise ConfigError(f"slice {cut!r} selects none of {len(tasks)} tasks; choose one within 0:{len(tasks)}")
     if limit is not None and limit < len(selected):
         selected = [selected[index * len(selected) // limit] for index in range(limit)]
     return selected

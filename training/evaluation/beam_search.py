@@ -66,9 +66,7 @@ class BeamSearch:
             beams = yield from self._best(kept, branches)
         best = beams[0].steps
         invalid = sum(not step.valid for step in best)
-        episode = Episode(
-            self._first_observation, best, tuple(self._choices), invalid, too_long, self._game.chat
-        )
+        episode = Episode(self._first_observation, best, tuple(self._choices), invalid, too_long, self._game.chat)
         return Searched([episode], chosen=0)
 
     def _is_open(self, beam: _Beam) -> bool:

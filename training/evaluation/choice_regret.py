@@ -15,12 +15,7 @@ from pydantic import Field, FiniteFloat, NonNegativeInt
 
 from qguide.qnet.records import NodeRow, Row, TreeRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
-from qguide.training.algorithms.choice_quality import (
-    Ending,
-    ScoredChoice,
-    choice_quality,
-    steps_left,
-)
+from qguide.training.algorithms.choice_quality import Ending, ScoredChoice, choice_quality, steps_left
 from qguide.training.data.decision_groups import Decision, decisions_of
 from qguide.training.evaluation.statistics import bootstrap_interval
 from qguide.training.options import JobOptions
@@ -83,9 +78,7 @@ def candidate_steps(candidate: NodeRow, *, horizon: float) -> float:
     return steps_left(endings, horizon=horizon)
 
 
-def scored_episode(
-    row: TreeRow, scores: Sequence[Sequence[float]], *, most_steps: float
-) -> ScoredEpisodeRow:
+def scored_episode(row: TreeRow, scores: Sequence[Sequence[float]], *, most_steps: float) -> ScoredEpisodeRow:
     """A row's decisions with a scorer's values.
 
     Args:
@@ -106,9 +99,7 @@ def scored_episode(
     )
 
 
-def _scored(
-    decision: Decision, values: Sequence[float], step: int, most: float
-) -> ScoredDecisionRow:
+def _scored(decision: Decision, values: Sequence[float], step: int, most: float) -> ScoredDecisionRow:
     candidates = decision.candidates
     return ScoredDecisionRow(
         step=step,
@@ -134,10 +125,7 @@ def choice_figures(rows: Iterable[ScoredEpisodeRow]) -> dict[str, float]:
     choices = [[decision.to_choice() for decision in row.decisions] for row in rows]
     figures = choice_quality([choice for episode in choices for choice in episode])
     regrets = [[choice.regret_steps for choice in episode] for episode in choices]
-    correlations = [
-        [choice.spearman for choice in episode if choice.spearman is not None]
-        for episode in choices
-    ]
+    correlations = [[choice.spearman for choice in episode if choice.spearman is not None] for episode in choices]
     by_task = _by_task("regret_steps", regrets) | _by_task("spearman", correlations)
     return {"episodes": len(choices), **figures, **by_task}
 
@@ -148,11 +136,7 @@ def _by_task(name: str, of_tasks: Sequence[Sequence[float]]) -> dict[str, float]
     if not means:
         return {}
     low, high = bootstrap_interval(means, np.random.default_rng(0), resamples=RESAMPLES)
-    return {
-        f"{name}_by_task": fmean(means),
-        f"{name}_by_task_low": low,
-        f"{name}_by_task_high": high,
-    }
+    return {f"{name}_by_task": fmean(means), f"{name}_by_task_low": low, f"{name}_by_task_high": high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +204,7 @@ def drawn_shares(row: TreeRow, draws: PolicyDraws, *, seed: int) -> RolloutTask[
     made = decisions_of(row)
     choices = [step for step, decision in enumerate(made) if len(decision.candidates) > 1]
     requests = [
-        SampleRequest(made[step].history, draws.n, _sampling(draws, seed, row.task_id, step))
-        for step in choices
+        SampleRequest(made[step].history, draws.n, _sampling(draws, seed, row.task_id, step)) for step in choices
     ]
     answers: list[list[Candidate]] = yield SampleRequests(tuple(requests))
     shares = [[0.0] for _ in made]

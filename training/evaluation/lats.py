@@ -34,14 +34,7 @@ class TreeSearch:
         is_success: the environment's criterion, from (outcome reward, terminated).
     """
 
-    def __init__(
-        self,
-        game: Game,
-        options: Play,
-        *,
-        observes: bool,
-        is_success: Callable[[float, bool], bool],
-    ) -> None:
+    def __init__(self, game: Game, options: Play, *, observes: bool, is_success: Callable[[float, bool], bool]) -> None:
         self._game = game
         self._options = options
         self._observes = observes
@@ -84,12 +77,7 @@ class TreeSearch:
         self._statistics = back_up(self._statistics, path, outcome)
         invalid = sum(not step.valid for step in steps)
         return Episode(
-            self._tree.first_observation,
-            tuple(steps),
-            tuple(self._choices),
-            invalid,
-            too_long,
-            self._game.chat,
+            self._tree.first_observation, tuple(steps), tuple(self._choices), invalid, too_long, self._game.chat
         )
 
     def _is_open(self, node_id: int) -> bool:

@@ -19,14 +19,7 @@ from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
-from qguide.training.rollouts.episode import (
-    Agent,
-    AgentStep,
-    derived_seed,
-    first_reply,
-    guided_agent,
-    seeded,
-)
+from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed, first_reply, guided_agent, seeded
 from qguide.training.rollouts.rollout import ModelRequest
 from qguide.training.trajectory import reply_key
 
@@ -135,9 +128,7 @@ def _choosing(play: Play, seed: int, task_id: str, pick: Pick) -> Agent:
     sampling_at = seeded(play.drawing, seed, task_id)
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
-        candidates: list[Candidate] = yield SampleRequest(
-            history, play.candidates, sampling_at(step)
-        )
+        candidates: list[Candidate] = yield SampleRequest(history, play.candidates, sampling_at(step))
         rng = Random(derived_seed(seed, task_id, step, "pick"))
         return _choice(candidates, pick(history, candidates, rng).message)
 
@@ -168,9 +159,7 @@ def _logprob(candidate: Candidate) -> float:
     return candidate.logprob
 
 
-def q_guided(
-    play: Play, seed: int, task_id: str, *, trajectory: int = 0, explored: float = 0.0
-) -> Agent:
+def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0, explored: float = 0.0) -> Agent:
     """The distinct candidate of highest Q (QLASS, algorithm 4).
 
     The server's own code makes the decision (`qguide.qnet.decision.decide`); a step whose
@@ -226,11 +215,7 @@ def adaptive(play: Play, seed: int, task_id: str) -> Agent:
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         nonlocal previous_q
         guidance = Guidance(
-            play.candidates,
-            sampling_at(step),
-            rise_over=previous_q,
-            always_score=True,
-            tie_break=play.tie_break,
+            play.candidates, sampling_at(step), rise_over=previous_q, always_score=True, tie_break=play.tie_break
         )
         choice = yield from guided_agent(lambda _: guidance)(history, step)
         assert choice.decision is not None, "a guided agent decides"

@@ -74,10 +74,7 @@ def with_paraphrases(agent: Agent, texts: Sequence[str], markers: Sequence[TaskM
     def redraw(request: SampleRequest, place: TaskPlace, drawn: int) -> Sequence[SampleRequest]:
         task = place.text(request.history)
         counts = Counter(draw_texts(texts, task, first=drawn, n=request.n))
-        return [
-            _reworded(request, place, text, n, number=number)
-            for number, (text, n) in enumerate(counts.items())
-        ]
+        return [_reworded(request, place, text, n, number=number) for number, (text, n) in enumerate(counts.items())]
 
     return _redrawing(agent, markers, redraw)
 
@@ -91,9 +88,7 @@ def under_paraphrase(agent: Agent, text: str, markers: Sequence[TaskMarker]) -> 
     return _redrawing(agent, markers, redraw)
 
 
-def _reworded(
-    request: SampleRequest, place: TaskPlace, text: str, n: int, *, number: int = 0
-) -> SampleRequest:
+def _reworded(request: SampleRequest, place: TaskPlace, text: str, n: int, *, number: int = 0) -> SampleRequest:
     """The request under another text, the `number`-th of its step."""
     history, sampling = request.history, request.sampling
     if text != place.text(history):
@@ -124,9 +119,7 @@ def _redrawing(agent: Agent, markers: Sequence[TaskMarker], redraw: Redraw) -> A
     return choose
 
 
-def _draw(
-    own: SampleRequest, others: Sequence[SampleRequest]
-) -> Generator[ModelRequest, Any, list[Candidate]]:
+def _draw(own: SampleRequest, others: Sequence[SampleRequest]) -> Generator[ModelRequest, Any, list[Candidate]]:
     """Candidates under other words, or under the task's own where those are too long."""
     try:
         several: list[list[Candidate]] = yield SampleRequests(tuple(others))

@@ -37,18 +37,14 @@ DEFAULT_METHODS: tuple[MethodName, ...] = (
     "best-of-n",
 )
 
-PEEKING: frozenset[str] = frozenset(
-    {"q-guided-n", "lats", "reflexion", "best-of-n", "best-of-n-aug"}
-)
+PEEKING: frozenset[str] = frozenset({"q-guided-n", "lats", "reflexion", "best-of-n", "best-of-n-aug"})
 """Methods that choose or go on by the true reward, which a server does not know."""
 
 DETERMINISTIC: frozenset[str] = frozenset({"greedy"})
 """Methods that play each task once, because every seed would give the same episode."""
 
 
-GUIDED: frozenset[str] = frozenset(
-    {"q-guided", "q-posterior", "adaptive", "q-guided-aug", "q-guided-n"}
-)
+GUIDED: frozenset[str] = frozenset({"q-guided", "q-posterior", "adaptive", "q-guided-aug", "q-guided-n"})
 """Methods that take the candidate of highest Q, or posterior, at each step, as the server does."""
 
 PARAPHRASED: frozenset[str] = frozenset({"q-guided-aug", "best-of-n-aug"})

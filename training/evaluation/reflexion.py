@@ -80,16 +80,12 @@ class Reflecting:
             if not (text := note.message.content.strip()):
                 break
             notes.append(text)
-        return Searched(
-            episodes, len(episodes) - 1, reflections=tuple(notes), reflection_tokens=tokens
-        )
+        return Searched(episodes, len(episodes) - 1, reflections=tuple(notes), reflection_tokens=tokens)
 
     def _kept(self, notes: Sequence[str]) -> Sequence[str]:
         return notes[-self.reflexion.memory :]
 
-    def _reflect(
-        self, episode: Episode, notes: Sequence[str], seed: int
-    ) -> RolloutTask[Candidate | None]:
+    def _reflect(self, episode: Episode, notes: Sequence[str], seed: int) -> RolloutTask[Candidate | None]:
         """The policy's note on a failed trial; None if the trial is too long to be shown."""
         asked = (Message("user", reflection_prompt(episode, notes)),)
         sampling = replace(self.options.sampling, max_tokens=self.reflexion.max_tokens, seed=seed)

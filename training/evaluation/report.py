@@ -60,13 +60,10 @@ def print_results(results: Results, console: Console) -> None:
         console.print(_comparisons_table(results))
     if results.failures:
         console.print(
-            f"[red]{len(results.failures)} episodes could not be played[/red], the first: "
-            f"{results.failures[0].error}",
+            f"[red]{len(results.failures)} episodes could not be played[/red], the first: {results.failures[0].error}",
             highlight=False,
         )
-    console.print(
-        "* chooses or goes on by the true reward, which a server does not know", highlight=False
-    )
+    console.print("* chooses or goes on by the true reward, which a server does not know", highlight=False)
 
 
 def _outcomes_table(results: Results) -> Table:
@@ -148,8 +145,7 @@ def _kinds_table(results: Results, summaries: Sequence[MethodSummary]) -> Table:
 
 def _comparisons_table(results: Results) -> Table:
     table = Table(
-        title="mean reward of q-guided less that of the others, paired by task and seed",
-        title_justify="left",
+        title="mean reward of q-guided less that of the others, paired by task and seed", title_justify="left"
     )
     for name in ("against", "difference", "95 % over tasks", "p", "tasks", "seeds"):
         table.add_column(name, justify="left" if name == "against" else "right")

@@ -22,11 +22,7 @@ from qguide.training.evaluation.records import (
     MethodSummary,
     Results,
 )
-from qguide.training.evaluation.statistics import (
-    bootstrap_interval,
-    sign_flip_p_value,
-    wilson_interval,
-)
+from qguide.training.evaluation.statistics import bootstrap_interval, sign_flip_p_value, wilson_interval
 from qguide.training.rollouts.episode import derived_seed
 
 NOTES = {
@@ -119,8 +115,7 @@ def _method_row(method: MethodName, seed: int, played: Sequence[EpisodeRow]) -> 
 def summarise(episodes: Mapping[Key, EpisodeRow], seeds: Sequence[int]) -> list[MethodSummary]:
     """One row per method, its seeds averaged."""
     return [
-        _summary(method, [_episodes_of(episodes, method, seed) for seed in seeds])
-        for method in _methods_of(episodes)
+        _summary(method, [_episodes_of(episodes, method, seed) for seed in seeds]) for method in _methods_of(episodes)
     ]
 
 
@@ -225,9 +220,7 @@ def _key(method: MethodName, seed: int, task_id: str) -> Key:
     return method, None if method in DETERMINISTIC else seed, task_id
 
 
-def _episodes_of(
-    episodes: Mapping[Key, EpisodeRow], method: MethodName, seed: int
-) -> list[EpisodeRow]:
+def _episodes_of(episodes: Mapping[Key, EpisodeRow], method: MethodName, seed: int) -> list[EpisodeRow]:
     wanted = None if method in DETERMINISTIC else seed
     return [row for (m, s, _), row in episodes.items() if m == method and s == wanted]
 
@@ -296,6 +289,5 @@ def require_comparable(
             here, there = condition(other, name), condition(first, name)
             if here != there:
                 raise ConfigError(
-                    f"{run} was evaluated with {name} = {here!r}, but {first_run} with {there!r}; "
-                    f"{remedy}"
+                    f"{run} was evaluated with {name} = {here!r}, but {first_run} with {there!r}; {remedy}"
                 )

@@ -38,13 +38,7 @@ from qguide.training.evaluation.records import (
     TrajectoryCost,
 )
 from qguide.training.evaluation.reflexion import Reflecting, Reflexion
-from qguide.training.evaluation.search import (
-    Budget,
-    Searched,
-    Verification,
-    trajectory_seed,
-    verifier_best_of_n,
-)
+from qguide.training.evaluation.search import Budget, Searched, Verification, trajectory_seed, verifier_best_of_n
 from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
 from qguide.training.rollouts.game import Game
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
@@ -113,9 +107,7 @@ def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None
         try:
             searched = yield from _play_trial(shared, trial)
         except QGuideError as error:
-            failure = Failure(
-                method=trial.method, seed=trial.seed, task_id=shared.task.id, error=str(error)
-            )
+            failure = Failure(method=trial.method, seed=trial.seed, task_id=shared.task.id, error=str(error))
             shared.on_failure(failure)
             continue
         after: Timings = yield TimingsRequest()
@@ -250,8 +242,7 @@ def _budget(shared: TaskTrials, seed: int) -> Budget:
         return Budget(shared.trajectories)
     if seed not in shared.budgets:
         raise EnvironmentFailureError(
-            f"best-of-n has no budget: the {shared.budget_of} episode of seed {seed} failed; "
-            "resume the run"
+            f"best-of-n has no budget: the {shared.budget_of} episode of seed {seed} failed; resume the run"
         )
     return Budget(shared.trajectories, shared.budgets[seed])
 
@@ -262,8 +253,7 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
     values = searched.values or ((),) * len(episodes)
     choices = [choice for episode in episodes for choice in episode.choices]
     trajectories = [
-        _trajectory_cost(shared.environment, episode, valued)
-        for episode, valued in zip(episodes, values, strict=True)
+        _trajectory_cost(shared.environment, episode, valued) for episode, valued in zip(episodes, values, strict=True)
     ]
     return EpisodeRow(
         method=trial.method,
@@ -278,8 +268,7 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
         decisions=len(choices),
         distinct_candidates=sum(choice.distinct_candidates for choice in choices),
         invalid_actions=sum(episode.invalid_actions for episode in episodes),
-        completion_tokens=sum(choice.completion_tokens for choice in choices)
-        + searched.reflection_tokens,
+        completion_tokens=sum(choice.completion_tokens for choice in choices) + searched.reflection_tokens,
         scored_tokens=sum(choice.scored_tokens for choice in choices) + searched.scored_tokens,
         wall_time_s=spent.total_s,
         policy_time_s=spent.policy_s,

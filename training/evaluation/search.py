@@ -122,11 +122,7 @@ def verifier_best_of_n(
             break
     ranks = [trajectory_value(valued, verification.trajectory_value) for valued in values]
     return Searched(
-        episodes,
-        ranks.index(max(ranks)),
-        tuple(values),
-        scored_tokens,
-        excess_tokens=budget.excess(episodes),
+        episodes, ranks.index(max(ranks)), tuple(values), scored_tokens, excess_tokens=budget.excess(episodes)
     )
 
 
@@ -142,9 +138,7 @@ def trajectory_value(values: Sequence[float], kind: TrajectoryValue) -> float:
     return {"last": values[-1], "mean": fmean(values), "min": min(values)}[kind]
 
 
-def _state_values(
-    episode: Episode, verification: Verification
-) -> RolloutTask[tuple[tuple[float, ...], int]]:
+def _state_values(episode: Episode, verification: Verification) -> RolloutTask[tuple[tuple[float, ...], int]]:
     """Q of a trajectory's actions, the last alone if no others count, and the tokens it cost."""
     first = len(episode.steps) - 1 if verification.trajectory_value == "last" else 0
     values: list[float] = []
@@ -153,9 +147,7 @@ def _state_values(
         for number in range(max(0, first), len(episode.steps)):
             history = episode.chat.history(episode.first_observation, episode.steps[:number])
             tried = [episode.steps[number]]
-            result: ScoreResult = yield value_request(
-                history, tried, observes=verification.observes
-            )
+            result: ScoreResult = yield value_request(history, tried, observes=verification.observes)
             values += result.q_values
             tokens += result.computed_tokens
     except HistoryTooLongError:  # the Q model's context is shorter than the policy's
@@ -217,9 +209,7 @@ class ValueModels:
                 "train one with read_at = 'observation'"
             )
         if self.verifier is not None and VALUING.isdisjoint(methods):
-            raise ConfigError(
-                f"no method uses the verifier; add {' or '.join(sorted(VALUING))} to methods"
-            )
+            raise ConfigError(f"no method uses the verifier; add {' or '.join(sorted(VALUING))} to methods")
 
 
 class _RoutedScorer(Scorer):

@@ -91,11 +91,7 @@ class ClusteredDifference(NamedTuple):
 
 
 def clustered_mean_interval(
-    sums: Sequence[float],
-    counts: Sequence[float],
-    rng: np.random.Generator,
-    *,
-    resamples: int = RESAMPLES,
+    sums: Sequence[float], counts: Sequence[float], rng: np.random.Generator, *, resamples: int = RESAMPLES
 ) -> Interval:
     """95 % percentile bootstrap interval of a mean over observations, clustered by task."""
     sums_K, counts_K = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)

@@ -150,9 +150,7 @@ class _Explorer:
         """The agent's own steps from the state after some steps of the expert."""
         sampling = Sampling(self.options.temperature, self.rewards.max_tokens)
         agent = first_reply(seeded(sampling, *self.game.seeds, len(before)))
-        steps, episode = yield from self.game.play_on(
-            self.first, before, agent, max_steps=self.rewards.max_steps
-        )
+        steps, episode = yield from self.game.play_on(self.first, before, agent, max_steps=self.rewards.max_steps)
         self.episodes += 1
         self.completion_tokens += episode.completion_tokens
         return steps
@@ -176,25 +174,17 @@ class _StepRewarder:
             return None
         if t not in self.expert_rewards:
             last = t == len(self.expert) - 1
-            self.expert_rewards[t] = (
-                outcome if last else (yield from self._reward(self.expert[: t + 1], "expert"))
-            )
+            self.expert_rewards[t] = outcome if last else (yield from self._reward(self.expert[: t + 1], "expert"))
         return (yield from self._reward([*self.expert[:t], own[0]], "own"))
 
     def _reward(self, steps: Sequence[Step], whose: str) -> RolloutTask[float]:
         explorer = self.explorer
         if self.model is not None and not explorer.rewards.is_over(steps):
             history = explorer.game.chat.history(explorer.first, steps[:-1])
-            result: ScoreResult = yield value_request(
-                history, steps[-1:], observes=self.model.observes
-            )
+            result: ScoreResult = yield value_request(history, steps[-1:], observes=self.model.observes)
             return result.q_values[0]
         found = yield from step_reward(
-            explorer.game,
-            explorer.first,
-            steps,
-            options=explorer.rewards,
-            parts=(len(steps), whose),
+            explorer.game, explorer.first, steps, options=explorer.rewards, parts=(len(steps), whose)
         )
         self.rollouts += len(found.rollouts)
         self.completion_tokens += found.completion_tokens

@@ -17,14 +17,7 @@ from pydantic import Field, model_validator
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.records import NodeRow, RolloutRow
-from qguide.qnet.types import (
-    Candidate,
-    History,
-    SampleRequest,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.types import Candidate, History, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.training.data.decision_groups import Decision, candidate_node
 from qguide.training.environment import Expert
 from qguide.training.options import JobOptions
@@ -72,8 +65,7 @@ class Decisions(JobOptions):
     """
 
     draws: tuple[Draws, ...] = Field(
-        default=(Draws(n=5, temperature=0.7, greedy=True), Draws(n=5, temperature=1.0)),
-        min_length=1,
+        default=(Draws(n=5, temperature=0.7, greedy=True), Draws(n=5, temperature=1.0)), min_length=1
     )
     go_on: GoOn = "random"
     tau: float | None = Field(default=None, ge=0)
@@ -151,13 +143,7 @@ Continuing = Callable[[int, int, int], Agent]
 
 
 def play_decisions(
-    game: Game,
-    settings: Decisions,
-    continuing: Continuing,
-    *,
-    source: str,
-    repetitions: int = 1,
-    valued: bool = True,
+    game: Game, settings: Decisions, continuing: Continuing, *, source: str, repetitions: int = 1, valued: bool = True
 ) -> RolloutTask[PlayedDecisions]:
     """Play one episode, then each of its candidates to the end, as a rollout task.
 
@@ -171,9 +157,7 @@ def play_decisions(
     agent = _noting(settings, game, made)
     episode = yield from game.play(agent, max_steps=settings.max_steps)
     if not made:
-        raise HistoryTooLongError(
-            f"{game.seeds[-1]} leaves no room for a reply; use a longer context"
-        )
+        raise HistoryTooLongError(f"{game.seeds[-1]} leaves no room for a reply; use a longer context")
     valuation = _Valuation(game, continuing, repetitions, settings, source)
     decisions: list[Decision] = []
     for step, drawn in enumerate(made):
@@ -228,11 +212,7 @@ class _Valuation:
         episodes: list[Episode] = []
         for agent in agents:
             new, played = yield from self.game.play_on(
-                episode.first_observation,
-                before,
-                agent,
-                max_steps=max_steps,
-                replies=[candidate.message],
+                episode.first_observation, before, agent, max_steps=max_steps, replies=[candidate.message]
             )
             episodes.append(played)
             if new[-1].ended and len(new) == 1:
@@ -240,15 +220,9 @@ class _Valuation:
         return episodes
 
 
-def _node(
-    drawn: _Drawn, index: int, step: int, episodes: Sequence[Episode], *, source: str
-) -> NodeRow:
+def _node(drawn: _Drawn, index: int, step: int, episodes: Sequence[Episode], *, source: str) -> NodeRow:
     rollouts = [
-        RolloutRow(
-            outcome_reward=episode.reward,
-            steps=len(episode.steps) - step,
-            terminated=episode.terminated,
-        )
+        RolloutRow(outcome_reward=episode.reward, steps=len(episode.steps) - step, terminated=episode.terminated)
         for episode in episodes
     ]
     candidate, count = drawn.candidates[index], drawn.counts[index]
@@ -283,15 +257,10 @@ def _chosen(
             messages = tuple(candidate.message for candidate in eligible)
             counts = tuple(drawn.counts[: drawn.eligible])
             scored: ScoreResult = yield ScoreRequest(
-                history,
-                messages,
-                counts=counts,
-                logprobs=tuple(candidate.logprob for candidate in eligible),
+                history, messages, counts=counts, logprobs=tuple(candidate.logprob for candidate in eligible)
             )
             prior = prior_of(messages, counts=counts)
-            selection = select(
-                messages, scored.q_values, prior=prior, tau=settings.tau, rules=scored.rules
-            )
+            selection = select(messages, scored.q_values, prior=prior, tau=settings.tau, rules=scored.rules)
             return selection.chosen
 
 

@@ -64,9 +64,7 @@ def select_child(tree: Tree, statistics: SearchStatistics, node_id: int, *, eta:
     return max(tree.children[node_id], key=uct)
 
 
-def select_path(
-    tree: Tree, statistics: SearchStatistics, expanded: Set[int], *, eta: float
-) -> tuple[int, ...]:
+def select_path(tree: Tree, statistics: SearchStatistics, expanded: Set[int], *, eta: float) -> tuple[int, ...]:
     """Node ids from the root down to the first node that is not expanded.
 
     Nodes added by roll-outs count as unexpanded until their own candidates are drawn.
@@ -182,9 +180,7 @@ def search_task(game: Game, mcts: Mcts, *, source: str) -> RolloutTask[SearchedT
     return search
 
 
-def _grow(
-    player: _Player, search: SearchedTree, path: tuple[int, ...]
-) -> RolloutTask[list[tuple[int, ...]]]:
+def _grow(player: _Player, search: SearchedTree, path: tuple[int, ...]) -> RolloutTask[list[tuple[int, ...]]]:
     """Expand the last node of a path; the paths to evaluate, those that need no roll-out first."""
     mcts, node_id = player.mcts, path[-1]
     if not _is_open(search.tree, node_id, mcts):
@@ -210,9 +206,7 @@ def _expand(player: _Player, search: SearchedTree, node_id: int) -> RolloutTask[
     sampling = replace(player.sampling, seed=derived_seed(*player.seeds(search), "expand"))
     history = player.game.chat.history(search.tree.first_observation, before)
     try:
-        candidates: list[Candidate] = yield SampleRequest(
-            history, player.mcts.width, sampling, "branch"
-        )
+        candidates: list[Candidate] = yield SampleRequest(history, player.mcts.width, sampling, "branch")
     except HistoryTooLongError:
         return
     search.completion_tokens += sum(candidate.completion_tokens for candidate in candidates)
@@ -226,9 +220,7 @@ def _expand(player: _Player, search: SearchedTree, node_id: int) -> RolloutTask[
     search.misses += len(search.tree.nodes) == known
 
 
-def _evaluate(
-    player: _Player, search: SearchedTree, node_id: int
-) -> RolloutTask[tuple[tuple[int, ...], float]]:
+def _evaluate(player: _Player, search: SearchedTree, node_id: int) -> RolloutTask[tuple[tuple[int, ...], float]]:
     """Outcome below a node, by its reward or a roll-out, and the ids of the roll-out's nodes."""
     if not _is_open(search.tree, node_id, player.mcts):
         return (), _outcome(_steps_to(search.tree, node_id), player.mcts)
@@ -240,12 +232,7 @@ def _evaluate(
 
 
 def _play(
-    player: _Player,
-    search: SearchedTree,
-    before: Sequence[Step],
-    replies: Sequence[Message],
-    *,
-    max_steps: int,
+    player: _Player, search: SearchedTree, before: Sequence[Step], replies: Sequence[Message], *, max_steps: int
 ) -> RolloutTask[tuple[Step, ...]]:
     """New steps of an episode that repeats `before`, takes `replies`, and is then rolled out."""
     agent = first_reply(seeded(player.sampling, *player.seeds(search), "rollout"), role="rollout")

@@ -42,9 +42,7 @@ class StepCount(NamedTuple):
     steps: int
 
 
-def draws_another(
-    rewards: Sequence[float], *, before: float, max_draws: int, stop: StopRule
-) -> bool:
+def draws_another(rewards: Sequence[float], *, before: float, max_draws: int, stop: StopRule) -> bool:
     """True if a step needs one more draw.
 
     Args:
@@ -152,9 +150,7 @@ class _Explorer:
         return step_reward(self.game, self.first, steps, options=self.rewards, parts=parts)
 
 
-def explore_rising(
-    game: Game, options: Rising, rewards: StepRewards, *, source: str
-) -> RolloutTask[RisingTrajectory]:
+def explore_rising(game: Game, options: Rising, rewards: StepRewards, *, source: str) -> RolloutTask[RisingTrajectory]:
     """Play one trajectory, and draw at each step until the reward rises; a rollout task.
 
     Args:
@@ -189,9 +185,7 @@ def _draw(explorer: _Explorer, steps: list[Step], *, before: float) -> RolloutTa
     """Draws of one step, until the rule stops them."""
     game, options, drawn = explorer.game, explorer.options, _Drawn()
     history = game.chat.history(explorer.first, steps)
-    while draws_another(
-        drawn.rewards, before=before, max_draws=options.max_draws, stop=options.stop
-    ):
+    while draws_another(drawn.rewards, before=before, max_draws=options.max_draws, stop=options.stop):
         place = (len(steps) + 1, len(drawn.keys))
         seed = derived_seed(*game.seeds, *place, "draw")
         sampling = Sampling(options.temperature, explorer.rewards.max_tokens, seed=seed)
@@ -217,9 +211,7 @@ def _decision(drawn: _Drawn, options: Rising, *, source: str) -> Decision:
         chosen = pair.better if pair else 0
     return Decision(
         tuple(
-            candidate_node(
-                candidate, counts[key], step, rollout_rows(reward, after=1), source=source
-            )
+            candidate_node(candidate, counts[key], step, rollout_rows(reward, after=1), source=source)
             for key, (candidate, step, reward) in drawn.found.items()
         ),
         chosen,
@@ -233,10 +225,6 @@ def rollout_rows(reward: StepReward, *, after: int = 0) -> tuple[RolloutRow, ...
         after: actions before them that count as theirs.
     """
     return tuple(
-        RolloutRow(
-            outcome_reward=rollout.outcome_reward,
-            steps=after + rollout.steps,
-            terminated=rollout.terminated,
-        )
+        RolloutRow(outcome_reward=rollout.outcome_reward, steps=after + rollout.steps, terminated=rollout.terminated)
         for rollout in reward.rollouts
     )

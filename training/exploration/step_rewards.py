@@ -50,11 +50,7 @@ def play_together(tasks: Sequence[RolloutTask[T]]) -> RolloutTask[list[T]]:
 
 
 def _advance(
-    task: RolloutTask[T],
-    number: int,
-    answer: Answer,
-    asked: dict[int, SampleRequest],
-    results: dict[int, T],
+    task: RolloutTask[T], number: int, answer: Answer, asked: dict[int, SampleRequest], results: dict[int, T]
 ) -> RolloutTask[None]:
     """Run a task until it asks for a candidate or ends."""
     while True:
@@ -162,12 +158,7 @@ class StepReward:
 
 
 def step_reward(
-    game: Game,
-    first_observation: str,
-    steps: Sequence[Step],
-    *,
-    options: StepRewards,
-    parts: Sequence[object] = (),
+    game: Game, first_observation: str, steps: Sequence[Step], *, options: StepRewards, parts: Sequence[object] = ()
 ) -> RolloutTask[StepReward]:
     """Roll out a policy from the state after some steps; a rollout task.
 
@@ -192,11 +183,7 @@ def step_reward(
     )
     return StepReward(
         tuple(
-            RolloutEnd(
-                episode.reward,
-                len(new_steps(episode, first_observation, steps)),
-                episode.terminated,
-            )
+            RolloutEnd(episode.reward, len(new_steps(episode, first_observation, steps)), episode.terminated)
             for episode in episodes
         ),
         sum(episode.completion_tokens for episode in episodes),

@@ -94,12 +94,7 @@ class ExploredTree:
 
 
 def explore_task(
-    game: Game,
-    exploration: Exploration,
-    *,
-    source: str,
-    expert: Sequence[Step] = (),
-    mistakes: Collection[int] = (),
+    game: Game, exploration: Exploration, *, source: str, expert: Sequence[Step] = (), mistakes: Collection[int] = ()
 ) -> RolloutTask[ExploredTree]:
     """Explore one task, as a rollout task.
 
@@ -200,9 +195,7 @@ def _expand(search: _Search, source: str, *, most_draws: int) -> RolloutTask[Non
         search.push((node_id,))
 
 
-def _draw_first_action(
-    search: _Search, node_id: int
-) -> RolloutTask[tuple[Message | None, tuple[Drawn, ...]]]:
+def _draw_first_action(search: _Search, node_id: int) -> RolloutTask[tuple[Message | None, tuple[Drawn, ...]]]:
     """The first candidate whose action no child of the node has, or None, and all candidates."""
     settings = search.exploration
     deviates = bool(search.tree.children[node_id])
@@ -230,9 +223,7 @@ def _roll_out(search: _Search, node_id: int, reply: Message) -> RolloutTask[tupl
     """
     settings = search.exploration
     own = first_reply(seeded(settings.deviating_action, *search.seed_parts))
-    other = first_reply(
-        seeded(settings.other_actions, *search.seed_parts), role=settings.rollout_role
-    )
+    other = first_reply(seeded(settings.other_actions, *search.seed_parts), role=settings.rollout_role)
     policy_prefix_steps = search.policy_prefix_steps
     before = tuple(node.step for node in search.tree.path(node_id))
     steps, episode = yield from search.game.play_on(

@@ -81,11 +81,7 @@ def atif_row(episode: Trajectory) -> AtifRow:
         session_id=hashlib.sha256(said.encode()).hexdigest()[:16],
         agent=AtifAgent(name=source),
         steps=tuple(_steps(episode.messages, episode.mistakes)),
-        extra={
-            "task_id": episode.task_id,
-            "reward": episode.reward,
-            "terminated": episode.terminated,
-        },
+        extra={"task_id": episode.task_id, "reward": episode.reward, "terminated": episode.terminated},
     )
 
 

@@ -61,9 +61,7 @@ class ChatTurn(Row):
     def of(cls, message: Message, *, imitated: bool = True) -> Self:
         """Convert from `qnet`'s message; text stands in for null, which some templates print."""
         row = plain_message(message)
-        return cls.model_validate(
-            row | {"content": row["content"] or "", "weight": None if imitated else 0.0}
-        )
+        return cls.model_validate(row | {"content": row["content"] or "", "weight": None if imitated else 0.0})
 
 
 class ConversationRow(Row):
@@ -144,16 +142,11 @@ def stepwise_of_labels(labelled: LabelledTree, *, threshold: float) -> Iterator[
         prompt, steps = _steps(tree.history(leaf.id))
         if good:
             yield StepwiseRow(
-                prompt=prompt,
-                completions=tuple(steps[: len(good)]),
-                labels=good,
-                task_id=labelled.task_id,
+                prompt=prompt, completions=tuple(steps[: len(good)]), labels=good, task_id=labelled.task_id
             )
 
 
-def stepwise_of_groups(
-    row: TreeRow, labels: GroupLabels, *, threshold: float
-) -> Iterator[StepwiseRow]:
+def stepwise_of_groups(row: TreeRow, labels: GroupLabels, *, threshold: float) -> Iterator[StepwiseRow]:
     """Each candidate of an episode's decisions, as a single step."""
     for decision in decisions_of(row):
         for candidate, label in zip(decision.candidates, decision.labels(labels), strict=True):

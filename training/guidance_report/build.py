@@ -10,30 +10,13 @@ import numpy as np
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
 from qguide.training.guidance_report.agreement import actions_of, agreement_of, mean_of, step_ranges
-from qguide.training.guidance_report.calibration import (
-    CriteriaOutcomes,
-    reliability_of,
-    success_bound,
-)
+from qguide.training.guidance_report.calibration import CriteriaOutcomes, reliability_of, success_bound
 from qguide.training.guidance_report.columns import CONTROL, Columns, read_columns
-from qguide.training.guidance_report.comparison import (
-    Mask,
-    Trials,
-    arms_of,
-    comparisons_of,
-    require_arm,
-    shadowed_of,
-)
+from qguide.training.guidance_report.comparison import Mask, Trials, arms_of, comparisons_of, require_arm, shadowed_of
 from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from qguide.training.guidance_report.other_taus import OtherTaus
 from qguide.training.guidance_report.rare_values import ArgumentValues
-from qguide.training.guidance_report.schema import (
-    Comparison,
-    Environment,
-    GuidanceReport,
-    Reliability,
-    TauEstimate,
-)
+from qguide.training.guidance_report.schema import Comparison, Environment, GuidanceReport, Reliability, TauEstimate
 
 _SHOWN_BAD_ROWS: Final = 20
 _BOTH: Final = (
@@ -42,9 +25,7 @@ _BOTH: Final = (
 )
 
 
-def build_report(
-    paths: Sequence[Path], *, baseline: str | None = None, skip_bad: bool = False
-) -> GuidanceReport:
+def build_report(paths: Sequence[Path], *, baseline: str | None = None, skip_bad: bool = False) -> GuidanceReport:
     """Read recorded episodes and report on them."""
     bad: list[str] = []
 
@@ -59,8 +40,7 @@ def build_report(
     columns = read_columns(episodes, environment_labels(paths))
     if not columns.episodes:
         raise RecordError(
-            f"{', '.join(map(str, files))} has no episode; send outcomes to "
-            "/v1/episodes/ID/outcome, which record them"
+            f"{', '.join(map(str, files))} has no episode; send outcomes to /v1/episodes/ID/outcome, which record them"
         )
     require_arm(columns, baseline)
     return _report(columns, notes, files, bad, baseline)
@@ -87,11 +67,7 @@ def _noting(episodes: Iterable[list[OfferRow]], notes: _Notes) -> Iterator[list[
 
 
 def _report(
-    columns: Columns,
-    notes: _Notes,
-    files: Sequence[Path],
-    bad: Sequence[str],
-    baseline: str | None,
+    columns: Columns, notes: _Notes, files: Sequence[Path], bad: Sequence[str], baseline: str | None
 ) -> GuidanceReport:
     everything = np.ones(len(columns.episodes["outcome"]), dtype=np.bool_)
     arms = arms_of(columns, everything)
@@ -135,10 +111,7 @@ def _report(
 def _both_said(comparisons: Sequence[Comparison], reliability: Sequence[Reliability]) -> bool:
     """True if a Q model helps, and its Q cannot be told from chance."""
     helpful = {one.arm for one in comparisons if one.finding == "helps"}
-    return any(
-        one.q_model in helpful and one.auc_ci95 is not None and one.auc_ci95[0] <= 0.5
-        for one in reliability
-    )
+    return any(one.q_model in helpful and one.auc_ci95 is not None and one.auc_ci95[0] <= 0.5 for one in reliability)
 
 
 def _environments(columns: Columns, baseline: str | None) -> tuple[Environment, ...]:
@@ -177,10 +150,7 @@ _ALIKE: Final = 0.99
 
 
 def verdict_of(
-    columns: Columns,
-    among: Mask,
-    baseline: str | None = None,
-    other_taus: Sequence[TauEstimate] = (),
+    columns: Columns, among: Mask, baseline: str | None = None, other_taus: Sequence[TauEstimate] = ()
 ) -> str:
     """Judgement by the recorded episodes of the guided arm with the most of them.
 

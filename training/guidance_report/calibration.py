@@ -37,9 +37,7 @@ def reliability_of(columns: Columns) -> tuple[Reliability, ...]:
     for number, name in enumerate(columns.q_models):
         chosen = known & (steps["q_model"] == number)
         if chosen.any():
-            found.append(
-                _reliability(columns, name, steps["q_taken"][chosen], steps["episode"][chosen])
-            )
+            found.append(_reliability(columns, name, steps["q_taken"][chosen], steps["episode"][chosen]))
     return tuple(found)
 
 
@@ -114,17 +112,11 @@ def _bins(columns: Columns, q_values: Column, episodes: NDArray[np.int64]) -> tu
         sums, counts = np.bincount(places, weights=outcomes), np.bincount(places)
         rng = np.random.default_rng(0)
         interval = clustered_mean_interval(
-            [float(one) for one in sums],
-            [float(one) for one in counts],
-            rng,
-            resamples=_RESAMPLES,
+            [float(one) for one in sums], [float(one) for one in counts], rng, resamples=_RESAMPLES
         )
         found.append(
             Bin(
-                mean_q=float(q_values[part].mean()),
-                mean_outcome=float(outcomes.mean()),
-                ci95=interval,
-                steps=len(part),
+                mean_q=float(q_values[part].mean()), mean_outcome=float(outcomes.mean()), ci95=interval, steps=len(part)
             )
         )
     return tuple(found)
@@ -229,19 +221,12 @@ class _Judged:
         _, places = np.unique(self.tasks, return_inverse=True)
         count, rng = int(places.max()) + 1, np.random.default_rng(0)
         resampled = [
-            _ridge_effects(
-                means,
-                outcomes,
-                np.bincount(rng.integers(count, size=count), minlength=count)[places],
-            )
+            _ridge_effects(means, outcomes, np.bincount(rng.integers(count, size=count), minlength=count)[places])
             for _ in range(_RESAMPLES)
         ]
         low, high = np.quantile(resampled, (0.025, 0.975), axis=0)
         effects = _ridge_effects(means, outcomes, np.ones(len(outcomes), dtype=np.int64))
-        return {
-            self.criteria[at]: (float(effects[i]), (float(low[i]), float(high[i])))
-            for i, at in enumerate(varied)
-        }
+        return {self.criteria[at]: (float(effects[i]), (float(low[i]), float(high[i]))) for i, at in enumerate(varied)}
 
 
 def _ridge_effects(means: Column, outcomes: Column, times: NDArray[np.int64]) -> Column:

@@ -86,9 +86,7 @@ class _Growing:
         return {name: np.frombuffer(one, dtype=np.float64) for name, one in self._columns.items()}
 
 
-def read_columns(
-    episodes: Iterable[Sequence[OfferRow]], environments: Mapping[str, str]
-) -> Columns:
+def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Mapping[str, str]) -> Columns:
     """Columns of all episodes."""
     tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
     of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
@@ -110,7 +108,7 @@ def read_columns(
                 "ms": sum(step["ms"] for step in steps),
                 "changed": sum(step["is_first"] == 0 for step in steps),
                 "shadow": shadows.number(rows[-1].shadow) if rows[-1].shadow else nan,
-            },
+            }
         )
     return Columns(
         arms.names,

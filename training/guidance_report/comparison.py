@@ -18,15 +18,7 @@ from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.evaluation.statistics import clustered_difference, clustered_mean_interval
 from qguide.training.guidance_report.columns import CONTROL, Column, Columns
-from qguide.training.guidance_report.schema import (
-    Arm,
-    Comparison,
-    Finding,
-    Shadowed,
-    Spread,
-    TrialArm,
-    TrialFigures,
-)
+from qguide.training.guidance_report.schema import Arm, Comparison, Finding, Shadowed, Spread, TrialArm, TrialFigures
 
 FEWEST_TASKS: Final = 10
 """An arm with fewer tasks has no interval: resampling so few says too little."""
@@ -85,17 +77,13 @@ def comparisons_of(
     if len(arms) < 2 or (baseline is not None and baseline not in names):
         return ()
     base = baseline or (CONTROL if CONTROL in names else names[0])
-    return tuple(
-        _compare(columns, among, arm.name, base, label) for arm in arms if arm.name != base
-    )
+    return tuple(_compare(columns, among, arm.name, base, label) for arm in arms if arm.name != base)
 
 
 def require_arm(columns: Columns, baseline: str | None) -> None:
     """Refuse a baseline of which there is no episode."""
     if baseline is not None and baseline not in columns.arms:
-        raise ConfigError(
-            f"--baseline {baseline!r} has no episode; name one of {', '.join(columns.arms)}"
-        )
+        raise ConfigError(f"--baseline {baseline!r} has no episode; name one of {', '.join(columns.arms)}")
 
 
 def spread_of(values: Column) -> Spread:
@@ -150,9 +138,7 @@ def _arm(columns: Columns, number: int, among: Mask) -> Arm:
 
 def _compare(columns: Columns, among: Mask, arm: str, baseline: str, label: str) -> Comparison:
     episodes = columns.episodes
-    ours, theirs = (
-        among & (episodes["arm"] == columns.arms.index(name)) for name in (arm, baseline)
-    )
+    ours, theirs = (among & (episodes["arm"] == columns.arms.index(name)) for name in (arm, baseline))
     tasks = np.unique(episodes["task"][ours | theirs])
     found = clustered_difference(
         by_task(columns, ours, tasks),
@@ -251,9 +237,7 @@ class _Arm:
     @property
     def figures(self) -> TrialArm:
         count = max(self.episodes, 1)
-        return TrialArm(
-            episodes=self.episodes, mean=self.outcomes / count, tokens=self.tokens / count
-        )
+        return TrialArm(episodes=self.episodes, mean=self.outcomes / count, tokens=self.tokens / count)
 
 
 @dataclass(slots=True)

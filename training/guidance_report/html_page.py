@@ -11,12 +11,7 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from qguide.training.guidance_report.schema import Arm, GuidanceReport, Reliability
-from qguide.training.guidance_report.tables import (
-    arms_table,
-    detail_tables,
-    reliability_table,
-    signed_text,
-)
+from qguide.training.guidance_report.tables import arms_table, detail_tables, reliability_table, signed_text
 
 _WIDTH: Final = 460
 _HEIGHT: Final = 300
@@ -58,9 +53,7 @@ def reliability_plot(found: Reliability) -> str:
     low, high = max(x.low, y.low), min(x.high, y.high)
     parts = [_axes(x, y)]
     if low < high:
-        parts.append(
-            f'<line class="diagonal" x1="{x(low)}" y1="{y(low)}" x2="{x(high)}" y2="{y(high)}"/>'
-        )
+        parts.append(f'<line class="diagonal" x1="{x(low)}" y1="{y(low)}" x2="{x(high)}" y2="{y(high)}"/>')
     for part in found.bins:
         at = x(part.mean_q)
         parts.append(
@@ -87,9 +80,7 @@ def arms_plot(arms: Sequence[Arm]) -> str:
             low, high = map(x, arm.ci95)
             parts.append(f'<line class="bar" x1="{low}" y1="{y}" x2="{high}" y2="{y}"/>')
         parts.append(f'<circle class="dot" cx="{x(arm.mean_outcome)}" cy="{y}" r="4"/>')
-    parts += [
-        f'<text x="{x(value)}" y="{height - 18}">{value:.3g}</text>' for value in (x.low, x.high)
-    ]
+    parts += [f'<text x="{x(value)}" y="{height - 18}">{value:.3g}</text>' for value in (x.low, x.high)]
     parts.append(f'<text x="{width // 2}" y="{height - 4}">mean outcome</text>')
     return _svg(height, "mean outcome of each arm", parts, width=width)
 
@@ -108,29 +99,16 @@ def _axes(x: Scale, y: Scale) -> str:
 
 
 def _svg(height: int, label: str, parts: Sequence[str], *, width: int = _WIDTH) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
-        f"{''.join(parts)}</svg>"
-    )
+    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-_FUNCTIONS: Final = (
-    arms_plot,
-    arms_table,
-    detail_tables,
-    reliability_plot,
-    reliability_table,
-    signed_text,
-)
+_FUNCTIONS: Final = (arms_plot, arms_table, detail_tables, reliability_plot, reliability_table, signed_text)
 
 
 def html_of(report: GuidanceReport) -> str:
     """The whole page."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     functions = {function.__name__: function for function in _FUNCTIONS}
     return environment.get_template("page.html.jinja").render(report=report, **functions)

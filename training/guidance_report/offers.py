@@ -26,8 +26,7 @@ def offer_files(paths: Sequence[Path]) -> list[Path]:
         files = sorted(path.glob(OFFERS)) if path.is_dir() else [path]
         if not files or not all(file.is_file() for file in files):
             raise RecordError(
-                f"{path} has no {OFFERS}; name the folder that QGUIDE_EPISODES_DIR names, or one "
-                "of these files"
+                f"{path} has no {OFFERS}; name the folder that QGUIDE_EPISODES_DIR names, or one of these files"
             )
         found += files
     return found

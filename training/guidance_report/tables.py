@@ -99,10 +99,7 @@ _AGREEMENT: Final[Columns] = (
         "outcome where Q changed a step (not comparable with the next)",
         "{0.changed_outcome:number} ({0.changed:count} episodes)",
     ),
-    (
-        "outcome where Q changed none",
-        "{0.unchanged_outcome:number} ({0.unchanged:count} episodes)",
-    ),
+    ("outcome where Q changed none", "{0.unchanged_outcome:number} ({0.unchanged:count} episodes)"),
 )
 _OTHER_TAUS: Final[Columns] = (
     ("choice by", "{0.q_model}: {0.choice}"),
@@ -159,17 +156,12 @@ def reliability_table(found: Reliability) -> ReportTable:
 
 def detail_tables(report: GuidanceReport) -> list[ReportTable]:
     """The tables behind those of arms and of reliability; without those that would be empty."""
-    agreement = tuple(
-        (_text(name, report.agreement), _text(figure, report.agreement))
-        for name, figure in _AGREEMENT
-    )
+    agreement = tuple((_text(name, report.agreement), _text(figure, report.agreement)) for name, figure in _AGREEMENT)
     tables = [
         _table("trials of learning, as GET /v1/learning tells them", report.trials, _TRIALS),
         _table("under a shadow (counted in their arms, too)", report.shadows, _SHADOWS),
         ReportTable("agreement", ("figure", "value"), agreement),
-        _table(
-            "estimate: other temperatures on recorded candidates", report.other_taus, _OTHER_TAUS
-        ),
+        _table("estimate: other temperatures on recorded candidates", report.other_taus, _OTHER_TAUS),
         _table("below the threshold", report.actions, _ACTIONS),
         _table("criteria of a judge", report.criteria, _CRITERIA),
         _table("rarely tried", report.rare_values, _RARE_VALUES),
@@ -191,9 +183,7 @@ def _table(title: str, found: Sequence[object], columns: Columns) -> ReportTable
 
 def print_report(report: GuidanceReport, console: Console) -> None:
     """Print the findings, then the tables."""
-    _line(
-        console, f"{report.episodes:,} episodes of {report.tasks:,} tasks, {report.steps:,} steps"
-    )
+    _line(console, f"{report.episodes:,} episodes of {report.tasks:,} tasks, {report.steps:,} steps")
     if report.bad_rows:
         _line(console, f"rows left out: {report.bad_rows:,}")
         for message in report.bad_row_messages:

@@ -24,19 +24,9 @@ from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message, Scorer, ScoreRequest
 from qguide.training.data.decision_groups import Decision, decisions_of, read_groups
-from qguide.training.data.runs import (
-    JsonlWriter,
-    RunFolder,
-    open_run,
-    read_rows,
-    rows_at_once,
-)
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.environment import ReadPair
-from qguide.training.environments.registry import (
-    environment_config,
-    environment_names,
-    find_environment,
-)
+from qguide.training.environments.registry import environment_config, environment_names, find_environment
 from qguide.training.evaluation.choice_regret import (
     PolicyDraws,
     ScoredEpisodeRow,
@@ -132,16 +122,12 @@ class ChoiceRegretConfig(JobOptions):
     @model_validator(mode="after")
     def _one_scorer(self) -> Self:
         if bool(self.qnet) == bool(self.policy):
-            raise ValueError(
-                f"qnet is {self.qnet!r} and policy {self.policy!r}; name exactly one of them"
-            )
+            raise ValueError(f"qnet is {self.qnet!r} and policy {self.policy!r}; name exactly one of them")
         require_upstream(self.policy, self.upstreams)
         return self
 
 
-def run_choice_regret(
-    config: ChoiceRegretConfig, *, scorer: Scorer | None = None
-) -> dict[str, float]:
+def run_choice_regret(config: ChoiceRegretConfig, *, scorer: Scorer | None = None) -> dict[str, float]:
     """Score every decision, write the rows and return the figures, as in `metrics.jsonl`."""
     own = scorer is None
     weights = {
@@ -197,9 +183,7 @@ def _write(
     return figures
 
 
-def _score_all(
-    config: ChoiceRegretConfig, scorer: Scorer, rows: Sequence[TreeRow]
-) -> list[ScoredEpisodeRow]:
+def _score_all(config: ChoiceRegretConfig, scorer: Scorer, rows: Sequence[TreeRow]) -> list[ScoredEpisodeRow]:
     """Every episode with a scorer's values."""
     episodes: list[ScoredEpisodeRow] = []
     for first in range(0, len(rows), EPISODES_AT_ONCE):
@@ -247,10 +231,7 @@ def _score_by_draws(
         )
     if failures:
         raise failures[0]
-    return [
-        scored_episode(row, shares[number], most_steps=config.most_steps)
-        for number, row in enumerate(rows)
-    ]
+    return [scored_episode(row, shares[number], most_steps=config.most_steps) for number, row in enumerate(rows)]
 
 
 def score_groups(scorer: Scorer, rows: Sequence[TreeRow]) -> list[list[list[float]]]:
@@ -285,9 +266,7 @@ def _request(decision: Decision, *, observed: bool) -> ScoreRequest:
     )
 
 
-def _scored_read_pairs(
-    scorer: Scorer, rows: Sequence[TreeRow], *, seed: int
-) -> Iterator[ScoredReadPair]:
+def _scored_read_pairs(scorer: Scorer, rows: Sequence[TreeRow], *, seed: int) -> Iterator[ScoredReadPair]:
     """The scorer's values for the read pairs of all rows; none if an environment has no pairs."""
     for row in rows:
         make = find_environment(row.environment).read_pairs
@@ -302,8 +281,7 @@ def _scored_read_pairs(
 def _scored_read_pair(scorer: Scorer, pair: ReadPair) -> ScoredReadPair:
     replies = tuple(_reply(text) for text in (pair.reply, pair.rival) if text is not None)
     present, absent = (
-        result.q_values
-        for result in scorer.score([ScoreRequest(h, replies) for h in (pair.present, pair.absent)])
+        result.q_values for result in scorer.score([ScoreRequest(h, replies) for h in (pair.present, pair.absent)])
     )
     if pair.rival is None:
         return ScoredReadPair(present[0], absent[0])

@@ -32,14 +32,7 @@ from qguide.training.data.runs import JsonlWriter, finished_task_ids
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.environment import Expert, ExpertBuilder, GoldSuite, Task
 from qguide.training.evaluation.methods import Play, q_guided
-from qguide.training.rollouts.episode import (
-    Agent,
-    AgentStep,
-    Episode,
-    derived_seed,
-    first_reply,
-    seeded,
-)
+from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed, first_reply, seeded
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
 from qguide.training.rollouts.models import expert_builder
@@ -136,9 +129,7 @@ class CollectConfig(PlayConfig):
                 "to 'policy' and temperature above 0, or leave out qnet"
             )
         if self.explored and not self.qnet:
-            raise ValueError(
-                f"explored is {self.explored}, but no Q model chooses; name a qnet, or set it to 0"
-            )
+            raise ValueError(f"explored is {self.explored}, but no Q model chooses; name a qnet, or set it to 0")
         return self
 
 
@@ -225,9 +216,7 @@ class Collect(Method[CollectConfig]):
 run_collect = partial(play_job, Collect)
 
 
-def trajectory_of(
-    task: Task, environment: str, episode: Episode, *, source: str = EXPERT
-) -> Trajectory:
+def trajectory_of(task: Task, environment: str, episode: Episode, *, source: str = EXPERT) -> Trajectory:
     """A played episode as a chat."""
     rewards, drawn = ([step.reward for step in episode.steps], [s.drawn for s in episode.steps])
     return Trajectory(

@@ -16,13 +16,7 @@ from rich.table import Table
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import Row
-from qguide.training.evaluation.records import (
-    Comparison,
-    EpisodeRow,
-    MethodName,
-    MethodSummary,
-    Results,
-)
+from qguide.training.evaluation.records import Comparison, EpisodeRow, MethodName, MethodSummary, Results
 from qguide.training.evaluation.results import (
     Key,
     Played,
@@ -74,9 +68,7 @@ class _Evaluation:
     episodes: dict[Key, EpisodeRow]
 
 
-def run_compare(
-    runs: Sequence[Path], against: str, output: Path | None, *, console: Console
-) -> ComparedEvaluations:
+def run_compare(runs: Sequence[Path], against: str, output: Path | None, *, console: Console) -> ComparedEvaluations:
     """Show the table, write it to `output` if that is a path, and return it."""
     evaluations = [_Evaluation(run, read_results(run), read_episodes(run)) for run in runs]
     first = evaluations[0]
@@ -104,9 +96,7 @@ def _method(first: _Evaluation, against: str) -> MethodName:
     for method in played:
         if method == against:
             return method
-    raise ConfigError(
-        f"{first.run} has no episodes of {against!r}; --against takes {', '.join(played)}"
-    )
+    raise ConfigError(f"{first.run} has no episodes of {against!r}; --against takes {', '.join(played)}")
 
 
 def _rows(evaluation: _Evaluation, first: _Evaluation, method: MethodName) -> list[ComparedRow]:
@@ -126,8 +116,7 @@ def _shown(table: ComparedEvaluations) -> Table:
     seeds = max(row.summary.seeds for row in table.rows)
     shown = Table(
         title=f"{tasks} tasks, {seeds} seeds; compared with {table.method} of {table.baseline}",
-        caption="success in %, difference of reward in points over the paired tasks, with their "
-        "95 % over tasks",
+        caption="success in %, difference of reward in points over the paired tasks, with their 95 % over tasks",
         box=SIMPLE,
         padding=(0, 1, 0, 0),
     )

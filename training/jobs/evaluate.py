@@ -238,9 +238,7 @@ def run_evaluate(
         return _sum_up(config, rollouts, failures, seconds=seconds, judged=judged, console=shown)
 
 
-def _with_hashes(
-    config: EvaluateConfig, own_policy: bool, own_qnet: bool, own_verifier: bool
-) -> EvaluateConfig:
+def _with_hashes(config: EvaluateConfig, own_policy: bool, own_qnet: bool, own_verifier: bool) -> EvaluateConfig:
     hashes: dict[str, str] = {}
     if own_policy:
         hashes["policy_sha256"] = sha256_of_policy(config.policy)
@@ -265,10 +263,7 @@ def _with_fitted_prior(config: EvaluateConfig) -> EvaluateConfig:
 
 
 def _play_all(
-    config: EvaluateConfig,
-    rollouts: Rollouts,
-    policy: BatchPolicy | HostedPolicy,
-    models: ValueModels,
+    config: EvaluateConfig, rollouts: Rollouts, policy: BatchPolicy | HostedPolicy, models: ValueModels
 ) -> list[Failure]:
     """Play every trial that has no row yet, and return the failures."""
     evaluator = _Evaluator(config, rollouts, observes=models.observes)
@@ -359,9 +354,7 @@ def _sum_up(
     run, suite = rollouts.folder, rollouts.suite
     episodes = read_episodes(run.path)
     if not episodes and failures:
-        raise EnvironmentFailureError(
-            f"no episode could be played; the first failure: {failures[0].error}"
-        )
+        raise EnvironmentFailureError(f"no episode could be played; the first failure: {failures[0].error}")
     expected = len(plan_trials(config.methods, config.seeds)) * len(suite.tasks)
     results = Results(
         complete=len(episodes) == expected,

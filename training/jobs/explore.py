@@ -69,10 +69,7 @@ class ExploreConfig(PlayConfig):
     @model_validator(mode="after")
     def _search_has_one_policy(self) -> Self:
         if self.strategy == "mcts" and (self.guide or self.rollouts or self.expert):
-            raise ValueError(
-                "strategy is 'mcts', but guide, rollouts or expert is set; a search takes none "
-                "of them"
-            )
+            raise ValueError("strategy is 'mcts', but guide, rollouts or expert is set; a search takes none of them")
         return self
 
     @model_validator(mode="after")
@@ -92,14 +89,10 @@ def whole_episodes(config: ExploreConfig) -> ExploreConfig:
             "strategy is 'mcts' or expert is set, which need branches, and the environment allows "
             "whole episodes only; use strategy = 'expand' without expert"
         )
-    return config.model_copy(
-        update={"exploration": config.exploration.model_copy(update={"depth": 0})}
-    )
+    return config.model_copy(update={"exploration": config.exploration.model_copy(update={"depth": 0})})
 
 
-def explored_row(
-    playable: PlayableTask, environment: str, explored: ExploredTree | SearchedTree
-) -> TreeRow:
+def explored_row(playable: PlayableTask, environment: str, explored: ExploredTree | SearchedTree) -> TreeRow:
     """A finished tree as a row, with its search statistics if it was searched."""
     tree = replace(explored.tree, system=playable.environment.chat.system)
     if isinstance(explored, SearchedTree):
@@ -107,11 +100,7 @@ def explored_row(
         tree = replace(tree, values={"visits": found.visit_counts, "mcts": found.values})
     task = TaskRow(task_id=playable.task.id, kind=playable.task.kind, environment=environment)
     return tree_row(
-        tree,
-        task,
-        draws=explored.draws,
-        misses=explored.misses,
-        completion_tokens=explored.completion_tokens,
+        tree, task, draws=explored.draws, misses=explored.misses, completion_tokens=explored.completion_tokens
     )
 
 
@@ -153,11 +142,7 @@ class Explore(Method[ExploreConfig]):
         if (expert := self._expert.get(playable.task.id)) is None:
             return (yield from explore_task(game, config.exploration, source=source))
         steps, mistakes = expert.steps, expert.mistakes
-        return (
-            yield from explore_task(
-                game, config.exploration, source=source, expert=steps, mistakes=mistakes
-            )
-        )
+        return (yield from explore_task(game, config.exploration, source=source, expert=steps, mistakes=mistakes))
 
 
 run_explore = partial(play_job, Explore)

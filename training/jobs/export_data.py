@@ -27,14 +27,7 @@ from qguide.training.data.decision_groups import GroupLabels, holds_groups
 from qguide.training.data.parquet import PARQUET, write_parquet
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import labelled_tree
-from qguide.training.data.row_files import (
-    address_of,
-    lines_of,
-    new_file,
-    remedy_of,
-    row_files,
-    write_lines,
-)
+from qguide.training.data.row_files import address_of, lines_of, new_file, remedy_of, row_files, write_lines
 from qguide.training.data.runs import read_rows
 from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.exports.atif import AtifRow, atif_row
@@ -60,9 +53,7 @@ def row_kind(source: Path) -> type[Row]:
     """The kind of the rows of a source, by its first one."""
     path = row_files(source)[0]
     if not address_of(path) and not path.is_file():
-        raise ConfigError(
-            f"{path} does not exist; name a run folder or its rows, such as runs/imported/trees"
-        )
+        raise ConfigError(f"{path} does not exist; name a run folder or its rows, such as runs/imported/trees")
     _, first = next(lines_of(path, BaseModel), (0, b""))
     if not first.strip():
         raise ConfigError(f"{path} is empty; name another run folder")
@@ -76,9 +67,7 @@ def row_kind(source: Path) -> type[Row]:
         if field in fields:
             return kind
     remedy = remedy_of(first) if fields.get("version") == 1 else ""
-    raise RecordError(
-        f"{path}, line 1: it is of no kind that a job writes; name another file{remedy}"
-    )
+    raise RecordError(f"{path}, line 1: it is of no kind that a job writes; name another file{remedy}")
 
 
 class ExportConfig(JobOptions):
@@ -115,9 +104,7 @@ def run_export_data(config: ExportConfig) -> dict[str, object]:
         write = write_parquet if as_parquet else write_lines
         count = write(file, written_kind, shown)
         if not count:
-            raise ConfigError(
-                f"{config.source} has no row to export; name another source, or lower min_reward"
-            )
+            raise ConfigError(f"{config.source} has no row to export; name another source, or lower min_reward")
     return {"rows": count, "from": kind.__name__, "output": str(config.output)}
 
 
@@ -129,9 +116,7 @@ def _refuse_unused_options(config: ExportConfig, kind: type[Row]) -> None:
                 f"{option} is for {named} only, and {config.format} would ignore it; leave it "
                 f"out, or choose {formats[0]}"
             )
-    if "group_labels" in config.model_fields_set and not (
-        kind is TreeRow and holds_groups(config.source)
-    ):
+    if "group_labels" in config.model_fields_set and not (kind is TreeRow and holds_groups(config.source)):
         raise ConfigError(
             f"group_labels is for decision groups, but the source holds rows of the kind "
             f"{kind.__name__}; leave it out, or name the output of `qguide groups`"
@@ -154,8 +139,7 @@ def _exported(config: ExportConfig, kind: type[Row]) -> tuple[type[Row], Iterabl
             return StepwiseRow, _stepwise(config, path)
     expected, job = _READS[config.format]
     raise ConfigError(
-        f"{path} holds rows of the kind {kind.__name__}, but {config.format} reads {expected}; "
-        f"name the output of {job}"
+        f"{path} holds rows of the kind {kind.__name__}, but {config.format} reads {expected}; name the output of {job}"
     )
 
 

@@ -97,9 +97,7 @@ class GroupsConfig(PlayConfig):
         return self
 
 
-def _continuing(
-    config: GroupsConfig, task: Task, build_expert: Callable[[], Expert] | None
-) -> Continuing:
+def _continuing(config: GroupsConfig, task: Task, build_expert: Callable[[], Expert] | None) -> Continuing:
     """The agents that play on, each with a seed of its own."""
     if build_expert is not None:
         return expert_continuing(build_expert)

@@ -27,12 +27,7 @@ from qguide.qnet.records import TreeRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.formats.read import (
-    IMPORTED,
-    Reading,
-    read_episodes,
-    recording_of,
-)
+from qguide.training.recordings.formats.read import IMPORTED, Reading, read_episodes, recording_of
 from qguide.training.recordings.json_stream import OnBytes
 from qguide.training.recordings.report import ImportReport, Tally
 from qguide.training.recordings.task_tree import build_task_trees
@@ -98,10 +93,7 @@ def _removed_on_failure(run: RunFolder, *unfinished: Path) -> Iterator[None]:
 
 
 def _write_trajectories(
-    config: ImportConfig,
-    episodes: Iterable[Trajectory | BadRecord],
-    output: Path,
-    tally: Tally,
+    config: ImportConfig, episodes: Iterable[Trajectory | BadRecord], output: Path, tally: Tally
 ) -> dict[str, "array[int]"]:
     """Write every episode; returns the offsets of each task's rows in the file."""
     places: dict[str, array[int]] = {}
@@ -136,9 +128,7 @@ def _require_episodes(config: ImportConfig, tally: Tally) -> None:
         )
 
 
-def _write_trees(
-    trajectories: Path, places: dict[str, "array[int]"], output: Path, tally: Tally
-) -> None:
+def _write_trees(trajectories: Path, places: dict[str, "array[int]"], output: Path, tally: Tally) -> None:
     """Write the tree of each task, in the order of their first episodes."""
     with trajectories.open("rb") as file, JsonlWriter(output, flushes=False) as writer:
         for offsets in places.values():

@@ -34,26 +34,13 @@ from qguide.training.algorithms.tree import EXPERT, Node, Tree
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import node_row, step_from_row, tree_from_row
 from qguide.training.data.row_files import regular
-from qguide.training.data.runs import (
-    EXPLORED,
-    RunFolder,
-    finished_task_ids,
-    read_rows,
-    rows_at_once,
-)
+from qguide.training.data.runs import EXPLORED, RunFolder, finished_task_ids, read_rows, rows_at_once
 from qguide.training.data.trajectories import Trajectory, best_trajectories
 from qguide.training.exploration.contrast import Contrast, Contrasted, RewardModel, contrast_task
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.hosted import PREFIX, ROW_FIELDS, HostedPolicy, is_hosted
-from qguide.training.rollouts.method import (
-    Method,
-    Models,
-    PlayConfig,
-    Played,
-    hashes_of,
-    play_job,
-)
+from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, hashes_of, play_job
 from qguide.training.rollouts.models import EMBEDDED
 from qguide.training.rollouts.rollout import RolloutTask
 from qguide.training.trajectory import Step
@@ -130,9 +117,7 @@ def _config_in(folder: Path) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads(regular(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}; name run folders of `qguide ipr` in earlier"
-        ) from error
+        raise ConfigError(f"{path}: {error.strerror}; name run folders of `qguide ipr` in earlier") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON ({error}); leave the run out of earlier") from error
     return config
@@ -234,10 +219,7 @@ def explored_row(trajectory: Trajectory, contrasted: Contrasted, *, source: str)
     expert, own = trajectory.steps, contrasted.own
     both = zip(expert, own, strict=False)
     shared = sum(1 for _ in takewhile(lambda steps: steps[0] == steps[1], both))
-    nodes = [
-        node.model_copy(update={"taken": t < shared, "source": EXPERT})
-        for t, node in enumerate(row.nodes)
-    ]
+    nodes = [node.model_copy(update={"taken": t < shared, "source": EXPERT}) for t, node in enumerate(row.nodes)]
     rest = _branch(len(nodes) + 1, shared, own[shared:], source=source)
     nodes += [node.model_copy(update={"taken": True}) for node in rest]
     rewards = {t + 1: reward for t, reward in contrasted.expert_rewards.items()}
@@ -260,8 +242,7 @@ def explored_row(trajectory: Trajectory, contrasted: Contrasted, *, source: str)
 def _branch(first: int, at: int, steps: Sequence[Step], *, source: str) -> list[NodeRow]:
     """The nodes of some steps, from the id `first` on, after the expert's first `at` steps."""
     return [
-        node_row(Node(first + i, first + i - 1 if i else at, at + i + 1, step, source))
-        for i, step in enumerate(steps)
+        node_row(Node(first + i, first + i - 1 if i else at, at + i + 1, step, source)) for i, step in enumerate(steps)
     ]
 
 

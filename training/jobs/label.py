@@ -15,12 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self, cast, get_args
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError
@@ -34,12 +29,7 @@ from qguide.training.data.records import tree_row
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, rows_at_once
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.options import JobOptions
-from qguide.training.rollouts.models import (
-    INFERENCE_MAY_CHANGE,
-    Inference,
-    build_scorer,
-    sha256_of_q_model,
-)
+from qguide.training.rollouts.models import INFERENCE_MAY_CHANGE, Inference, build_scorer, sha256_of_q_model
 from qguide.training.rollouts.rollout import value_request
 
 OwnTarget = Annotated[str, StringConstraints(pattern=r"^\w+(\.\w+)*:\w+$")]
@@ -250,8 +240,7 @@ def node_values(scorer: Scorer, task: TaskTree) -> dict[int, float]:
     """Q of every node of a tree, by its id."""
     if scorer.ranks:
         raise ConfigError(
-            f"{scorer.name} ranks the candidates of one state, and ranks are no values; name "
-            "another Q model as qnet"
+            f"{scorer.name} ranks the candidates of one state, and ranks are no values; name another Q model as qnet"
         )
     observes = scorer.reads_observation
     if observes:

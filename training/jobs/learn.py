@@ -72,9 +72,7 @@ class LearnConfig(Reading):
 def run_learn(config: LearnConfig, *, console: Console | None = None) -> Manifest:
     """Write the checkpoint and show its licence; its manifest says whether it may guide."""
     with open_run(config.output, config) as run:
-        episodes = read_learnable(
-            config.source, config.fields, format_=config.format, skip_bad=config.skip_bad
-        )
+        episodes = read_learnable(config.source, config.fields, format_=config.format, skip_bad=config.skip_bad)
         salt = bytes.fromhex(config.salt) if config.salt else secrets.token_bytes(16)
         held_back = judged_by(episodes) if config.held_back == "auto" else config.held_back
         options = Options(trace=config.trace, alpha=config.alpha, held_back=held_back)
@@ -98,9 +96,7 @@ def _show(manifest: Manifest, checkpoint: Path, console: Console) -> None:
     show_licence(manifest.licence, console)
 
 
-def _manifest(
-    config: LearnConfig, learned: Learned, episodes: list[Episode], held_back: HeldBack
-) -> Manifest:
+def _manifest(config: LearnConfig, learned: Learned, episodes: list[Episode], held_back: HeldBack) -> Manifest:
     rewards = [episode.reward for episode in episodes]
     return Manifest(
         kind="features",

@@ -31,13 +31,7 @@ from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.preferences import PreferenceRow, preference_row, scored_messages
 from qguide.training.data.records import EXPERT
 from qguide.training.data.row_files import RowGroups
-from qguide.training.data.runs import (
-    JsonlWriter,
-    RunFolder,
-    open_run,
-    read_rows,
-    rows_at_once,
-)
+from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
 from qguide.training.data.task_trees import TaskTree, TaskTrees
 from qguide.training.data.trajectories import trajectories_of
 from qguide.training.options import JobOptions
@@ -197,9 +191,7 @@ def _of_trajectories(config: PairsConfig) -> Iterator[PreferenceRow]:
         episodes = [(row, each) for row in group for each in trajectories_of(row)]
         outcomes = [each.reward for _, each in episodes]
         sides = [e.source == EXPERT for _, e in episodes] if config.against_expert else None
-        for better, worse in value_pairs(
-            outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task, sides=sides
-        ):
+        for better, worse in value_pairs(outcomes, min_margin=_LEAST_MARGIN, most=config.most_per_task, sides=sides):
             row, chosen = episodes[better]
             if len(chosen.mistakes) == len(chosen.replies):  # nothing to prefer
                 continue

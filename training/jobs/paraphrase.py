@@ -79,11 +79,7 @@ class Paraphrase(Method[ParaphraseConfig]):
                 "an instruction-tuned model or raise max_tokens"
             )
         row = ParaphraseRow(
-            task_id=playable.task.id,
-            kind=playable.task.kind,
-            task=task,
-            texts=texts,
-            source=self.source,
+            task_id=playable.task.id, kind=playable.task.kind, task=task, texts=texts, source=self.source
         )
         return Played([row], {"paraphrases": len(texts)})
 

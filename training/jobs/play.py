@@ -48,8 +48,7 @@ def run_play(config: PlayConfig, *, console: Console, client: httpx.Client | Non
     with closing(build_selected_suite(config.environment)) as suite, http:
         if not 0 <= config.task < len(suite.tasks):
             raise ConfigError(
-                f"task is {config.task}, but the environment has tasks 0 to "
-                f"{len(suite.tasks) - 1}; name one of them"
+                f"task is {config.task}, but the environment has tasks 0 to {len(suite.tasks) - 1}; name one of them"
             )
         if suite.environment.chat.tools:
             raise ConfigError(

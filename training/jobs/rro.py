@@ -71,9 +71,7 @@ class Rro(Method[RroConfig]):
         """Explore one task."""
         config = self.config
         game = playable.game(config.seed)
-        explored = yield from explore_rising(
-            game, config.rising, config.rewards, source=self.source
-        )
+        explored = yield from explore_rising(game, config.rising, config.rewards, source=self.source)
         row = explored_row(playable, config, explored)
         tokens = explored.completion_tokens + explored.rollout_tokens
         return Played([row], {"rollouts": _rollouts_of(row), "completion_tokens": tokens})

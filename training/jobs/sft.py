@@ -36,13 +36,7 @@ from qguide.training.data.augmentation import Augmentation, build_augmenter
 from qguide.training.data.trajectories import Trajectory, read_trajectories
 from qguide.training.licence.assessment import Assessment
 from qguide.training.optimization.objective import Loss, Objective, TrainingConfig
-from qguide.training.optimization.padded_batches import (
-    Sequence1D,
-    pad_column,
-    pad_ids,
-    padded_tokens,
-    plan_epochs,
-)
+from qguide.training.optimization.padded_batches import Sequence1D, pad_column, pad_ids, padded_tokens, plan_epochs
 from qguide.training.optimization.trainer import train
 from qguide.training.rollouts.models import weights_sha256
 from qguide.training.small_models import Architecture, build_llama, train_tokenizer
@@ -164,10 +158,7 @@ class SftObjective(Objective[PreTrainedModel]):
         self.model, self._tokenizer = build_model(config, messages)
         renderer = Renderer(self._tokenizer)
         self.rows, self.epochs = plan_epochs(
-            lambda rng: _sequences(config, renderer, episodes, rng),
-            config.optimization,
-            seed=config.seed,
-            renewed=True,
+            lambda rng: _sequences(config, renderer, episodes, rng), config.optimization, seed=config.seed, renewed=True
         )
         self._counts = {"episodes": len(episodes), "steps": sum(map(len, self.epochs))}
 
@@ -183,17 +174,11 @@ class SftObjective(Objective[PreTrainedModel]):
         """See `Objective`."""
         return self.loss([number])
 
-    def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
-    ) -> Manifest:
+    def save(self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         config = self._config
         return config.save_policy(
-            model,
-            self._tokenizer,
-            trunk=config.base,
-            data=config.trajectories,
-            metrics=self._counts,
+            model, self._tokenizer, trunk=config.base, data=config.trajectories, metrics=self._counts
         )
 
 
@@ -207,17 +192,12 @@ def build_model(
     shape = config.architecture
     texts = (message.text for episode in episodes[:2000] for message in episode)
     tokenizer = train_tokenizer(
-        texts,
-        vocab_size=shape.vocab_size,
-        phrases=shape.phrases,
-        numbered_words=shape.numbered_words,
+        texts, vocab_size=shape.vocab_size, phrases=shape.phrases, numbered_words=shape.numbered_words
     )
     return build_llama(shape, tokenizer), tokenizer
 
 
-def sft_sequence(
-    renderer: Renderer, episode: Demonstration, *, observation_weight: float
-) -> Sequence1D:
+def sft_sequence(renderer: Renderer, episode: Demonstration, *, observation_weight: float) -> Sequence1D:
     """Tokens of one episode; the column `weight` is 0 for mistaken actions.
 
     It is the episode's weight for other actions, and `observation_weight` of that elsewhere.
@@ -248,9 +228,7 @@ def _logits_at(model: PreTrainedModel, ids_BT: Tensor, places: tuple[Tensor, ...
     """(N, V) logits of the next token at the chosen positions, as the model itself gives them."""
     # The logits are the largest tensor here. Some models scale or cap them after their output
     # layer, so it is not called alone; `logits_to_keep` takes no mask in transformers 5.19.
-    keep_chosen = model.get_output_embeddings().register_forward_pre_hook(
-        lambda _, args: (args[0][places],)
-    )
+    keep_chosen = model.get_output_embeddings().register_forward_pre_hook(lambda _, args: (args[0][places],))
     try:
         logits_NV: Tensor = model(input_ids=ids_BT, use_cache=False).logits
     finally:
@@ -264,8 +242,5 @@ def _sequences(
     """The sequences of one epoch, renamed as drawn."""
     augmenter = build_augmenter(config.augmentation)
     renamed = [episode._replace(messages=augmenter(episode.messages, rng)) for episode in episodes]
-    sequences = [
-        sft_sequence(renderer, episode, observation_weight=config.observation_weight)
-        for episode in renamed
-    ]
+    sequences = [sft_sequence(renderer, episode, observation_weight=config.observation_weight) for episode in renamed]
     return [sequence for sequence in sequences if len(sequence) <= config.max_length]

@@ -27,34 +27,15 @@ from qguide.training.environments.registry import task_markers_of
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
 from qguide.training.optimization.adapters import hold_frozen
-from qguide.training.optimization.objective import (
-    Loss,
-    Objective,
-    TrainingConfig,
-    sha256_of_trunk,
-)
+from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
 from qguide.training.optimization.options import DpoOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.padded_batches import plan_epochs
 from qguide.training.optimization.trainer import train
 from qguide.training.optimization.weight_average import Criterion
-from qguide.training.policy_training.dpo_loss import (
-    DpoLossOptions,
-    PairWeights,
-    implicit_q,
-    pairs_loss,
-    q_of_pairs,
-)
-from qguide.training.policy_training.examples import (
-    PairExamples,
-    read_pair_examples,
-    states_of_pairs,
-)
-from qguide.training.policy_training.logprobs import (
-    kept_logprobs,
-    prepare_for_packing,
-    reply_logprobs,
-)
+from qguide.training.policy_training.dpo_loss import DpoLossOptions, PairWeights, implicit_q, pairs_loss, q_of_pairs
+from qguide.training.policy_training.examples import PairExamples, read_pair_examples, states_of_pairs
+from qguide.training.policy_training.logprobs import kept_logprobs, prepare_for_packing, reply_logprobs
 from qguide.training.rollouts.models import weights_sha256
 
 
@@ -71,12 +52,7 @@ class Referenced:
 
 @torch.no_grad()
 def validate(
-    policy: PreTrainedModel,
-    pairs: Referenced,
-    other_pairs: Referenced,
-    groups: Referenced,
-    *,
-    beta: float,
+    policy: PreTrainedModel, pairs: Referenced, other_pairs: Referenced, groups: Referenced, *, beta: float
 ) -> dict[str, float]:
     """Figures of the held-back examples, if there are any.
 
@@ -108,25 +84,19 @@ def validate(
 
 
 @torch.no_grad()
-def scored_choices(
-    policy: PreTrainedModel, groups: Referenced, *, beta: float
-) -> list[ScoredChoice]:
+def scored_choices(policy: PreTrainedModel, groups: Referenced, *, beta: float) -> list[ScoredChoice]:
     """The decisions of packed groups with the implicit Q."""
     policy.eval()
     return [g for tree, r in groups for g in _groups(policy, tree, r, beta=beta)]
 
 
-def _margins(
-    policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
-) -> list[float]:
+def _margins(policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float) -> list[float]:
     chosen_P, rejected_P = q_of_pairs(reply_logprobs(policy, tree), reference_R, tree, beta=beta)
     margins: list[float] = (chosen_P - rejected_P).tolist()
     return margins
 
 
-def _groups(
-    policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float
-) -> list[ScoredChoice]:
+def _groups(policy: PreTrainedModel, tree: PackedReplies, reference_R: Tensor, *, beta: float) -> list[ScoredChoice]:
     q_values = implicit_q(reply_logprobs(policy, tree).cpu(), reference_R, beta=beta).tolist()
     return [group.scored(q_values) for group in tree.groups]
 
@@ -175,18 +145,13 @@ class DpoObjective(Objective[PreTrainedModel]):
         self.title, self.keep = f"train-dpo {config.name}", config.keep
         self._renderer = load_renderer(config.policy)
         self._examples = examples = read_pair_examples(
-            config,
-            self._renderer,
-            max_tokens=config.optimization.micro_batch_tokens,
-            seed=config.seed,
+            config, self._renderer, max_tokens=config.optimization.micro_batch_tokens, seed=config.seed
         )
         self.rows, self.epochs = plan_epochs(
             lambda _: examples.training, config.optimization, seed=config.seed, renewed=False
         )
         self._weights = PairWeights.of(config, self.rows)
-        self._both = ImplicitQ.from_policies(
-            config.policy, config.reference or config.policy, beta=config.beta
-        )
+        self._both = ImplicitQ.from_policies(config.policy, config.reference or config.policy, beta=config.beta)
         self._both.reference.requires_grad_(False)
         self.model = self._both.policy
 
@@ -202,12 +167,8 @@ class DpoObjective(Objective[PreTrainedModel]):
         parts = self._examples.parts
         rows = [row for part in parts for row in part]
         reference = self._both.reference.to(device)
-        logprobs = iter(
-            kept_logprobs(reference, rows, self._config.output / "reference_logprobs.pt")
-        )
-        self._reference, *self._held_back = (
-            Referenced(part, [next(logprobs) for _ in part]) for part in parts
-        )
+        logprobs = iter(kept_logprobs(reference, rows, self._config.output / "reference_logprobs.pt"))
+        self._reference, *self._held_back = (Referenced(part, [next(logprobs) for _ in part]) for part in parts)
         reference.to("cpu")
 
     def row_loss(self, number: int) -> Loss:
@@ -230,9 +191,7 @@ class DpoObjective(Objective[PreTrainedModel]):
         groups = self._held_back[-1]
         return assess(scored_choices(self.model, groups, beta=self._config.beta))
 
-    def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
-    ) -> Manifest:
+    def save(self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """Write the implicit Q, and the policy by itself where that is wanted."""
         config, tokenizer = self._config, self._renderer.tokenizer
         self._both.policy = model
@@ -252,10 +211,7 @@ class DpoObjective(Objective[PreTrainedModel]):
         if config.write_policy:
             own = {"kind": "policy", "read_at": "", "target": "", "prior": None, "licence": None}
             save_checkpoint(
-                config.output / "policy",
-                model=model,
-                tokenizer=tokenizer,
-                manifest=manifest.model_copy(update=own),
+                config.output / "policy", model=model, tokenizer=tokenizer, manifest=manifest.model_copy(update=own)
             )
         return save_checkpoint(
             config.output / "checkpoint",

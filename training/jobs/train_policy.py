@@ -61,9 +61,7 @@ Normalization = Literal["std", "none"]
 _TIED = 1e-9
 
 
-def advantages(
-    values: Sequence[float], draws: Sequence[int], *, normalization: Normalization = "std"
-) -> list[float]:
+def advantages(values: Sequence[float], draws: Sequence[int], *, normalization: Normalization = "std") -> list[float]:
     """Advantage of each distinct candidate over the mean draw of its group; 0 if all are equal.
 
     Args:
@@ -113,12 +111,7 @@ class GroupLossOptions(JobOptions):
 
 
 def groups_loss(
-    policy_R: Tensor,
-    old_R: Tensor,
-    reference_R: Tensor,
-    packed: PackedReplies,
-    *,
-    options: GroupLossOptions,
+    policy_R: Tensor, old_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, options: GroupLossOptions
 ) -> Loss:
     """Loss of all draws of a packed row, and their number.
 
@@ -135,9 +128,7 @@ def groups_loss(
         [
             advantage
             for group in packed.groups
-            for advantage in advantages(
-                group.choice.values, group.choice.draws, normalization=options.normalization
-            )
+            for advantage in advantages(group.choice.values, group.choice.draws, normalization=options.normalization)
         ],
         device,
     )
@@ -197,9 +188,7 @@ class PolicyObjective(ReplyObjective):
         """Log pi of all replies under the policy as it is now, and under the reference."""
         config = self._config
         nn.Module.to(self.model, device)
-        self._old = self._reference = kept_logprobs(
-            self.model, self.rows, config.output / "old_logprobs.pt"
-        )
+        self._old = self._reference = kept_logprobs(self.model, self.rows, config.output / "old_logprobs.pt")
         if config.reference is None or not config.kl:
             return
         reference = load_policy(model_folder(config.reference)).model.requires_grad_(False)
@@ -213,11 +202,7 @@ class PolicyObjective(ReplyObjective):
         """See `Objective`."""
         row = self.rows[number]
         return groups_loss(
-            reply_logprobs(self.model, row),
-            self._old[number],
-            self._reference[number],
-            row,
-            options=self._config,
+            reply_logprobs(self.model, row), self._old[number], self._reference[number], row, options=self._config
         )
 
     def validate(self) -> dict[str, float]:

@@ -32,12 +32,7 @@ from qguide.training.data.records import labelled_tree
 from qguide.training.data.runs import read_rows
 from qguide.training.licence.assessment import Assessment, assess
 from qguide.training.licence.domain import fit_domain, salt_of
-from qguide.training.optimization.objective import (
-    Loss,
-    Objective,
-    TrainingConfig,
-    sha256_of_trunk,
-)
+from qguide.training.optimization.objective import Loss, Objective, TrainingConfig, sha256_of_trunk
 from qguide.training.optimization.options import QNetOptimization
 from qguide.training.optimization.padded_batches import plan_lengths
 from qguide.training.optimization.trainer import train
@@ -45,12 +40,7 @@ from qguide.training.optimization.weight_average import Criterion
 from qguide.training.q_training.examples import Examples, Packing, read_examples
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.packed_rows import PackedRows
-from qguide.training.q_training.qnet_loss import (
-    VocabularyLogits,
-    loss_of_tree,
-    output_embeddings,
-    require_range,
-)
+from qguide.training.q_training.qnet_loss import VocabularyLogits, loss_of_tree, output_embeddings, require_range
 from qguide.training.q_training.validation import require_packable, scored_choices, validate
 from qguide.training.rollouts.models import weights_sha256
 

@@ -30,13 +30,7 @@ from qguide.qnet.features.hashing import Hasher, mean_of
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
 from qguide.qnet.types import History, Message
 from qguide.training.learning.episodes import Episode, HeldBack, folds_of, units_of
-from qguide.training.learning.ridge import (
-    Design,
-    Floats,
-    designs,
-    reweighted_ridge,
-    ridge,
-)
+from qguide.training.learning.ridge import Design, Floats, designs, reweighted_ridge, ridge
 from qguide.training.trajectory import Drawn
 
 PENALTIES: Final = (10.0, 30.0, 100.0)
@@ -124,18 +118,14 @@ class Fit:
         return told if self.unearned is None else steps.earned + told
 
 
-def steps_of(
-    episodes: Sequence[Episode], hasher: Hasher, *, held_back: HeldBack = "tasks"
-) -> Steps:
+def steps_of(episodes: Sequence[Episode], hasher: Hasher, *, held_back: HeldBack = "tasks") -> Steps:
     """Features of all decisions."""
     chance = Random(_SEED)
     anything = [action for episode in episodes for action in episode.actions]
     states, actions, others = [], [], []
     before: History | None = None
     for episode in episodes:
-        for history, action, drawn in zip(
-            episode.states, episode.actions, episode.choices, strict=True
-        ):
+        for history, action, drawn in zip(episode.states, episode.actions, episode.choices, strict=True):
             if history is not before:  # candidates of one decision group share it
                 state, features, before = state_of(history, hasher), {}, history
             compared = drawn
@@ -159,11 +149,7 @@ def steps_of(
         outcome=np.repeat([episode.reward for episode in episodes], lengths),
         earned=np.concatenate([episode.earned for episode in episodes]),
         last=last,
-        units=tuple(
-            unit
-            for unit, n in zip(units_of(episodes, held_back), lengths, strict=True)
-            for _ in range(n)
-        ),
+        units=tuple(unit for unit, n in zip(units_of(episodes, held_back), lengths, strict=True) for _ in range(n)),
     )
 
 
@@ -225,11 +211,7 @@ def _first_values(steps: Steps, states: _Folded) -> tuple[Floats, Floats]:
 
 
 def _advantages(
-    steps: Steps,
-    changed: Floats,
-    surprises: Floats,
-    folds: NDArray[np.int_],
-    alpha: float | None,
+    steps: Steps, changed: Floats, surprises: Floats, folds: NDArray[np.int_], alpha: float | None
 ) -> Floats:
     """Weights by the regression whose preferred actions of held-back tasks have most credit.
 
@@ -249,9 +231,7 @@ def _advantages(
     return best(steps.actions, changed)[0]
 
 
-def _preferred(
-    steps: Steps, changed: Floats, folds: NDArray[np.int_], tried: Sequence[_Regression]
-) -> Floats:
+def _preferred(steps: Steps, changed: Floats, folds: NDArray[np.int_], tried: Sequence[_Regression]) -> Floats:
     """(regressions, n) advantage over what else could be done, each fold by a fit to the others."""
     beside_others = steps.actions.rows - steps.others.rows
     preferred = np.zeros((len(tried), len(changed)))
@@ -263,9 +243,7 @@ def _preferred(
     return preferred
 
 
-def trace_returns(
-    outcome: Floats, values: Floats, last: NDArray[np.bool_], *, trace: float
-) -> Floats:
+def trace_returns(outcome: Floats, values: Floats, last: NDArray[np.bool_], *, trace: float) -> Floats:
     """(n,) lambda-return of each decision, episodes one after the other.
 
     Args:

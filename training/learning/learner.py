@@ -70,19 +70,14 @@ def learn(episodes: Sequence[Episode], options: Options, hasher: Hasher) -> Lear
     held_back = _Assessor(episodes, steps, options, hasher)
     weights = held_back.weights()
     return Learned(
-        _model(fit(steps, options), steps, hasher),
-        evidence_of(held_back.decisions()),
-        held_back.credit(),
-        weights,
+        _model(fit(steps, options), steps, hasher), evidence_of(held_back.decisions()), held_back.credit(), weights
     )
 
 
 class _Assessor:
     """Predictions for each fold of tasks by a model of the others."""
 
-    def __init__(
-        self, episodes: Sequence[Episode], steps: Steps, options: Options, hasher: Hasher
-    ) -> None:
+    def __init__(self, episodes: Sequence[Episode], steps: Steps, options: Options, hasher: Hasher) -> None:
         self._episodes = episodes
         self._steps = steps
         self._hasher = hasher

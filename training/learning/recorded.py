@@ -59,9 +59,7 @@ def recorded_decisions(episodes: Sequence[Episode], q_values: QValues) -> list[H
 def _branching(episodes: Sequence[Episode]) -> Iterator[_Visited]:
     found: dict[tuple[object, ...], _Visited] = {}
     for episode in episodes:
-        for history, action, drawn in zip(
-            episode.states, episode.actions, episode.choices, strict=True
-        ):
+        for history, action, drawn in zip(episode.states, episode.actions, episode.choices, strict=True):
             key = (episode.task, *(_read(message) for message in history))
             visited = found.setdefault(key, _Visited(episode.task, history))
             visited.add(action, episode.reward, drawn)

@@ -68,9 +68,7 @@ class Design:
         return Design(self.rows[chosen], self.columns)
 
 
-def designs(
-    fitted: Sequence[Sparse], judged: Sequence[Sparse] = (), *, bits: int
-) -> tuple[Design, Design]:
+def designs(fitted: Sequence[Sparse], judged: Sequence[Sparse] = (), *, bits: int) -> tuple[Design, Design]:
     """The design of the vectors to fit, and that of others in the same columns."""
     vectors = [*fitted, *judged]
     starts = np.concatenate([[0], np.cumsum([len(indices) for indices, _ in vectors])])
@@ -97,9 +95,7 @@ def columns_of(rows: Any, used: NDArray[np.int32], *, bits: int) -> Columns:
     return Columns(used, numbers.astype(np.float64), shares, bits)
 
 
-def ridge(
-    x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None
-) -> tuple[Floats, float]:
+def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) -> tuple[Floats, float]:
     """Weights w and intercept b that minimise |x w + b - y|^2 + alpha sum (w_j / s_j)^2.
 
     b is the mean of y. In the dual w = S^2 x^T c with (x S^2 x^T + alpha I) c = y - b, whose size
@@ -115,9 +111,7 @@ def ridge(
     rows, transposed = x.rows, x.rows.T
     squares = np.float32(1) if sizes is None else np.square(sizes).astype(np.float32)
     system = LinearOperator(
-        (len(y), len(y)),
-        lambda c: rows @ (squares * (transposed @ c)) + np.float32(alpha) * c,
-        dtype=np.float32,
+        (len(y), len(y)), lambda c: rows @ (squares * (transposed @ c)) + np.float32(alpha) * c, dtype=np.float32
     )
     target = (y - mean).astype(np.float32)
     solved, _ = cg(system, target, rtol=_TOLERANCE, maxiter=_MOST_ITERATIONS)

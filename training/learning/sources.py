@@ -54,9 +54,7 @@ def read_states(sources: Sequence[Path]) -> list[tuple[str, History]]:
     return [(episode.task, state) for episode in episodes for state in episode.states]
 
 
-def _read(
-    source: Path, fields: Fields, format_: str | None, *, skip_bad: bool
-) -> Iterator[Episode]:
+def _read(source: Path, fields: Fields, format_: str | None, *, skip_bad: bool) -> Iterator[Episode]:
     if RunFolder(source).rows.exists() and holds_groups(source):
         for row in read_groups(source):
             yield from _candidates(row)
@@ -67,9 +65,7 @@ def _read(
 
 def _candidates(row: TreeRow) -> Iterator[Episode]:
     for decision in decisions_of(row):
-        drawn = tuple(
-            Drawn(node.message, node.count, greedy=node.greedy) for node in decision.candidates
-        )
+        drawn = tuple(Drawn(node.message, node.count, greedy=node.greedy) for node in decision.candidates)
         for node in decision.candidates:
             outcome = fmean(rollout.outcome_reward for rollout in node.rollouts)
             yield Episode(row.task_id, (decision.history,), (node.message,), outcome, (drawn,))

@@ -14,16 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.hashing import (
-    FRAME,
-    QUANTILES,
-    TASK,
-    Hasher,
-    Hashes,
-    Sizes,
-    entry,
-    number_place,
-)
+from qguide.qnet.features.hashing import FRAME, QUANTILES, TASK, Hasher, Hashes, Sizes, entry, number_place
 from qguide.qnet.features.state_action import TASK_WORDS
 from qguide.qnet.features.words import is_number, numbers_of, words_of
 from qguide.qnet.types import INSTRUCTING, Message
@@ -156,8 +147,4 @@ def _telling(texts: Sequence[frozenset[str]]) -> Iterator[str]:
     """
     counts = Counter(word for words in texts for word in words)
     most, of_numbers = MOST * len(texts), FEWEST_WITH_NUMBER * len(texts)
-    return (
-        word
-        for word, n in counts.items()
-        if FEWEST <= n <= most and (n >= of_numbers or not is_number(word))
-    )
+    return (word for word, n in counts.items() if FEWEST <= n <= most and (n >= of_numbers or not is_number(word)))

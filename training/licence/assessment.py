@@ -64,10 +64,7 @@ def _section(fit: TauFit, by: Literal["votes", "likelihood"]) -> PriorSection:
     return PriorSection(
         tau=fit.tau,
         by=by,
-        curve=tuple(
-            TauOutcome(tau=p.tau, outcome=p.outcome, standard_error=p.standard_error)
-            for p in fit.curve
-        ),
+        curve=tuple(TauOutcome(tau=p.tau, outcome=p.outcome, standard_error=p.standard_error) for p in fit.curve),
         decisions=fit.decisions,
         tasks=fit.tasks,
     )
@@ -96,11 +93,7 @@ def _licence(choices: Sequence[ScoredChoice], prior: PriorSection | None) -> Lic
     by = prior.by if prior else "votes"
     decisions = [
         HeldBackDecision(
-            choice.task,
-            choice.q_values,
-            log_prior_of(choice, by),
-            [(value,) for value in choice.values],
-            choice.greedy,
+            choice.task, choice.q_values, log_prior_of(choice, by), [(value,) for value in choice.values], choice.greedy
         )
         for choice in choices
     ]

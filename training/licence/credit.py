@@ -69,10 +69,7 @@ class Credit:
 
 
 def credit_of(
-    advantages: Floats,
-    surprises: Floats,
-    units: Sequence[str],
-    own: Mapping[str, Floats] | None = None,
+    advantages: Floats, surprises: Floats, units: Sequence[str], own: Mapping[str, Floats] | None = None
 ) -> Credit:
     """The correlation over all steps.
 
@@ -84,9 +81,7 @@ def credit_of(
             is known in fewer than 20 units is not compared.
     """
     names, of = np.unique(np.asarray(units), return_inverse=True)
-    correlation, interval = _by_unit(
-        _correlation, of, (advantages * surprises, advantages**2, surprises**2)
-    )
+    correlation, interval = _by_unit(_correlation, of, (advantages * surprises, advantages**2, surprises**2))
     leads = {
         name: _lead(advantages, preferred, surprises, of)
         for name, preferred in (own or {}).items()
@@ -106,9 +101,7 @@ def _lead(advantages: Floats, preferred: Floats, surprises: Floats, of: NDArray[
     return Lead(difference, interval, int(known.sum()))
 
 
-def _by_unit(
-    figure: Callable[..., Floats], of: NDArray[np.int_], products: Sequence[Floats]
-) -> tuple[float, Interval]:
+def _by_unit(figure: Callable[..., Floats], of: NDArray[np.int_], products: Sequence[Floats]) -> tuple[float, Interval]:
     """A figure of sums over steps, and its interval by unit.
 
     Args:

@@ -45,9 +45,7 @@ def salt_of(manifest: Manifest) -> str:
     return manifest.data_sha256[:_SALT_DIGITS]
 
 
-def fit_domain(
-    states: Iterable[tuple[str, History]], *, salt: str = "", least: float = LEAST_LIMIT
-) -> Domain:
+def fit_domain(states: Iterable[tuple[str, History]], *, salt: str = "", least: float = LEAST_LIMIT) -> Domain:
     """The domain of these states, each with its task.
 
     Args:

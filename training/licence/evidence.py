@@ -19,12 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from qguide.training.algorithms.posterior_temperature import (
-    FEWEST_DECISIONS,
-    TauFit,
-    ValuedDecision,
-    fit_tau,
-)
+from qguide.training.algorithms.posterior_temperature import FEWEST_DECISIONS, TauFit, ValuedDecision, fit_tau
 from qguide.training.evaluation.statistics import bootstrap_interval, clustered_mean_interval
 
 RESAMPLES: Final = 2_000
@@ -167,19 +162,14 @@ def evidence_of(decisions: Iterable[HeldBackDecision], *, tau: float | None = No
     # The hardest to beat, because a licence needs a gain over each of them.
     own = min(intervals, key=lambda name: intervals[name][0])
     shared = fitted.tau if fitted else tau or 0.0
-    pairs = [
-        pair
-        for one in informing
-        for pair in _pairs(one.valued, shared if one.tau is None else one.tau)
-    ]
+    pairs = [pair for one in informing for pair in _pairs(one.valued, shared if one.tau is None else one.tau)]
     return Evidence(
         decisions=len(informing),
         tasks=len(means["draw"]),
         pairs=len(pairs),
         choosers={
             name: replace(
-                _figures(name, means, pairs),
-                decisions=sum(outcome is not None for outcome in outcomes[name]),
+                _figures(name, means, pairs), decisions=sum(outcome is not None for outcome in outcomes[name])
             )
             for name in means
         },
@@ -195,9 +185,7 @@ Outcomes = Sequence[float | None]
 """Outcome of each decision by one chooser; None where its choice is unknown."""
 
 
-def _outcomes(
-    decisions: Sequence[HeldBackDecision], fitted: TauFit | None, *, tau: float
-) -> dict[str, Outcomes]:
+def _outcomes(decisions: Sequence[HeldBackDecision], fitted: TauFit | None, *, tau: float) -> dict[str, Outcomes]:
     """Outcomes by each chooser of which enough is known; `tau` where none is fitted."""
     valued = [one.valued for one in decisions]
     taus = dict(_taus_of_tasks(valued)) if fitted else {}
@@ -211,8 +199,7 @@ def _outcomes(
         **({PRIOR: [_likeliest(one.favouring_greedy) for one in decisions]} if favours else {}),
         "q": [one.outcome(0.0) for one in valued],
         "posterior": [
-            one.favouring_greedy.outcome(taus.get(one.task, tau) if one.tau is None else one.tau)
-            for one in decisions
+            one.favouring_greedy.outcome(taus.get(one.task, tau) if one.tau is None else one.tau) for one in decisions
         ],
         "oracle": [max(one.outcomes) for one in valued],
     }
@@ -266,9 +253,7 @@ def _pairs(one: ValuedDecision, tau: float) -> Iterator[_Pair]:
             yield _Pair(one.task, q, log_prior, q + tau * log_prior)
 
 
-def _figures(
-    name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair]
-) -> ChooserFigures:
+def _figures(name: str, means: Mapping[str, Sequence[float]], pairs: Sequence[_Pair]) -> ChooserFigures:
     margin = {
         "votes": lambda pair: pair.log_prior,
         "q": lambda pair: pair.q,

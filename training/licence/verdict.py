@@ -5,28 +5,15 @@ from rich.console import Console
 from rich.table import Table
 
 from qguide.qnet.features.domain import Domain
-from qguide.qnet.models.manifest import (
-    Interval,
-    Licence,
-    LicenceFigures,
-    LicenceLead,
-    Manifest,
-    PriorSection,
-)
+from qguide.qnet.models.manifest import Interval, Licence, LicenceFigures, LicenceLead, Manifest, PriorSection
 from qguide.training.licence.credit import Credit
 from qguide.training.licence.domain import Outside
 from qguide.training.licence.evidence import OWN, ChooserFigures, Evidence
 
-_PREFERRED_BY = {
-    "votes": "the vote",
-    "greedy": "the greedy reply",
-    "prior": "the vote with the greedy reply",
-}
+_PREFERRED_BY = {"votes": "the vote", "greedy": "the greedy reply", "prior": "the vote with the greedy reply"}
 
 
-def licence_of(
-    evidence: Evidence, credit: Credit | None = None, *, held_back: str = "tasks"
-) -> Licence:
+def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: str = "tasks") -> Licence:
     """The section of a manifest: granted if either kind of evidence is above chance.
 
     Args:
@@ -79,11 +66,7 @@ def _of_decisions(evidence: Evidence) -> str:
 
 def _name_of(evidence: Evidence) -> str:
     """The agent's hardest choice to beat, in words; nothing where it is a random draw."""
-    own = {
-        "votes": ", by votes",
-        "greedy": ", its greedy reply",
-        "prior": ", by votes and its greedy reply",
-    }
+    own = {"votes": ", by votes", "greedy": ", its greedy reply", "prior": ", by votes and its greedy reply"}
     return own.get(evidence.own, "")
 
 

@@ -9,11 +9,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import (
-    DistributedType,
-    GradientAccumulationPlugin,
-    InitProcessGroupKwargs,
-)
+from accelerate.utils import DistributedType, GradientAccumulationPlugin, InitProcessGroupKwargs
 from torch import distributed, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import PreTrainedModel
@@ -90,8 +86,7 @@ def _require_trackers(optimization: Optimization) -> None:
 def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> None:
     if not accelerator.is_fsdp2:
         raise ConfigError(
-            "accelerate was launched with FSDP 1, which this loop does not use; launch it with "
-            "--fsdp_version 2"
+            "accelerate was launched with FSDP 1, which this loop does not use; launch it with --fsdp_version 2"
         )
     if optimization.optimizer == "muon":
         raise ConfigError(
@@ -109,9 +104,7 @@ def _configure_fsdp(accelerator: Accelerator, optimization: Optimization) -> Non
     plugin.state_dict_config = plugin.optim_state_dict_config = None
     plugin.set_state_dict_type("FULL_STATE_DICT")
     if optimization.mixed_precision == "bf16":
-        plugin.mixed_precision_policy = MixedPrecisionPolicy(
-            param_dtype=torch.bfloat16, reduce_dtype=torch.float32
-        )
+        plugin.mixed_precision_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def refuse_recurrent_layers(model: nn.Module) -> None:

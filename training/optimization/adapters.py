@@ -77,9 +77,7 @@ def merged_lora(options: Lora | None) -> MergedLora | None:
 
 def _linear_layers(trunk: nn.Module, options: Lora) -> dict[str, nn.Module]:
     """The layers that get adapters, by their names in the trunk."""
-    linear: dict[str, nn.Module] = {
-        n: m for n, m in trunk.named_modules() if isinstance(m, nn.Linear | Conv1D)
-    }
+    linear: dict[str, nn.Module] = {n: m for n, m in trunk.named_modules() if isinstance(m, nn.Linear | Conv1D)}
     if options.target_modules == "all-linear":
         return linear
     chosen: dict[str, nn.Module] = {}

@@ -154,9 +154,7 @@ def _group(rank: int, processes: int, meeting: str) -> Iterator[None]:
     names = {"rank": rank, "local_rank": rank, "world_size": processes}
     names |= {"local_world_size": processes, "omp_num_threads": torch.get_num_threads()}
     with patch_environment(**names):
-        distributed.init_process_group(
-            "gloo", init_method=meeting, rank=rank, world_size=processes, timeout=TIMEOUT
-        )
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes, timeout=TIMEOUT)
         try:
             yield
         finally:
@@ -200,12 +198,7 @@ class Assignment(Generic[Item]):
 
 
 def assign(
-    items: Sequence[Item],
-    *,
-    size: Callable[[Item], int],
-    rank: int,
-    ranks: int,
-    even: bool = False,
+    items: Sequence[Item], *, size: Callable[[Item], int], rank: int, ranks: int, even: bool = False
 ) -> Assignment[Item]:
     """Part of a step that the process with this rank computes.
 

@@ -49,12 +49,7 @@ class TrainingConfig(JobOptions):
     seed: int = 0
 
     def manifest(
-        self,
-        *,
-        trunk: Path | None,
-        data: Iterable[Path],
-        metrics: Mapping[str, float],
-        **sections: Any,
+        self, *, trunk: Path | None, data: Iterable[Path], metrics: Mapping[str, float], **sections: Any
     ) -> Manifest:
         """The manifest of the model that this training writes.
 
@@ -84,12 +79,8 @@ class TrainingConfig(JobOptions):
     ) -> Manifest:
         """Write a policy that was trained, as the checkpoint of the run; see `manifest`."""
         markers = task_markers_of(self.environment)
-        manifest = self.manifest(
-            kind="policy", trunk=trunk, data=data, metrics=metrics, task_markers=markers
-        )
-        return save_checkpoint(
-            self.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest
-        )
+        manifest = self.manifest(kind="policy", trunk=trunk, data=data, metrics=metrics, task_markers=markers)
+        return save_checkpoint(self.output / "checkpoint", model=model, tokenizer=tokenizer, manifest=manifest)
 
 
 def sha256_of_trunk(trunk: Path) -> str:

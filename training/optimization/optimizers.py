@@ -34,12 +34,7 @@ class Muon(torch.optim.Optimizer):
     """Orthogonalised Nesterov momentum, for matrices only."""
 
     def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        *,
-        lr: float,
-        momentum: float = 0.95,
-        weight_decay: float = 0.0,
+        self, parameters: Iterable[Tensor], *, lr: float, momentum: float = 0.95, weight_decay: float = 0.0
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
@@ -72,10 +67,7 @@ def shared_map(function: Callable[[Tensor], Tensor], tensors: Sequence[Tensor]) 
         return [function(tensor) for tensor in tensors]
     parts = partition([t.numel() for t in tensors], parts=distributed.get_world_size())
     mine = set(parts[distributed.get_rank()])
-    results = [
-        function(tensor) if i in mine else torch.zeros_like(tensor)
-        for i, tensor in enumerate(tensors)
-    ]
+    results = [function(tensor) if i in mine else torch.zeros_like(tensor) for i, tensor in enumerate(tensors)]
     # Each result is computed by one process and is zero in all others, so the sum has them all.
     all_reduce_sum(results)
     return results
@@ -105,9 +97,4 @@ def build_optimizers(model: nn.Module, optimization: Optimization) -> list[torch
 
 
 def _adamw(parameters: list[nn.Parameter], optimization: Optimization) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        parameters,
-        lr=optimization.lr,
-        betas=(0.9, 0.95),
-        weight_decay=optimization.weight_decay,
-    )
+    return torch.optim.AdamW(parameters, lr=optimization.lr, betas=(0.9, 0.95), weight_decay=optimization.weight_decay)

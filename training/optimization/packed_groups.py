@@ -109,12 +109,7 @@ def _render(renderer: Renderer, decision: Decision, *, answers: bool) -> _Render
 
 
 def _add(
-    tree: PackedTree,
-    asked: _Rendered,
-    read_at: ReadAt,
-    framing: Framing | None,
-    *,
-    with_features: bool,
+    tree: PackedTree, asked: _Rendered, read_at: ReadAt, framing: Framing | None, *, with_features: bool
 ) -> list[int]:
     """Add a decision's candidates, and return the positions where the Q of each is read."""
     history, spans = asked.state.token_ids, asked.state.action_spans

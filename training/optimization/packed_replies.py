@@ -66,11 +66,7 @@ class PackedReplies(TokenTrie):
 
 
 def reply_path(
-    renderer: Renderer,
-    history: History,
-    reply: Sequence[Message],
-    *,
-    mistakes: Collection[int] = (),
+    renderer: Renderer, history: History, reply: Sequence[Message], *, mistakes: Collection[int] = ()
 ) -> ReplyPath:
     """Tokens of a reply after its state, as a scorer reads them.
 
@@ -80,21 +76,13 @@ def reply_path(
     rendered = renderer.encode_episode((*history, *reply))
     own = rendered.action_spans[-sum(message.role == "assistant" for message in reply) :]
     scored = [
-        position
-        for number, (start, end) in enumerate(own)
-        if number not in mistakes
-        for position in range(start, end)
+        position for number, (start, end) in enumerate(own) if number not in mistakes for position in range(start, end)
     ]
     return ReplyPath(rendered.token_ids[: own[-1][1]], scored)
 
 
 def add_pair(
-    packed: list[PackedReplies],
-    renderer: Renderer,
-    row: PreferenceRow,
-    *,
-    max_length: int,
-    max_tokens: int,
+    packed: list[PackedReplies], renderer: Renderer, row: PreferenceRow, *, max_length: int, max_tokens: int
 ) -> None:
     """Add a preference pair to the packed rows of its task.
 
@@ -116,13 +104,7 @@ def add_pair(
 
 
 def pack_candidates(
-    renderer: Renderer,
-    row: TreeRow,
-    labels: GroupLabels,
-    *,
-    max_length: int,
-    max_tokens: int,
-    tied: bool = True,
+    renderer: Renderer, row: TreeRow, labels: GroupLabels, *, max_length: int, max_tokens: int, tied: bool = True
 ) -> list[PackedReplies]:
     """Pack the decisions of an episode.
 
@@ -135,9 +117,7 @@ def pack_candidates(
     packed: list[PackedReplies] = []
     for decision in choices_of(row):
         candidates = decision.candidates
-        paths = [
-            reply_path(renderer, decision.history, (candidate.message,)) for candidate in candidates
-        ]
+        paths = [reply_path(renderer, decision.history, (candidate.message,)) for candidate in candidates]
         if max(len(path.token_ids) for path in paths) > max_length:
             break
         labelled = decision.labels(labels)
@@ -151,9 +131,7 @@ def pack_candidates(
     return packed
 
 
-def _with_room(
-    packed: list[PackedReplies], paths: Sequence[ReplyPath], *, max_tokens: int
-) -> PackedReplies:
+def _with_room(packed: list[PackedReplies], paths: Sequence[ReplyPath], *, max_tokens: int) -> PackedReplies:
     """The last packed row if these paths fit into it, or a new one."""
     if packed:
         added = sum(packed[-1].new_tokens(path.token_ids) for path in paths)

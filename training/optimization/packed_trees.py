@@ -18,12 +18,7 @@ from torch import Tensor
 
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.errors import RecordError
-from qguide.qnet.models.match_features import (
-    MATCH_FEATURES,
-    match_features,
-    observed_features,
-    turns_of,
-)
+from qguide.qnet.models.match_features import MATCH_FEATURES, match_features, observed_features, turns_of
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.types import Message
 from qguide.training.algorithms.choice_quality import PlacedChoice
@@ -34,11 +29,7 @@ LossOn = Literal["all", "action", "last"]
 
 
 def regression_columns(
-    length: int,
-    action_spans: Sequence[tuple[int, int]],
-    q_values: Sequence[float | None],
-    *,
-    loss_on: LossOn,
+    length: int, action_spans: Sequence[tuple[int, int]], q_values: Sequence[float | None], *, loss_on: LossOn
 ) -> dict[str, list[float]]:
     """Per-token weights and targets with which one pass over an episode gives the papers' loss.
 
@@ -156,9 +147,7 @@ class PackedTree(TokenTrie):
         features_TF[list(self.features)] = rows
         return features_TF
 
-    def add_labelled(
-        self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]
-    ) -> list[int]:
+    def add_labelled(self, token_ids: Sequence[int], weight: Sequence[float], target: Sequence[float]) -> list[int]:
         """Add a path with its weights and targets, and return each token's index."""
         indices = self.add(token_ids)
         for index, w, t in zip(indices, weight, target, strict=True):
@@ -261,9 +250,7 @@ def pack_tree(
         siblings = [(one.parent_id, one.place) for one in mine]
         tree.pairs = sibling_pairs(siblings, min_label_margin=min_label_margin)
         place_of = {one.node_id: one.place for one in mine}
-        tree.successions = [
-            (one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of
-        ]
+        tree.successions = [(one.place, place_of[one.parent_id]) for one in mine if one.parent_id in place_of]
         tree.finish()
     return packed
 
@@ -298,9 +285,7 @@ class _Labelled(NamedTuple):
     place: Place
 
 
-def _labelled_places(
-    path: LabelledPath, read: Sequence[int], indices: Sequence[int]
-) -> list[_Labelled]:
+def _labelled_places(path: LabelledPath, read: Sequence[int], indices: Sequence[int]) -> list[_Labelled]:
     """The actions whose label is in this path."""
     return [
         _Labelled(node.id, node.parent, Place(indices[i], q))
@@ -309,9 +294,7 @@ def _labelled_places(
     ]
 
 
-def _render(
-    renderer: Renderer, labelled: LabelledTree, path: LabelledPath, *, whole: bool
-) -> RenderedEpisode:
+def _render(renderer: Renderer, labelled: LabelledTree, path: LabelledPath, *, whole: bool) -> RenderedEpisode:
     """A path up to its leaf's action, or with the observation after it and the next prompt."""
     tree, leaf = labelled.tree, path.nodes[-1]
     if not whole:
@@ -334,18 +317,14 @@ def _read_places(rendered: RenderedEpisode, read_at: ReadAt) -> list[int]:
     return [*(start - 1 for start, _ in spans[1:]), len(rendered.token_ids) - 1]
 
 
-def _add_answers(
-    tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], framing: Framing
-) -> None:
+def _add_answers(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], framing: Framing) -> None:
     """Mark the answers to a path's actions."""
     last = _read_places(rendered, "observation")
     for (_, end), place in zip(rendered.action_spans, last, strict=True):
         tree.add_answer(indices[end - 1], rendered.token_ids[end : place + 1], framing)
 
 
-def _add_features(
-    tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read_at: ReadAt
-) -> None:
+def _add_features(tree: PackedTree, rendered: RenderedEpisode, indices: Sequence[int], read_at: ReadAt) -> None:
     """Add the match features of a path's actions that the tree does not have yet."""
     token_ids, spans = rendered.token_ids, rendered.action_spans
     read = _read_places(rendered, read_at)

@@ -51,11 +51,7 @@ def plan_epochs(
 
 
 def plan_lengths(
-    draw: Callable[[Random], Sequence[int]],
-    optimization: Optimization,
-    *,
-    seed: int,
-    renewed: bool,
+    draw: Callable[[Random], Sequence[int]], optimization: Optimization, *, seed: int, renewed: bool
 ) -> list[Epoch]:
     """The training steps of each epoch, over rows of which only the lengths are known.
 
@@ -72,31 +68,21 @@ def plan_lengths(
             first += len(lengths)
             lengths = draw(rng)
         steps = plan_steps(
-            lengths,
-            batch_tokens=optimization.batch_tokens,
-            micro_batch_tokens=optimization.micro_batch_tokens,
-            rng=rng,
+            lengths, batch_tokens=optimization.batch_tokens, micro_batch_tokens=optimization.micro_batch_tokens, rng=rng
         )
         epochs.append([[[first + i for i in micro] for micro in step] for step in steps])
     return epochs
 
 
 def plan_steps(
-    lengths: Sequence[int],
-    *,
-    batch_tokens: int,
-    micro_batch_tokens: int,
-    rng: Random,
-    noise: float = 0.1,
+    lengths: Sequence[int], *, batch_tokens: int, micro_batch_tokens: int, rng: Random, noise: float = 0.1
 ) -> Epoch:
     """Indices of each step's micro-batches for one epoch, every index once.
 
     Sequences of similar length share a micro-batch, with some noise so that epochs differ. The
     micro-batches are shuffled into steps of at least `batch_tokens`, apart from the last.
     """
-    order = sorted(
-        range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - noise, 1 + noise)
-    )
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i] * rng.uniform(1 - noise, 1 + noise))
     micro_batches: list[list[int]] = []
     current: list[int] = []
     for index in order:

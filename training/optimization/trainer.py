@@ -18,11 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from rich.progress import Progress
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    set_model_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import FSDPModule
 
 from qguide.qnet.models.manifest import Manifest
@@ -59,9 +55,7 @@ class TrainingMetrics:
         config: options of the run, for the trackers.
     """
 
-    def __init__(
-        self, accelerator: Accelerator, folder: Path, config: Mapping[str, object]
-    ) -> None:
+    def __init__(self, accelerator: Accelerator, folder: Path, config: Mapping[str, object]) -> None:
         self._accelerator = accelerator
         self._path = folder / METRICS
         if accelerator.log_with:
@@ -95,12 +89,7 @@ Config = TypeVar("Config", bound=TrainingConfig)
 Result = TypeVar("Result")
 
 
-def train(
-    config: Config,
-    build: Callable[[Config], Objective[Model]],
-    *,
-    weights: Mapping[str, str],
-) -> Manifest:
+def train(config: Config, build: Callable[[Config], Objective[Model]], *, weights: Mapping[str, str]) -> Manifest:
     """Train for an objective, and write the checkpoint that it saves.
 
     Args:
@@ -127,9 +116,7 @@ class Loop(Generic[Model]):
     With FSDP it stays on the CPU, and whole, until `run`.
     """
 
-    def __init__(
-        self, objective: Objective[Model], optimization: Optimization, *, output: Path
-    ) -> None:
+    def __init__(self, objective: Objective[Model], optimization: Optimization, *, output: Path) -> None:
         self.objective = objective
         self.model = model = with_adapters(objective.model, optimization.lora)
         self.optimization = optimization
@@ -289,9 +276,7 @@ class Loop(Generic[Model]):
         return sums
 
     def _set_learning_rates(self, steps: int) -> None:
-        factor = cosine_with_warmup(
-            self.step, steps=steps, warmup_ratio=self.optimization.warmup_ratio
-        )
+        factor = cosine_with_warmup(self.step, steps=steps, warmup_ratio=self.optimization.warmup_ratio)
         for optimizer, lrs in zip(self.optimizers, self._base_lrs, strict=True):
             for group, lr in zip(optimizer.param_groups, lrs, strict=True):
                 group["lr"] = lr * factor

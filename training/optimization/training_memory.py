@@ -34,9 +34,7 @@ class Dimensions:
     @classmethod
     def of(cls, config: PretrainedConfig) -> Self:
         """Sizes by a trunk's configuration."""
-        head_size = getattr(config, "head_dim", None) or (
-            config.hidden_size // config.num_attention_heads
-        )
+        head_size = getattr(config, "head_dim", None) or (config.hidden_size // config.num_attention_heads)
         return cls(
             hidden=config.hidden_size,
             layers=config.num_hidden_layers,

@@ -111,8 +111,7 @@ class WeightAverage:
     def full_mean(self) -> dict[str, Tensor]:
         """The mean with whole weights, on the CPU; all processes have to call this."""
         return {
-            name: (mean.full_tensor() if isinstance(mean, DTensor) else mean).cpu()
-            for name, mean in self._mean.items()
+            name: (mean.full_tensor() if isinstance(mean, DTensor) else mean).cpu() for name, mean in self._mean.items()
         }
 
     def load(self, mean: Mapping[str, Tensor], count: int) -> None:

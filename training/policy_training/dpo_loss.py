@@ -113,11 +113,7 @@ class PairWeights:
         which P_l have that level, so the mean over all pairs is the sum of the levels' means.
         """
         weights, power = objective.weights, objective.gap_power
-        given: dict[Level, float] = {
-            "step": weights.step,
-            "suffix": weights.suffix,
-            "trajectory": weights.trajectory,
-        }
+        given: dict[Level, float] = {"step": weights.step, "suffix": weights.suffix, "trajectory": weights.trajectory}
         if objective.mixture == "pairs":
             return cls(given, weights.sft, power, counts_alike=False)
         pairs = [pair for row in rows for pair in row.pairs]
@@ -138,12 +134,7 @@ class PairWeights:
 
 
 def pairs_loss(
-    policy_R: Tensor,
-    reference_R: Tensor,
-    packed: PackedReplies,
-    *,
-    weights: PairWeights,
-    beta: float,
+    policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, weights: PairWeights, beta: float
 ) -> Loss:
     """Weighted DPO loss of all pairs, and their part of the divisor.
 
@@ -164,9 +155,7 @@ def pairs_loss(
     return Loss(total, len(packed.pairs) if weights.counts_alike else sum(weights_P))
 
 
-def q_of_pairs(
-    policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, beta: float
-) -> tuple[Tensor, Tensor]:
+def q_of_pairs(policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, beta: float) -> tuple[Tensor, Tensor]:
     """(P,) implicit Q of the chosen and of the rejected side of each pair."""
     q_R = implicit_q(policy_R, upload(reference_R, policy_R.device), beta=beta)
     chosen = [pair.chosen for pair in packed.pairs]

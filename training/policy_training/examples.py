@@ -44,24 +44,14 @@ class ReplyExamples(JobOptions):
         return order[: round(len(order) * self.validation_fraction)]
 
     def packed(
-        self,
-        renderer: Renderer,
-        rows: Iterable[TreeRow],
-        *,
-        max_tokens: int,
-        tied: bool = True,
+        self, renderer: Renderer, rows: Iterable[TreeRow], *, max_tokens: int, tied: bool = True
     ) -> list[PackedReplies]:
         """The groups as packed rows; `tied` keeps states whose candidates have one value."""
         return [
             tree
             for row in rows
             for tree in pack_candidates(
-                renderer,
-                row,
-                self.group_labels,
-                max_length=self.max_length,
-                max_tokens=max_tokens,
-                tied=tied,
+                renderer, row, self.group_labels, max_length=self.max_length, max_tokens=max_tokens, tied=tied
             )
         ]
 
@@ -107,9 +97,7 @@ class PackedExamples:
         return self.training, self.held_back, self.others, self.groups
 
 
-def read_pair_examples(
-    examples: PairExamples, renderer: Renderer, *, max_tokens: int, seed: int
-) -> PackedExamples:
+def read_pair_examples(examples: PairExamples, renderer: Renderer, *, max_tokens: int, seed: int) -> PackedExamples:
     """Read and pack all examples; training and validation share no task.
 
     Args:
@@ -122,11 +110,7 @@ def read_pair_examples(
     kept = set(examples.held_back_of(tasks, seed=seed))
     held_back, others = read(examples.held_back_pairs), read(examples.other_pairs)
     groups = _groups(examples.held_back_groups)
-    for found, name in (
-        (held_back, "held_back_pairs"),
-        (others, "other_pairs"),
-        (groups, "held_back_groups"),
-    ):
+    for found, name in ((held_back, "held_back_pairs"), (others, "other_pairs"), (groups, "held_back_groups")):
         refuse_overlap(tasks, found, name)
     training = [tree for task, trees in tasks.items() if task not in kept for tree in trees]
     if not training:
@@ -144,11 +128,7 @@ def read_pair_examples(
 
 def states_of_pairs(examples: PairExamples) -> list[tuple[str, History]]:
     """The states of all pairs, each with its task."""
-    return [
-        (row.task_id, row.history)
-        for folder in examples.pairs
-        for row in read_rows(folder, PreferenceRow)
-    ]
+    return [(row.task_id, row.history) for folder in examples.pairs for row in read_rows(folder, PreferenceRow)]
 
 
 def _packed_pairs(
@@ -159,23 +139,14 @@ def _packed_pairs(
     tasks: dict[str, list[PackedReplies]] = defaultdict(list)
     for folder in folders:
         for row in read_rows(folder, PreferenceRow):
-            add_pair(
-                tasks[row.task_id],
-                renderer,
-                row,
-                max_length=examples.max_length,
-                max_tokens=max_tokens,
-            )
+            add_pair(tasks[row.task_id], renderer, row, max_length=examples.max_length, max_tokens=max_tokens)
     return dict(tasks)
 
 
 def refuse_overlap(trained: Iterable[str], held_back: Iterable[str], name: str) -> None:
     """Make sure that no task to validate on is trained on."""
     if both := sorted(set(trained) & set(held_back)):
-        raise ConfigError(
-            f"task {both[0]} of {name} is also trained on; hold back pairs and groups of "
-            "other tasks"
-        )
+        raise ConfigError(f"task {both[0]} of {name} is also trained on; hold back pairs and groups of other tasks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +157,7 @@ class PackedGroups:
     held_back: list[PackedReplies]
 
 
-def read_group_examples(
-    examples: GroupExamples, renderer: Renderer, *, max_tokens: int, seed: int
-) -> PackedGroups:
+def read_group_examples(examples: GroupExamples, renderer: Renderer, *, max_tokens: int, seed: int) -> PackedGroups:
     """Read and pack all examples; training and validation share no task.
 
     A group whose candidates have the same value teaches nothing, so it is validated on alone.

@@ -56,32 +56,21 @@ class ReplyObjective(Objective[PreTrainedModel]):
         self._training, self._data = config, data
         loaded = load_policy(model_folder(config.policy))
         self.model, self.renderer = loaded.model, loaded.renderer
-        self.limits = {
-            "max_tokens": config.optimization.micro_batch_tokens,
-            "seed": config.seed,
-        }
+        self.limits = {"max_tokens": config.optimization.micro_batch_tokens, "seed": config.seed}
 
     def plan(self, rows: list[PackedReplies]) -> None:
         """Train on these rows in every epoch."""
         training = self._training
-        self.rows, self.epochs = plan_epochs(
-            lambda _: rows, training.optimization, seed=training.seed, renewed=False
-        )
+        self.rows, self.epochs = plan_epochs(lambda _: rows, training.optimization, seed=training.seed, renewed=False)
 
     def prepare(self, device: torch.device) -> None:
         """See `Objective`."""
         prepare_for_packing(self.model, device)
 
-    def save(
-        self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment
-    ) -> Manifest:
+    def save(self, model: PreTrainedModel, figures: Mapping[str, float], assessed: Assessment) -> Manifest:
         """See `Objective`."""
         return self._training.save_policy(
-            model,
-            self.renderer.tokenizer,
-            trunk=self._training.policy,
-            data=self._data,
-            metrics=figures,
+            model, self.renderer.tokenizer, trunk=self._training.policy, data=self._data, metrics=figures
         )
 
 
@@ -149,9 +138,7 @@ def _compare_packed(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def kept_logprobs(
-    model: PreTrainedModel, trees: Sequence[PackedReplies], kept: Path
-) -> list[Tensor]:
+def kept_logprobs(model: PreTrainedModel, trees: Sequence[PackedReplies], kept: Path) -> list[Tensor]:
     """(R,) of each packed row under a model before the training, computed once and kept in a file.
 
     Args:
@@ -216,9 +203,7 @@ def validate_choices(policy: PreTrainedModel, trees: Sequence[PackedReplies]) ->
             choice, logprob_C = group.choice, logprob_R[list(group.places)]
             share_C = torch.softmax(logprob_C, dim=0)
             expected.append(float((share_C * torch.tensor(choice.steps)).sum()))
-            choices.append(
-                ScoredChoice(logprob_C.tolist(), choice.steps, choice.valid, choice.draws)
-            )
+            choices.append(ScoredChoice(logprob_C.tolist(), choice.steps, choice.valid, choice.draws))
     if not choices:
         return {}
     return choice_quality(choices) | {"expected_steps": sum(expected) / len(expected)}

@@ -27,12 +27,7 @@ from qguide.training.optimization.options import DpoOptimization
 from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.optimization.trainer import train
 from qguide.training.policy_training.examples import PairExamples, read_pair_examples
-from qguide.training.policy_training.logprobs import (
-    ReplyObjective,
-    ReplyTraining,
-    reply_logprobs,
-    validate_choices,
-)
+from qguide.training.policy_training.logprobs import ReplyObjective, ReplyTraining, reply_logprobs, validate_choices
 from qguide.training.rollouts.models import weights_sha256
 
 

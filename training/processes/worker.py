@@ -45,12 +45,7 @@ class ProcessWorker:
         self._ready: Reply | None = None
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    __name__,
-                    str(theirs.fileno()),
-                ],
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -88,8 +83,7 @@ class ProcessWorker:
                     self._process.wait(_DEATH_S)
             self._end()
             raise WorkerLostError(
-                f"a worker process was lost during {request.method}: {why} "
-                f"(exit status {self._process.returncode})"
+                f"a worker process was lost during {request.method}: {why} (exit status {self._process.returncode})"
             )
 
     def _exchange(self, connection: Connection, request: Request, timeout_s: float) -> Reply:

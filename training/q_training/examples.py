@@ -21,13 +21,7 @@ from qguide.training.data.decision_groups import GroupLabels, decisions_of
 from qguide.training.data.records import LabelledTree, labelled_tree
 from qguide.training.data.row_files import Place, RowStore
 from qguide.training.optimization.packed_groups import pack_groups
-from qguide.training.optimization.packed_trees import (
-    Framing,
-    LossOn,
-    PackedTree,
-    ReadAt,
-    pack_tree,
-)
+from qguide.training.optimization.packed_trees import Framing, LossOn, PackedTree, ReadAt, pack_tree
 from qguide.training.options import JobOptions
 from qguide.training.q_training.packed_rows import PackedRows, Renaming, StoredItems
 from qguide.training.trajectory import Step, observation_text, step_messages
@@ -237,9 +231,7 @@ def _labelled_states(labelled: LabelledTree) -> Iterator[History]:
                 yield labelled.tree.history(node.parent)
 
 
-def _note_held_back(
-    examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection, held_back: Rows
-) -> None:
+def _note_held_back(examples: Examples, store: RowStore[TreeRow], index: sqlite3.Connection, held_back: Rows) -> None:
     index.execute("CREATE INDEX of_task ON rows (task)")
     for folder in examples.held_back_groups:
         for place, row in store.add(folder):
@@ -309,9 +301,5 @@ def _renamed(step: Step, messages: Iterator[Message]) -> Step:
     """The step with as many of the renamed messages as it has itself."""
     reply, *observed = islice(messages, len(step_messages(step)))
     return replace(
-        step,
-        action=reply.text,
-        reply=reply,
-        observation=observation_text(observed),
-        observed=tuple(observed),
+        step, action=reply.text, reply=reply, observation=observation_text(observed), observed=tuple(observed)
     )

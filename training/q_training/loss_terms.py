@@ -57,9 +57,7 @@ class QNetLossOptions(JobOptions):
         return self.observation_weight > 0 or self.outcome_weight > 0
 
 
-def tree_loss(
-    q_T: Tensor, tree: PackedTree, objective: QNetLossOptions, *, error_T: Tensor | None = None
-) -> Loss:
+def tree_loss(q_T: Tensor, tree: PackedTree, objective: QNetLossOptions, *, error_T: Tensor | None = None) -> Loss:
     """Weighted error on every labelled position, plus the terms on siblings and on progress.
 
     Args:
@@ -99,10 +97,7 @@ def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor
 
 
 def world_loss(
-    hidden_TD: Tensor,
-    tree: PackedTree,
-    objective: QNetLossOptions,
-    vocabulary_logits: Callable[[Tensor], Tensor],
+    hidden_TD: Tensor, tree: PackedTree, objective: QNetLossOptions, vocabulary_logits: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Weighted -log p of the tokens that the environment wrote after the tree's actions.
 
@@ -112,10 +107,7 @@ def world_loss(
     """
     total = hidden_TD.new_zeros(())
     for weight, token_of_place in (
-        (
-            objective.observation_weight,
-            [(tree.before[i], tree.token_ids[i]) for i in tree.observed],
-        ),
+        (objective.observation_weight, [(tree.before[i], tree.token_ids[i]) for i in tree.observed]),
         (objective.outcome_weight, list(tree.outcomes.items())),
     ):
         if weight and token_of_place:

@@ -14,12 +14,7 @@ from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.text_model import load_causal_lm
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree
-from qguide.training.q_training.loss_terms import (
-    QNetLossOptions,
-    hl_gauss_error,
-    tree_loss,
-    world_loss,
-)
+from qguide.training.q_training.loss_terms import QNetLossOptions, hl_gauss_error, tree_loss, world_loss
 from qguide.training.q_training.validation import features_of_tree, hidden_of_tree
 
 VocabularyLogits = Callable[[Tensor], Tensor]
@@ -86,10 +81,7 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
 
 
 def loss_of_tree(
-    qnet: QNet,
-    tree: PackedTree,
-    options: QNetLossOptions,
-    vocabulary_logits: VocabularyLogits | None = None,
+    qnet: QNet, tree: PackedTree, options: QNetLossOptions, vocabulary_logits: VocabularyLogits | None = None
 ) -> Loss:
     """Summed loss of a packed tree.
 
@@ -119,6 +111,4 @@ def require_range(labels: tuple[float, float], head_range: tuple[float, float]) 
     low, high = head_range
     for label in labels:
         if not low <= label <= high:
-            raise ConfigError(
-                f"a label is {label:g}, but head_range is {low:g} to {high:g}; widen it"
-            )
+            raise ConfigError(f"a label is {label:g}, but head_range is {low:g} to {high:g}; widen it")

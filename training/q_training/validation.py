@@ -86,19 +86,13 @@ def require_same(model: str, packed: Tensor, alone: Tensor) -> None:
 
 
 @torch.no_grad()
-def validate(
-    qnet: QNet, trees: Sequence[PackedTree], groups: Sequence[PackedTree]
-) -> dict[str, float]:
+def validate(qnet: QNet, trees: Sequence[PackedTree], groups: Sequence[PackedTree]) -> dict[str, float]:
     """Figures of held-back trees and held-back decision groups, if there are any."""
     qnet.eval()
     figures: dict[str, float] = {}
     accuracy, accuracy_by_gap, pairs = sibling_accuracy((q_of_tree(qnet, t), t) for t in trees)
     if pairs:
-        figures |= {
-            "sibling_accuracy": accuracy,
-            "sibling_accuracy_by_gap": accuracy_by_gap,
-            "sibling_pairs": pairs,
-        }
+        figures |= {"sibling_accuracy": accuracy, "sibling_accuracy_by_gap": accuracy_by_gap, "sibling_pairs": pairs}
     if groups:
         figures |= choice_quality(scored_choices(qnet, groups))
     return figures

@@ -76,9 +76,7 @@ def hash_of(messages: Sequence[Message]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _joined_replies(
-    messages: Sequence[Message], ignored: Collection[int]
-) -> tuple[list[Message], set[int]]:
+def _joined_replies(messages: Sequence[Message], ignored: Collection[int]) -> tuple[list[Message], set[int]]:
     """Consecutive messages of the assistant as one, and the indices of the ignored replies."""
     turns: list[Message] = []
     not_imitated: set[int] = set()
@@ -117,9 +115,7 @@ def _linked(turns: Sequence[Message]) -> History:
         if turn.role == "tool":
             turn = _answering(turn, waiting, number)
         elif waiting:
-            raise RecordError(
-                f"turn {number} ({turn.role}) comes before the results of {len(waiting)} tool calls"
-            )
+            raise RecordError(f"turn {number} ({turn.role}) comes before the results of {len(waiting)} tool calls")
         if turn.tool_calls:
             calls = []
             for call in turn.tool_calls:
@@ -168,11 +164,7 @@ PLAIN = Places(graded=True)
 
 
 def read_message_record(
-    record: Mapping[str, Any],
-    fields: Fields,
-    places: Places = MESSAGES,
-    *,
-    told: Mapping[str, Any] | None = None,
+    record: Mapping[str, Any], fields: Fields, places: Places = MESSAGES, *, told: Mapping[str, Any] | None = None
 ) -> Trajectory:
     """The episode of a record such as `{"messages": […], "reward": …, "task_id": …}`.
 
@@ -201,9 +193,7 @@ def read_message_record(
     )
 
 
-def _turns(
-    record: Mapping[str, Any], fields: Fields, places: Places, told: Mapping[str, Any]
-) -> Turns:
+def _turns(record: Mapping[str, Any], fields: Fields, places: Places, told: Mapping[str, Any]) -> Turns:
     """The messages, with the instructions that a request's body has beside them."""
     if fields.messages:
         turns = read_turns(value_at(told, fields.messages), fields.messages)

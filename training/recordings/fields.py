@@ -104,9 +104,7 @@ _JOIN: Final = "+"
 """Between places whose values are a task id together, such as `set+id`."""
 
 
-def stated_reward(
-    record: Mapping[str, object], fields: Fields, *, own: object, place: str, task_id: str
-) -> float:
+def stated_reward(record: Mapping[str, object], fields: Fields, *, own: object, place: str, task_id: str) -> float:
     """The reward of a record: where the operator says, else where the format has it.
 
     Args:
@@ -126,9 +124,7 @@ def stated_reward(
     if fields.default_reward is not None:
         return fields.default_reward
     listed = f", and the outcomes have no task {task_id[:80]!r}" if fields.outcomes else ""
-    raise RecordError(
-        f"it has no {fields.reward or place!r}{listed}; name another field, or a default reward"
-    )
+    raise RecordError(f"it has no {fields.reward or place!r}{listed}; name another field, or a default reward")
 
 
 def to_reward(value: object, field: str) -> float:
@@ -160,19 +156,12 @@ def to_task_id(value: object, field: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise RecordError(f"{field!r} is of type {type(value).__name__}; a task id is a text")
     if len(text := str(value)) > _MOST_ID_CHARACTERS:
-        raise RecordError(
-            f"{field!r} has {len(text):,} characters; a task id has at most {_MOST_ID_CHARACTERS:,}"
-        )
+        raise RecordError(f"{field!r} has {len(text):,} characters; a task id has at most {_MOST_ID_CHARACTERS:,}")
     return text
 
 
 _SOLVED: Final = ("resolved_ids", "resolved", "solved_ids", "solved", "passed")
-_FAILED: Final = (
-    "unresolved_ids",
-    "unresolved",
-    "empty_patch_ids",
-    "failed",
-)
+_FAILED: Final = ("unresolved_ids", "unresolved", "empty_patch_ids", "failed")
 """Not `error_ids` and `incomplete_ids`: what was never judged has no reward."""
 _REWARDS: Final = ("reward", "score", "resolved", "success")
 _INDIVIDUAL: Final = "individual"

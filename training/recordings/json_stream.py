@@ -143,11 +143,7 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 _SPACE: Final = b" \t\r\n"
-_OPENERS: Final[Mapping[str, Callable[[Path], Any]]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+_OPENERS: Final[Mapping[str, Callable[[Path], Any]]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 COMPRESSED: Final = tuple(_OPENERS)
 """Ends of the names of files that are read as what they hold."""
 
@@ -169,11 +165,7 @@ class Value:
 
 
 def read_values(
-    path: Path,
-    *,
-    within: str = "",
-    keeping: Collection[str] = (),
-    on_bytes: OnBytes = lambda count: None,
+    path: Path, *, within: str = "", keeping: Collection[str] = (), on_bytes: OnBytes = lambda count: None
 ) -> Iterator[Value]:
     """The values of a file, in order.
 
@@ -283,9 +275,7 @@ def _of_list(file: BinaryIO, on_bytes: OnBytes) -> Iterator[Value]:
         yield Value(text.line, flaw=_reason(error))
 
 
-def _of_object(
-    file: BinaryIO, within: str, keeping: Collection[str], on_bytes: OnBytes
-) -> Iterator[Value]:
+def _of_object(file: BinaryIO, within: str, keeping: Collection[str], on_bytes: OnBytes) -> Iterator[Value]:
     """The values in an object, or in its list `within`; other fields are read and let go."""
     text = JsonWindow(file, on_bytes)
     kept: dict[str, Any] = {}

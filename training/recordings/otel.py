@@ -20,14 +20,7 @@ from qguide.qnet.records import MessageRow, messages_of, rows_of
 from qguide.qnet.types import History, Message
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord, build_episode
-from qguide.training.recordings.fields import (
-    OTHER_SHAPE,
-    Fields,
-    other_shape,
-    to_reward,
-    to_task_id,
-    value_at,
-)
+from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape, to_reward, to_task_id, value_at
 from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
 
@@ -146,9 +139,7 @@ class _Conversations:
             self._spool.seek(offset)
             parts.append(json.loads(self._spool.readline()))
         parts.sort(key=lambda part: part["time_ns"])
-        request = _Request(
-            self._paths[parts[0]["path"]], parts[0]["line"], parts[0]["time_ns"], [], []
-        )
+        request = _Request(self._paths[parts[0]["path"]], parts[0]["line"], parts[0]["time_ns"], [], [])
         for part in parts:
             asked, answered = (_unpacked(part[name]) for name in ("asked", "answered"))
             # The same messages may be on the span and in an event of its details.
@@ -168,12 +159,7 @@ class _Conversations:
             if one.flaw:
                 raise RecordError(one.flaw)
         task_id = next((min(one.task_ids) for one in stated if one.task_ids), "")
-        return build_episode(
-            history,
-            reward=self._reward(stated, task_id),
-            task_id=task_id,
-            source=requests[-1].agent,
-        )
+        return build_episode(history, reward=self._reward(stated, task_id), task_id=task_id, source=requests[-1].agent)
 
     def _reward(self, stated: Sequence[_Stated], task_id: str) -> float:
         for one in stated:

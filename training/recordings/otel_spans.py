@@ -66,11 +66,7 @@ def messages_of(value: object, name: str) -> list[Message]:
     rows = structured(value, name)
     if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RecordError(f"{name} is not a list")
-    return [
-        message
-        for index, row in enumerate(rows)
-        for message in _messages_of_row(row, f"{name}[{index}]")
-    ]
+    return [message for index, row in enumerate(rows) for message in _messages_of_row(row, f"{name}[{index}]")]
 
 
 def instructions_of(value: object, name: str) -> list[Message]:
@@ -148,9 +144,7 @@ CONVERSATION: Final = "gen_ai.conversation.id"
 AGENT: Final = "gen_ai.agent.name"
 _DETAILS: Final = "gen_ai.client.inference.operation.details"
 _CHOICE: Final = "gen_ai.choice"
-_ROLE_OF_EVENT: Final = {
-    f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")
-}
+_ROLE_OF_EVENT: Final = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 _INFERENCE: Final = (None, "chat", "generate_content", "text_completion")
 """Operations that ask a model; others, such as `invoke_agent`, repeat what these say."""
 

@@ -113,10 +113,7 @@ def _count_branching(tree: Tree) -> tuple[int, int, int]:
         outcomes = _outcomes(tree, children, best)
         branching += len(outcomes) > 1
         uncertain += len(outcomes) < len(children)
-        differing += (
-            len(outcomes) > 1
-            and max(outcomes.values()) - min(outcomes.values()) > _LEAST_DIFFERENCE
-        )
+        differing += len(outcomes) > 1 and max(outcomes.values()) - min(outcomes.values()) > _LEAST_DIFFERENCE
     return branching, differing, uncertain
 
 

@@ -162,12 +162,7 @@ def _chat_rows(value: Json, place: str) -> Iterator[Json]:
 def _part_types(value: Json) -> set[object]:
     content = value.get("content")
     parts = content if isinstance(content, list) else ()
-    return {
-        kind
-        for part in parts
-        if isinstance(part, Mapping)
-        if isinstance(kind := part.get("type"), str)
-    }
+    return {kind for part in parts if isinstance(part, Mapping) if isinstance(kind := part.get("type"), str)}
 
 
 def _item_rows(value: Json, place: str) -> Iterator[Json]:
@@ -180,9 +175,7 @@ def _item_rows(value: Json, place: str) -> Iterator[Json]:
     except MalformedHistoryError as error:
         raise RecordError(str(error).replace("input[0]", place)) from error
     except InvalidRequestError as error:
-        raise RecordError(
-            f"{place} has a part that is not text; Q models read only text"
-        ) from error
+        raise RecordError(f"{place} has a part that is not text; Q models read only text") from error
 
 
 def _block_rows(value: Json, place: str) -> Iterator[Json]:
@@ -196,10 +189,7 @@ def _block_rows(value: Json, place: str) -> Iterator[Json]:
     for index, part in enumerate(content):
         here = f"{place}.content[{index}]"
         if _kind(part) not in ("text", *_BLOCKS, *_THOUGHTS):
-            raise RecordError(
-                f"{here} is neither text nor a call of a tool or its result; Q models read only "
-                "text"
-            )
+            raise RecordError(f"{here} is neither text nor a call of a tool or its result; Q models read only text")
         if _kind(part) not in _THOUGHTS:
             blocks.append(_validated(messages_blocks.Block, part, here))
     said = {"role": value.get("role"), "content": blocks}

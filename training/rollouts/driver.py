@@ -23,21 +23,8 @@ from qguide.qnet.work_context import all_of, in_session
 from qguide.training.data.runs import JsonlWriter, RunFolder
 from qguide.training.rollouts.hosted import Draw, HostedPolicy
 from qguide.training.rollouts.policies import HostedPolicies, HostedPolicyWithRollouts, JobPolicy
-from qguide.training.rollouts.rollout import (
-    Answer,
-    RolloutTask,
-    Timings,
-    answer_all,
-)
-from qguide.training.rollouts.rounds import (
-    Asked,
-    Batches,
-    Driver,
-    Reports,
-    Running,
-    computed_tokens,
-    generated_tokens,
-)
+from qguide.training.rollouts.rollout import Answer, RolloutTask, Timings, answer_all
+from qguide.training.rollouts.rounds import Asked, Batches, Driver, Reports, Running, computed_tokens, generated_tokens
 from qguide.training.rollouts.usage import Usage, recorded_usage
 
 T = TypeVar("T")
@@ -74,9 +61,7 @@ def run_rollouts(
     reports = Reports(on_done, on_failure, on_usage)
     pool = ThreadPoolExecutor(environment_threads) if environment_threads else None
     if not isinstance(policy, HostedPolicies):
-        draws: Batches[T] | None = (
-            Batches(policy.sample_batch, generated_tokens) if policy else None
-        )
+        draws: Batches[T] | None = Batches(policy.sample_batch, generated_tokens) if policy else None
         Driver(draws, scores, pool, reports).run(iter(tasks), parallel)
         return
 
@@ -89,9 +74,7 @@ def run_rollouts(
     asyncio.run(run())
 
 
-def run_together(
-    tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None
-) -> list[T]:
+def run_together(tasks: Sequence[RolloutTask[T]], *, policy: BatchPolicy, scorer: Scorer | None = None) -> list[T]:
     """Run all tasks at the same time, and return their results in order."""
     results: dict[int, T] = {}
 
@@ -140,11 +123,7 @@ class _HostedDriver(Driver[T]):
     """The same on an event loop, where hosted draws are in flight, too."""
 
     def __init__(
-        self,
-        hosted: _HostedDraws,
-        scores: Batches[T] | None,
-        pool: ThreadPoolExecutor | None,
-        reports: Reports[T],
+        self, hosted: _HostedDraws, scores: Batches[T] | None, pool: ThreadPoolExecutor | None, reports: Reports[T]
     ) -> None:
         own = hosted.own
         draws = Batches[T](own.sample_batch, generated_tokens) if own else None
@@ -180,14 +159,9 @@ class _HostedDriver(Driver[T]):
         if hosted:
             sent = self._send(asked.running, [each for _, _, each in hosted])
             no_share = [0.0] * len(hosted)
-            self._launch(
-                self._loop.create_task(sent),
-                lambda answers: self._hand_out(hosted, answers, no_share),
-            )
+            self._launch(self._loop.create_task(sent), lambda answers: self._hand_out(hosted, answers, no_share))
 
-    async def _send(
-        self, running: Running[T], draws: Sequence[tuple[Draw, SampleRequest]]
-    ) -> list[Answer]:
+    async def _send(self, running: Running[T], draws: Sequence[tuple[Draw, SampleRequest]]) -> list[Answer]:
         with in_session(running.name):
             sent = [_answered(draw(request, running.tally)) for draw, request in draws]
             return await all_of(sent) if len(sent) > 1 else [await sent[0]]

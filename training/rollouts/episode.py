@@ -16,15 +16,7 @@ from qguide.qnet.errors import HistoryTooLongError
 from qguide.qnet.types import Candidate, DrawRole, History, Message, SampleRequest, Sampling
 from qguide.training.environment import Environment, StepResult, take
 from qguide.training.rollouts.rollout import EnvironmentCall, ModelRequest, RolloutTask
-from qguide.training.trajectory import (
-    REACT,
-    ChatFormat,
-    Drawn,
-    Step,
-    drawn_of,
-    observation_message,
-    step_messages,
-)
+from qguide.training.trajectory import REACT, ChatFormat, Drawn, Step, drawn_of, observation_message, step_messages
 
 _OVER = "The episode is over."
 

@@ -37,20 +37,12 @@ class Game:
         with closing(self.make()) as environment:
             return environment.reset()
 
-    def play(
-        self, agent: Agent, *, max_steps: int, prefix: Sequence[Message] = ()
-    ) -> RolloutTask[Episode]:
+    def play(self, agent: Agent, *, max_steps: int, prefix: Sequence[Message] = ()) -> RolloutTask[Episode]:
         """An agent's episode, after the replies of `prefix`."""
         return play_episode(self.make, agent, max_steps=max_steps, prefix=prefix, chat=self.chat)
 
     def play_on(
-        self,
-        first: str,
-        before: Sequence[Step],
-        agent: Agent,
-        *,
-        max_steps: int,
-        replies: Sequence[Message] = (),
+        self, first: str, before: Sequence[Step], agent: Agent, *, max_steps: int, replies: Sequence[Message] = ()
     ) -> RolloutTask[tuple[tuple[Step, ...], Episode]]:
         """The new steps of an agent from the state after some steps, and the whole episode.
 

@@ -25,11 +25,7 @@ from qguide.qnet.errors import ConfigError, EnvironmentFailureError, QGuideError
 from qguide.qnet.types import BatchPolicy, Scorer
 from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run
 from qguide.training.environment import Branching, Environment, EnvironmentBundle, Task
-from qguide.training.environments.branches import (
-    BranchingChoice,
-    SnapshotBranches,
-    choose_branching,
-)
+from qguide.training.environments.branches import BranchingChoice, SnapshotBranches, choose_branching
 from qguide.training.environments.registry import (
     AnyEnvironment,
     SelectedSuite,
@@ -58,9 +54,7 @@ from qguide.training.trajectory import ChatFormat
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
 
-MAY_CHANGE = (
-    frozenset({"output", "parallel", "workers"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
-)
+MAY_CHANGE = frozenset({"output", "parallel", "workers"}) | INFERENCE_MAY_CHANGE | UPSTREAMS_MAY_CHANGE
 """Fields that a resumed run may change, because no row depends on them."""
 MOST_ATTEMPTS = 3
 """Times that a task is played which lost workers end."""
@@ -211,9 +205,7 @@ class Rollouts:
             if choice.branching != "replay":
                 console = self.console or Console(stderr=True)
                 what = {"snapshot": "branches restore snapshots", "none": "whole episodes only"}
-                console.print(
-                    f"{self.job}: {what[choice.branching]}: {choice.reason}", markup=False
-                )
+                console.print(f"{self.job}: {what[choice.branching]}: {choice.reason}", markup=False)
         return self._branching.branching
 
     def require_branches(self) -> None:
@@ -255,8 +247,7 @@ class Rollouts:
         if self.failures and not written and not self._had_rows:
             first = self.failures[0]
             raise EnvironmentFailureError(
-                f"all {len(self.failures)} tasks failed; the first was {first.task_id}: "
-                f"{first.error}"
+                f"all {len(self.failures)} tasks failed; the first was {first.task_id}: {first.error}"
             )
 
     def build_policy(self, name: str, *, as_agent: bool = True) -> BatchPolicy | HostedPolicy:
@@ -326,10 +317,7 @@ def _selected_suite(config: RolloutConfig) -> SelectedSuite:
     selected = build_selected_suite(config.environment)
     try:
         selected.suite = move_to_workers(
-            selected.suite,
-            config.environment,
-            config.workers,
-            replays=selected.environment.branching == "replay",
+            selected.suite, config.environment, config.workers, replays=selected.environment.branching == "replay"
         )
     except BaseException:
         selected.close()
@@ -339,11 +327,7 @@ def _selected_suite(config: RolloutConfig) -> SelectedSuite:
 
 @contextmanager
 def open_rollouts(
-    job: str,
-    config: RolloutConfig,
-    *,
-    weights: Mapping[str, str] | None = None,
-    console: Console | None = None,
+    job: str, config: RolloutConfig, *, weights: Mapping[str, str] | None = None, console: Console | None = None
 ) -> Iterator[Rollouts]:
     """Start or resume a job's run.
 

@@ -18,26 +18,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    HttpUrl,
-    JsonValue,
-    SecretStr,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, Field, HttpUrl, JsonValue, SecretStr, TypeAdapter, ValidationError
 
 from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.policies.upstream_dialects import build_dialect
-from qguide.qnet.policies.upstream_settings import (
-    ApiKey,
-    UpstreamLimits,
-    UpstreamName,
-    UpstreamSettings,
-)
+from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamLimits, UpstreamName, UpstreamSettings
 from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.qnet.work_context import collect_usage, current_session, in_session
@@ -105,10 +92,7 @@ class HostedModel(UpstreamSettings):
     def limits(self) -> UpstreamLimits:
         """Limits of a client that waits rather than fails, and never stops asking by itself."""
         return patient_limits(
-            self,
-            timeout_s=self.timeout_s,
-            patience_s=self.patience_s,
-            max_in_flight=self.max_in_flight,
+            self, timeout_s=self.timeout_s, patience_s=self.patience_s, max_in_flight=self.max_in_flight
         )
 
     def history(self, history: History) -> History:
@@ -170,14 +154,10 @@ def find_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> tuple[str,
         table = name.removeprefix(PREFIX)
         if table not in upstreams:
             known = ", ".join(f"{PREFIX}{each}" for each in sorted(upstreams)) or "none"
-            raise ConfigError(
-                f"{name}: there is no table [upstreams.{table}]; the job file has {known}"
-            )
+            raise ConfigError(f"{name}: there is no table [upstreams.{table}]; the job file has {known}")
         return table, upstreams[table]
     if not _ADDRESS.fullmatch(name):
-        raise ConfigError(
-            f"{without_secrets(name)} names no model; write http://HOST:PORT/v1#MODEL"
-        )
+        raise ConfigError(f"{without_secrets(name)} names no model; write http://HOST:PORT/v1#MODEL")
     url, _, model = name.partition("#")
     try:
         hosted = HostedModel(url=TypeAdapter(HttpUrl).validate_python(url), model=model)
@@ -199,9 +179,7 @@ def require_upstream(name: str, upstreams: Mapping[str, HostedModel]) -> None:
 def build_hosted_policy(name: str, upstreams: Mapping[str, HostedModel]) -> "HostedPolicy":
     """Build the hosted policy of that name; nothing is sent before the first draw."""
     upstream, hosted = find_upstream(name, upstreams)
-    return HostedPolicy(
-        upstream, hosted, api_key=read_key(f"upstream {upstream}", hosted.api_key_variable)
-    )
+    return HostedPolicy(upstream, hosted, api_key=read_key(f"upstream {upstream}", hosted.api_key_variable))
 
 
 def read_key(owner: str, variable: str) -> SecretStr | None:

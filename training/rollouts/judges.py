@@ -37,9 +37,7 @@ class BlockingJudge(Scorer):
         spent: requests and tokens so far.
     """
 
-    def __init__(
-        self, judge: Judge, connected: Callable[[], AbstractAsyncContextManager[None]]
-    ) -> None:
+    def __init__(self, judge: Judge, connected: Callable[[], AbstractAsyncContextManager[None]]) -> None:
         self.name = judge.name
         self.ranks = judge.ranks
         self.spent = UpstreamCalls()
@@ -62,9 +60,7 @@ class BlockingJudge(Scorer):
 
     async def _score_all(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         async with self._connected():
-            return await all_of(
-                [self._judge.score(request) for request in requests], at_once=_HISTORIES_AT_ONCE
-            )
+            return await all_of([self._judge.score(request) for request in requests], at_once=_HISTORIES_AT_ONCE)
 
 
 JUDGE: Final = "judge:"
@@ -92,14 +88,7 @@ class ServedJudge(UpstreamSettings):
 
 
 _ROW_FIELDS: Final = ("model", "judge")
-_ROW_FIELDS_OF_JUDGE: Final = (
-    "mode",
-    "prompt_file",
-    "temperature",
-    "max_tokens",
-    "logprobs",
-    "parameters",
-)
+_ROW_FIELDS_OF_JUDGE: Final = ("mode", "prompt_file", "temperature", "max_tokens", "logprobs", "parameters")
 MAY_CHANGE: Final = frozenset(ServedJudge.model_fields.keys() - set(_ROW_FIELDS)) | {
     f"judge.{name}" for name in JudgeSettings.model_fields.keys() - set(_ROW_FIELDS_OF_JUDGE)
 }
@@ -132,10 +121,7 @@ class _Upstream:
             api_key=self._key.get_secret_value() if self._key else None,
             dialect=build_dialect(served.dialect, served.max_tokens_name),
             limits=patient_limits(
-                served,
-                timeout_s=served.timeout_s,
-                patience_s=served.patience_s,
-                max_in_flight=served.max_in_flight,
+                served, timeout_s=served.timeout_s, patience_s=served.patience_s, max_in_flight=served.max_in_flight
             ),
         )
         try:

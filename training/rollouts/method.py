@@ -219,11 +219,7 @@ class _RunFigures:
 
     def add(self, figures: Mapping[str, float], spent: Timings) -> dict[str, float]:
         """Add those of one task, and the time that it took; returns the figures so far."""
-        times = {
-            "policy_s": spent.policy_s,
-            "scorer_s": spent.scorer_s,
-            "environment_s": spent.environment_s,
-        }
+        times = {"policy_s": spent.policy_s, "scorer_s": spent.scorer_s, "environment_s": spent.environment_s}
         self._count += 1
         for name, figure in {**figures, **times}.items():
             self._totals[name] += figure

@@ -62,10 +62,7 @@ def build_classify_scorer(name: str, servers: Mapping[str, ServedClassifier]) ->
     served = servers[model]
     key = read_key(f"classifier {model}", served.api_key_variable)
     server = ClassifyServer(
-        str(served.url),
-        model=model,
-        api_key=key.get_secret_value() if key else None,
-        timeout_s=served.timeout_s,
+        str(served.url), model=model, api_key=key.get_secret_value() if key else None, timeout_s=served.timeout_s
     )
     loaded = load_remote_classifier(served.tokenizer, name=model)
     return RemoteClassifyScorer(loaded, server, max_tokens=served.max_tokens)
@@ -151,9 +148,7 @@ def build_expert_policy(environment: EnvironmentConfig) -> BatchPolicy:
     """The environment's expert as a policy: its reply at temperature 0, otherwise a mistake."""
     bundle = find_environment(environment.name)
     if bundle.build_expert_policy is None:
-        raise ConfigError(
-            f"environment {environment.name!r} has no expert; name a policy's folder instead"
-        )
+        raise ConfigError(f"environment {environment.name!r} has no expert; name a policy's folder instead")
     policy: BatchPolicy = bundle.build_expert_policy()
     return policy
 

@@ -31,9 +31,7 @@ class PolicyWithRollouts:
         is_rollout = [request.role == "rollout" for request in requests]
         answers = {
             rollout: iter(
-                policy.sample_batch(
-                    [r for r, flag in zip(requests, is_rollout, strict=True) if flag == rollout]
-                )
+                policy.sample_batch([r for r, flag in zip(requests, is_rollout, strict=True) if flag == rollout])
             )
             for rollout, policy in ((False, self._branching), (True, self._rollouts))
         }
@@ -43,9 +41,7 @@ class PolicyWithRollouts:
 class HostedPolicyWithRollouts:
     """The same where at least one of the two policies is hosted."""
 
-    def __init__(
-        self, branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy
-    ) -> None:
+    def __init__(self, branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy) -> None:
         self.name = branching.name
         self.branching = branching
         self.rollouts = rollouts
@@ -57,9 +53,7 @@ JobPolicy = BatchPolicy | HostedPolicies
 """Any policy that a job can draw from."""
 
 
-def with_rollouts(
-    branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy
-) -> JobPolicy:
+def with_rollouts(branching: BatchPolicy | HostedPolicy, rollouts: BatchPolicy | HostedPolicy) -> JobPolicy:
     """`branching`, with the draws of roll-outs by `rollouts`."""
     if isinstance(branching, HostedPolicy) or isinstance(rollouts, HostedPolicy):
         return HostedPolicyWithRollouts(branching, rollouts)

@@ -33,9 +33,7 @@ class PolicyActor:
         """The policy's name, which rows state as their source."""
         return self._answer(lambda policy: policy.name)
 
-    def sample_batch(
-        self, requests: Sequence[SampleRequest]
-    ) -> list[list[Candidate]] | QGuideError:
+    def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]] | QGuideError:
         """See `BatchPolicy`."""
         return self._answer(lambda policy: policy.sample_batch(requests))
 
@@ -53,13 +51,7 @@ class PolicyActor:
 class RemotePolicy:
     """See `BatchPolicy`: the policy of an actor, which is replaced by a new one when it is lost."""
 
-    def __init__(
-        self,
-        name: str,
-        inference: Inference,
-        environment: EnvironmentConfig,
-        workers: Workers,
-    ) -> None:
+    def __init__(self, name: str, inference: Inference, environment: EnvironmentConfig, workers: Workers) -> None:
         """Start the actor and let it load the policy."""
         import ray
 
@@ -69,9 +61,7 @@ class RemotePolicy:
                 f"workers.policy_gpus is {workers.policy_gpus:g}, and the Ray cluster has {gpus:g} "
                 "GPUs; start Ray on a machine that has some, or set it to 0 to draw on a CPU"
             )
-        self._class = ray.remote(PolicyActor).options(
-            num_cpus=0, num_gpus=workers.policy_gpus, max_restarts=0
-        )
+        self._class = ray.remote(PolicyActor).options(num_cpus=0, num_gpus=workers.policy_gpus, max_restarts=0)
         self._gpus = workers.policy_gpus
         self._arguments = (name, inference, spec_of(environment))
         self._actor: Any = None

@@ -79,9 +79,7 @@ class Timings:
     def since(self, before: "Timings") -> "Timings":
         """Time spent since earlier timings."""
         return Timings(
-            self.policy_s - before.policy_s,
-            self.scorer_s - before.scorer_s,
-            self.environment_s - before.environment_s,
+            self.policy_s - before.policy_s, self.scorer_s - before.scorer_s, self.environment_s - before.environment_s
         )
 
 
@@ -98,9 +96,7 @@ def resume(task: Generator[Y, Any, T], answer: Answer) -> Y:
     return task.send(answer.value) if answer.error is None else task.throw(answer.error)
 
 
-def answered_by(
-    task: Generator[Y, Any, T], answer_to: Callable[[Y], Generator[Y, Any, Any]]
-) -> Generator[Y, Any, T]:
+def answered_by(task: Generator[Y, Any, T], answer_to: Callable[[Y], Generator[Y, Any, Any]]) -> Generator[Y, Any, T]:
     """The same task, each of whose requests is answered by a generator of other requests.
 
     Args:
@@ -134,9 +130,7 @@ def call(request: EnvironmentCall) -> tuple[Answer, float]:
 R = TypeVar("R", SampleRequest, ScoreRequest)
 
 
-def answer_all(
-    requests: Sequence[R], model: Callable[[Sequence[R]], Sequence[Any]]
-) -> list[Answer]:
+def answer_all(requests: Sequence[R], model: Callable[[Sequence[R]], Sequence[Any]]) -> list[Answer]:
     """One answer per request, from one batched call."""
     # One bad request fails the whole batch, so ask again one by one: then only its task fails.
     try:

@@ -84,11 +84,7 @@ class Driver(Generic[T]):
     """
 
     def __init__(
-        self,
-        draws: Batches[T] | None,
-        scores: Batches[T] | None,
-        pool: ThreadPoolExecutor | None,
-        reports: Reports[T],
+        self, draws: Batches[T] | None, scores: Batches[T] | None, pool: ThreadPoolExecutor | None, reports: Reports[T]
     ) -> None:
         self._draws, self._scores = draws, scores
         self._pool = pool
@@ -159,9 +155,7 @@ class Driver(Generic[T]):
     def _ask(self, running: Running[T], request: ModelRequest) -> None:
         if isinstance(request, ScoreRequest):
             if self._scores is None:
-                raise ConfigError(
-                    "a task needs Q-values, but the run has no scorer; name a Q model"
-                )
+                raise ConfigError("a task needs Q-values, but the run has no scorer; name a Q model")
             asked = Asked(running, request, [Answer()], 1)
             self._scores.waiting.append((asked, 0, request))
         else:
@@ -183,10 +177,7 @@ class Driver(Generic[T]):
         self._hand_out(waiting, answers, _shares(seconds, [batches.tokens(a) for a in answers]))
 
     def _hand_out(
-        self,
-        waiting: Sequence[tuple[Asked[T], int, Any]],
-        answers: Sequence[Answer],
-        shares_s: Sequence[float],
+        self, waiting: Sequence[tuple[Asked[T], int, Any]], answers: Sequence[Answer], shares_s: Sequence[float]
     ) -> None:
         """Give answers to what waits for them, and run the tasks that have all of theirs."""
         for (asked, number, _), answer, share_s in zip(waiting, answers, shares_s, strict=True):

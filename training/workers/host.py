@@ -36,9 +36,7 @@ class EnvironmentSpec:
 
 def spec_of(environment: EnvironmentConfig) -> EnvironmentSpec:
     """The spec of an environment, to be built elsewhere as this process would."""
-    return EnvironmentSpec(
-        environment.model_dump_json(), os.getcwd(), tuple(filter(None, sys.path))
-    )
+    return EnvironmentSpec(environment.model_dump_json(), os.getcwd(), tuple(filter(None, sys.path)))
 
 
 def enter(spec: EnvironmentSpec) -> None:
@@ -72,9 +70,7 @@ class EnvironmentHost:
         """The optional protocols of a task's episode."""
         episode = self._suite.make(self._tasks[task_id])
         try:
-            return Abilities(
-                isinstance(episode, ToolEnvironment), isinstance(episode, SnapshotEnvironment)
-            )
+            return Abilities(isinstance(episode, ToolEnvironment), isinstance(episode, SnapshotEnvironment))
         finally:
             episode.close()
 

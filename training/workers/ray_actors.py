@@ -71,8 +71,7 @@ class RayWorker:
                 self.close()
                 reason = str(error).strip().splitlines()[0] if str(error) else ""
                 raise WorkerLostError(
-                    f"a Ray worker was lost during {request.method}: {type(error).__name__} "
-                    f"{reason}"
+                    f"a Ray worker was lost during {request.method}: {type(error).__name__} {reason}"
                 ) from error
 
     def _exchange(self, request: Request, timeout_s: float) -> Reply:
@@ -102,8 +101,7 @@ class RayExecutor:
             import ray
         except ImportError as error:
             raise ConfigError(
-                f"workers.executor is 'ray', which is not installed; {install('ray')}, "
-                "or set it to 'processes'"
+                f"workers.executor is 'ray', which is not installed; {install('ray')}, or set it to 'processes'"
             ) from error
         self._started = not ray.is_initialized()
         if self._started:

@@ -11,12 +11,7 @@ from typing import Any
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import EnvironmentConfig, GoldSuite, StepResult, Suite, Task
-from qguide.training.processes.messages import (
-    DeadlyRequestError,
-    Executor,
-    WorkerClosedError,
-    WorkerLostError,
-)
+from qguide.training.processes.messages import DeadlyRequestError, Executor, WorkerClosedError, WorkerLostError
 from qguide.training.processes.worker import ProcessExecutor
 from qguide.training.trajectory import Action
 from qguide.training.workers.config import Workers
@@ -173,9 +168,7 @@ class RemoteGoldSuite(RemoteSuite):
         return replies
 
 
-def move_to_workers(
-    suite: Suite, config: EnvironmentConfig, workers: Workers, *, replays: bool
-) -> Suite:
+def move_to_workers(suite: Suite, config: EnvironmentConfig, workers: Workers, *, replays: bool) -> Suite:
     """The same suite with its episodes in workers; the suite itself where they run inline."""
     if workers.executor == "inline":
         return suite

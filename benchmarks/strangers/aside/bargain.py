@@ -65,9 +65,7 @@ class Bargain:
 
     system = f"You sell at a market. Never raise a price. {HINT} Write a line `Action: …`."
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin the sale of that number."""
         world, number = world_and_number(seed or 0)
         facts = market(world)

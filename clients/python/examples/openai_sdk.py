@@ -16,14 +16,10 @@ def main(url: str, *, api_key: str = "none") -> None:
     client = OpenAI(base_url=f"{url}/v1", api_key=api_key)
     model = client.models.list().data[0].id
     completion = client.chat.completions.create(
-        model=model,
-        messages=[{"role": "user", "content": HISTORY}],
-        extra_body={"qguide": {"num_candidates": 5}},
+        model=model, messages=[{"role": "user", "content": HISTORY}], extra_body={"qguide": {"num_candidates": 5}}
     )
     print(completion.choices[0].message.content)
-    stream = client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": HISTORY}], stream=True
-    )
+    stream = client.chat.completions.create(model=model, messages=[{"role": "user", "content": HISTORY}], stream=True)
     for chunk in stream:
         print(chunk.choices[0].delta.content or "", end="", flush=True)
     print()

@@ -7,9 +7,7 @@ import sys
 
 from qguide_client import QGuide
 
-HISTORY = [
-    {"role": "user", "content": "You see a desk 1 and a shelf 1. Your task is to: find the mug."}
-]
+HISTORY = [{"role": "user", "content": "You see a desk 1 and a shelf 1. Your task is to: find the mug."}]
 
 
 def draw() -> list[str]:

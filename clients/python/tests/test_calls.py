@@ -8,20 +8,11 @@ from qguide_client.types import Messages
 
 
 @pytest.mark.parametrize(
-    ("query", "key"),
-    [("find a mug", "query"), ([{"role": "user", "content": "find a mug"}], "messages")],
+    ("query", "key"), [("find a mug", "query"), ([{"role": "user", "content": "find a mug"}], "messages")]
 )
-def test_rerank_sends_a_text_as_the_query_and_turns_as_the_history(
-    query: Messages | str, key: str
-) -> None:
+def test_rerank_sends_a_text_as_the_query_and_turns_as_the_history(query: Messages | str, key: str) -> None:
     call = calls.rerank(query, ["a", "b"], {"top_n": 1, "q_model": "shop", "episode_id": "e"})
-    assert call.body == {
-        key: query,
-        "documents": ["a", "b"],
-        "top_n": 1,
-        "model": "shop",
-        "episode_id": "e",
-    }
+    assert call.body == {key: query, "documents": ["a", "b"], "top_n": 1, "model": "shop", "episode_id": "e"}
 
 
 def test_an_option_that_is_left_out_is_the_servers_to_choose() -> None:

@@ -77,9 +77,7 @@ def test_the_client_streams_and_sends_what_it_was_given() -> None:
         return httpx.Response(200, content=GOOD.encode())
 
     with client_of(answer) as client:
-        chunks = client.chat_stream(
-            TASK, qguide={"num_candidates": 3}, extra_body={"top_p": 0.9, "stream": False}
-        )
+        chunks = client.chat_stream(TASK, qguide={"num_candidates": 3}, extra_body={"top_p": 0.9, "stream": False})
         assert [chunk.content for chunk in chunks] == ["ein Käse", LINE_ENDS_OF_UNICODE]
 
 
@@ -137,15 +135,10 @@ def test_calls_of_functions_and_of_custom_tools_are_read() -> None:
     from qguide.server.settings.settings import SCRIPTED, Settings
     from tests.support.serving import serving_app
 
-    tools = [
-        {"type": "custom", "custom": {"name": "shell"}},
-        {"type": "function", "function": {"name": "look"}},
-    ]
+    tools = [{"type": "custom", "custom": {"name": "shell"}}, {"type": "function", "function": {"name": "look"}}]
     with serving_app(FakeUpstream().app()) as upstream:
         served = Upstream.model_validate({"url": f"{upstream}/v1", "model": "m"})
-        settings = Settings(
-            policy="demo", upstreams={"demo": served}, q_models={"demo@1": SCRIPTED}
-        )
+        settings = Settings(policy="demo", upstreams={"demo": served}, q_models={"demo@1": SCRIPTED})
         with serving_app(create_app(settings)) as url, QGuide(url, retry=AT_ONCE) as client:
             answer = client.chat(TASK, n=2, tools=tools, qguide={"num_candidates": 2})
     calls = {call.type: call for choice in answer.choices for call in choice.message.tool_calls}

@@ -6,16 +6,9 @@ from typing import Any
 
 import httpx
 import pytest
-from qguide_client import (
-    AsyncQGuide,
-    QGuide,
-    RefusedError,
-    errors,
-)
+from qguide_client import AsyncQGuide, QGuide, RefusedError, errors
 from qguide_client.chat_types import ChatGuidance
-from qguide_client.types import (
-    ScoreItem,
-)
+from qguide_client.types import ScoreItem
 
 TASK = [{"role": "user", "content": "You see a desk 1. Your task is to: look around."}]
 
@@ -41,11 +34,7 @@ def test_score_ranks_the_callers_own_candidates(client: QGuide) -> None:
 def test_own_candidates_are_weighed_by_their_counts(client: QGuide) -> None:
     scores = client.score(TASK, ["Action: look", "Action: go to desk 1"], counts=[9, 1], tau=10.0)
     assert (scores.chosen, scores.reason, scores.tau) == (0, "highest_posterior", 10.0)
-    item: ScoreItem = {
-        "messages": TASK,
-        "candidates": ["Action: look", "Action: put"],
-        "counts": [9, 1],
-    }
+    item: ScoreItem = {"messages": TASK, "candidates": ["Action: look", "Action: put"], "counts": [9, 1]}
     [scored] = client.score_batch([item], tau=10.0).items
     assert scored.scores[0].prior == 9.5 / 11
 
@@ -103,9 +92,7 @@ def test_rerank_sorts_the_documents(client: QGuide) -> None:
 def test_an_outcome_closes_an_episode_once(client: QGuide) -> None:
     episode_id = f"shop/{uuid.uuid4().hex}?"
     client.act(TASK, episode_id=episode_id)
-    closed = client.outcome(
-        episode_id, 0.5, terminated=False, action="wait", observation="It is late."
-    )
+    closed = client.outcome(episode_id, 0.5, terminated=False, action="wait", observation="It is late.")
     assert (closed.episode_id, closed.reward, closed.steps) == (episode_id, 0.5, 1)
     assert closed.recorded is (closed.reason is None)
     with pytest.raises(errors.EpisodeClosedError):
@@ -143,14 +130,8 @@ async def test_the_async_client_answers_the_same(client: QGuide, async_client: A
         (errors.MalformedHistoryError, lambda client: client.act([])),
         (errors.UnknownModelError, lambda client: client.act(TASK, q_model="nobody")),
         (errors.MalformedBodyError, lambda client: client.act(TASK, temperature=9)),
-        (
-            errors.HistoryTooLongError,
-            lambda client: client.act(TASK + [{"role": "user", "content": "?"}] * 1024),
-        ),
-        (
-            errors.BodyTooLargeError,
-            lambda client: client.act([{"role": "user", "content": "a" * 5 * 1024**2}]),
-        ),
+        (errors.HistoryTooLongError, lambda client: client.act(TASK + [{"role": "user", "content": "?"}] * 1024)),
+        (errors.BodyTooLargeError, lambda client: client.act([{"role": "user", "content": "a" * 5 * 1024**2}])),
     ],
 )
 def test_each_refusal_has_its_class_the_servers_words_and_a_request_id(
@@ -171,9 +152,7 @@ async def test_the_async_client_raises_the_same(async_client: AsyncQGuide) -> No
 
 def test_a_chat_completions_guidance_is_read_whole(url: str) -> None:
     asked = {"num_candidates": 2, "episode_id": uuid.uuid4().hex, "return_candidates": True}
-    raw = httpx.post(f"{url}/v1/chat/completions", json={"messages": TASK, "qguide": asked}).json()[
-        "qguide"
-    ]
+    raw = httpx.post(f"{url}/v1/chat/completions", json={"messages": TASK, "qguide": asked}).json()["qguide"]
     read = ChatGuidance.model_validate(raw)
     # Of long histories, of Q models with a threshold, and of steps of several policies.
     rare = {"window", "threshold", "policies", "cost"}

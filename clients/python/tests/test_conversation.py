@@ -34,9 +34,7 @@ def broken(kind: type[httpx.RequestError]) -> httpx.RequestError:
     return kind("it broke", request=REQUEST)
 
 
-def waits_before(
-    replies: Iterator[Reply], call: Call[Readiness] = ASK, retry: Retry | None = None
-) -> list[float]:
+def waits_before(replies: Iterator[Reply], call: Call[Readiness] = ASK, retry: Retry | None = None) -> list[float]:
     """Every wait of a conversation; the draw is always 0.5."""
     conversation = converse(call, retry or Retry(), request_id="r0", chance=lambda: 0.5)
     waits = [next(conversation)]
@@ -60,9 +58,7 @@ def test_nothing_is_asked_again_after_the_deadline() -> None:
     times = iter((0.0, 0.25, 1.0, 1.75))  # the start, and the end of each attempt
     call = Call("POST", "/v1/act", Readiness, deadline_s=2.0)
     retry = Retry(attempts=9, first_wait_s=1, max_wait_s=1)
-    conversation = converse(
-        call, retry, request_id="r0", chance=lambda: 0.5, clock=lambda: next(times)
-    )
+    conversation = converse(call, retry, request_id="r0", chance=lambda: 0.5, clock=lambda: next(times))
     assert next(conversation) == 0
     assert [conversation.send(refused(503)) for _ in range(2)] == [0.5, 0.5]
     with pytest.raises(errors.RefusedError):
@@ -124,13 +120,7 @@ def test_a_wait_that_is_too_long_is_left_to_the_caller() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [
-        refused(429),
-        refused(503),
-        broken(httpx.ConnectError),
-        broken(httpx.ConnectTimeout),
-        broken(httpx.PoolTimeout),
-    ],
+    [refused(429), refused(503), broken(httpx.ConnectError), broken(httpx.ConnectTimeout), broken(httpx.PoolTimeout)],
     ids=str,
 )
 def test_what_was_never_begun_is_always_asked_again(reply: Reply) -> None:
@@ -139,17 +129,10 @@ def test_what_was_never_begun_is_always_asked_again(reply: Reply) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [
-        refused(502),
-        broken(httpx.ReadError),
-        broken(httpx.WriteError),
-        broken(httpx.RemoteProtocolError),
-    ],
+    [refused(502), broken(httpx.ReadError), broken(httpx.WriteError), broken(httpx.RemoteProtocolError)],
     ids=str,
 )
-def test_what_may_have_been_done_is_asked_again_only_where_that_changes_nothing(
-    reply: Reply,
-) -> None:
+def test_what_may_have_been_done_is_asked_again_only_where_that_changes_nothing(reply: Reply) -> None:
     assert len(waits_before(iter([reply, OK]), ASK)) == 2
     with pytest.raises(errors.QGuideError):
         waits_before(iter([reply, OK]), TELL)
@@ -171,9 +154,7 @@ def test_what_may_have_been_done_is_asked_again_only_where_that_changes_nothing(
         (broken(httpx.UnsupportedProtocol), errors.UnreachableError),
     ],
 )
-def test_what_would_only_fail_again_is_raised_at_once(
-    reply: Reply, kind: type[errors.QGuideError]
-) -> None:
+def test_what_would_only_fail_again_is_raised_at_once(reply: Reply, kind: type[errors.QGuideError]) -> None:
     replies = iter([reply, OK])
     with pytest.raises(kind) as caught:
         waits_before(replies)
@@ -183,14 +164,9 @@ def test_what_would_only_fail_again_is_raised_at_once(
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [
-        ("scorer_unavailable", errors.ScorerUnavailableError),
-        ("deadline_exceeded", errors.DeadlineExceededError),
-    ],
+    [("scorer_unavailable", errors.ScorerUnavailableError), ("deadline_exceeded", errors.DeadlineExceededError)],
 )
-def test_the_last_refusal_is_raised_with_all_that_was_said(
-    code: str, kind: type[errors.RefusedError]
-) -> None:
+def test_the_last_refusal_is_raised_with_all_that_was_said(code: str, kind: type[errors.RefusedError]) -> None:
     last = refused(503, code, retry_after="1", x_request_id="r1")
     with pytest.raises(kind) as caught:
         waits_before(repeat(last))
@@ -283,9 +259,7 @@ def test_the_key_travels_as_a_bearer_and_a_path_before_ours_is_kept() -> None:
         assert str(request.url) == "http://qguide.test/agents/readyz"
         return httpx.Response(200, json={"status": "ok"})
 
-    client = QGuide(
-        "http://qguide.test/agents", api_key="qg_secret", transport=httpx.MockTransport(answer)
-    )
+    client = QGuide("http://qguide.test/agents", api_key="qg_secret", transport=httpx.MockTransport(answer))
     with client:
         assert client.ready()
     assert "qg_secret" not in repr(vars(client))

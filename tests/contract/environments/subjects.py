@@ -8,10 +8,7 @@ from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.environments.hotpotqa.bundle import HotPotQaConfig
-from qguide.training.environments.intercode_sql.bundle import (
-    InterCodeSqlConfig,
-    InterCodeSqlToolsConfig,
-)
+from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, InterCodeSqlToolsConfig
 from qguide.training.environments.sciworld.bundle import SciWorldConfig
 from qguide.training.environments.webshop.bundle import WebShopConfig
 

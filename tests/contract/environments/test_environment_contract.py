@@ -11,11 +11,7 @@ import pytest
 from qguide.qnet.support.contract import Check, NotCheckedError
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.contract import CHECKS, Subject
-from qguide.training.environments.registry import (
-    ENVIRONMENTS,
-    build_selected_suite,
-    find_environment,
-)
+from qguide.training.environments.registry import ENVIRONMENTS, build_selected_suite, find_environment
 from tests.contract.environments.subjects import SUBJECTS
 
 
@@ -46,8 +42,6 @@ def test_a_bundle_is_what_its_name_finds(subject: Subject) -> None:
     assert find_environment(subject.bundle.name) is subject.bundle
 
 
-def test_the_contract_is_checked_by_an_action_that_each_environment_names(
-    subject: Subject,
-) -> None:
+def test_the_contract_is_checked_by_an_action_that_each_environment_names(subject: Subject) -> None:
     assert subject.harmless is not None
     assert len(subject.tasks) == 2

@@ -8,9 +8,7 @@ import pytest
 from qguide.server.episodes.state import Episode, EpisodeChange, Mark, Outcome
 from qguide.server.episodes.store import EpisodeStore, MemoryEpisodeStore
 
-STORES: dict[str, Callable[[], EpisodeStore]] = {
-    "memory": lambda: MemoryEpisodeStore(max_bytes=10**6, ttl_s=3600),
-}
+STORES: dict[str, Callable[[], EpisodeStore]] = {"memory": lambda: MemoryEpisodeStore(max_bytes=10**6, ttl_s=3600)}
 
 FULL = Episode(
     id="e/1 ünï",

@@ -37,9 +37,7 @@ def evaluated(method: Callable[[Play, int, str], Agent]) -> dict[str, Episode]:
 
 
 @pytest.mark.parametrize(("method", "adapts"), [(q_guided, False), (adaptive, True)])
-def test_a_served_step_is_the_evaluated_one(
-    method: Callable[[Play, int, str], Agent], adapts: bool
-) -> None:
+def test_a_served_step_is_the_evaluated_one(method: Callable[[Play, int, str], Agent], adapts: bool) -> None:
     guided_steps = draws_saved = 0
     with TestClient(create_app(Settings()), base_url="http://127.0.0.1") as client:
         for task_id, episode in evaluated(method).items():

@@ -30,20 +30,14 @@ STEPS = (
 def explored() -> TreeRow:
     tree, _ = merge_branch(Tree(TASK), STEPS, source="policy")
     suite = CorridorSuite(count=1)
-    playable = PlayableTask(
-        Task("mug-1", "find", "unused"), partial(suite.make, suite.tasks[0]), CORRIDOR
-    )
+    playable = PlayableTask(Task("mug-1", "find", "unused"), partial(suite.make, suite.tasks[0]), CORRIDOR)
     return explored_row(playable, "fake", ExploredTree(tree, 1, 0, 9))
 
 
 def served() -> TreeRow:
     first, last = STEPS
     episode = Transcript(
-        messages=(
-            Message("user", TASK),
-            Message("assistant", first.action),
-            Message("user", first.observation),
-        ),
+        messages=(Message("user", TASK), Message("assistant", first.action), Message("user", first.observation)),
         offers=(
             Offer(at=1, q_values={first.action: 0.5}, chosen=first.action, q_model="q", policy="p"),
             Offer(at=3, q_values={last.action: 0.5}, chosen=last.action, q_model="q", policy="p"),

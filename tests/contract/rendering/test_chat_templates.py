@@ -15,12 +15,7 @@ from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import History, Message, ScoreRequest, ToolCall
 from qguide.training.jobs.sft import Demonstration, sft_sequence
 from qguide.training.optimization.packed_trees import pack_tree
-from tests.support.chat_templates import (
-    OWN_TEMPLATES,
-    tokenizer_of,
-    trl_templates,
-    trl_training_templates,
-)
+from tests.support.chat_templates import OWN_TEMPLATES, tokenizer_of, trl_templates, trl_training_templates
 from tests.support.labels import labelled
 from tests.support.tiny_models import config_of
 
@@ -50,13 +45,7 @@ def tool(text: str) -> Message:
 
 
 SYSTEM = Message("system", "Be brief.")
-GAME = (
-    user("find it"),
-    says("open drawer 1"),
-    user("It is open."),
-    says("take pen 2"),
-    user("Ok."),
-)
+GAME = (user("find it"), says("open drawer 1"), user("It is open."), says("take pen 2"), user("Ok."))
 THOUGHTFUL = says("<think>\nnowhere else\n</think>\n\nopen drawer 1")
 CONVERSATIONS: dict[str, History] = {
     "a game": GAME,
@@ -90,9 +79,7 @@ def text_of(renderer: Renderer, token_ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize(("family", "template", "control"), EVERY)
-def test_a_state_and_its_action_begin_every_later_state(
-    family: str, template: str, control: bool
-) -> None:
+def test_a_state_and_its_action_begin_every_later_state(family: str, template: str, control: bool) -> None:
     renderer = renderer_of(family, template, control)
     for history in CONVERSATIONS.values():
         for number, message in enumerate(history):
@@ -111,9 +98,7 @@ def test_a_state_and_its_action_begin_every_later_state(
 
 
 @pytest.mark.parametrize(("family", "template", "control"), EVERY)
-def test_everything_that_was_said_is_in_the_tokens(
-    family: str, template: str, control: bool
-) -> None:
+def test_everything_that_was_said_is_in_the_tokens(family: str, template: str, control: bool) -> None:
     renderer = renderer_of(family, template, control)
     for name, history in CONVERSATIONS.items():
         text = text_of(renderer, renderer.encode_history(history))
@@ -132,17 +117,13 @@ def test_everything_that_was_said_is_in_the_tokens(
 
 
 @pytest.mark.parametrize(("family", "template", "control"), EVERY)
-def test_sft_q_training_and_serving_make_the_same_tokens(
-    family: str, template: str, control: bool
-) -> None:
+def test_sft_q_training_and_serving_make_the_same_tokens(family: str, template: str, control: bool) -> None:
     renderer = renderer_of(family, template, control)
     history, action = CONVERSATIONS["calls"][:4], CONVERSATIONS["calls"][4]
     served = renderer.encode_history(history) + renderer.encode_candidate(action)
     cloned = sft_sequence(renderer, Demonstration((*history, action)), observation_weight=0.0)
     label = labelled((*history, action), labels={1: 0.5, 2: 1.0})
-    [tree] = pack_tree(
-        renderer, label, loss_on="last", min_label_margin=0.1, max_length=9999, max_tokens=9999
-    )
+    [tree] = pack_tree(renderer, label, loss_on="last", min_label_margin=0.1, max_length=9999, max_tokens=9999)
     assert cloned.token_ids == served
     assert [*tree.token_ids] == served
     assert cloned.columns["weight"][-1] == 1.0
@@ -197,8 +178,7 @@ def test_the_tokens_are_the_same_every_day(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "system"),
-    [("gemma", "folded"), ("gemma3", "first user turn"), ("qwen3", "own turn")],
+    ("family", "system"), [("gemma", "folded"), ("gemma3", "first user turn"), ("qwen3", "own turn")]
 )
 def test_the_traits_say_where_a_system_message_goes(family: str, system: str) -> None:
     assert renderer_of(family, FAMILIES[family]).traits.system == system

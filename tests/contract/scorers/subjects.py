@@ -16,17 +16,9 @@ from qguide.qnet.scoring.build import build_naive_scorer, build_shared_prefix_sc
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer, SharedPrefixImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult
-from tests.support.tiny_models import (
-    distinct_beginnings,
-    renderer,
-    save_implicit_q,
-    save_policy,
-    save_qnet,
-)
+from tests.support.tiny_models import distinct_beginnings, renderer, save_implicit_q, save_policy, save_qnet
 
-Kind = Literal[
-    "qnet", "matched-qnet", "observing-qnet", "matched-observing-qnet", "implicit-q", "ensemble"
-]
+Kind = Literal["qnet", "matched-qnet", "observing-qnet", "matched-observing-qnet", "implicit-q", "ensemble"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """A value head on hidden states, one on match features too, the same two after the observation, and
 no value head; and the mean of two value heads, each on its own trunk."""
@@ -121,12 +113,7 @@ def behind(request: ScoreRequest) -> list[int]:
 
 
 def build_subject(
-    kind: Kind,
-    architecture: str,
-    folder: Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
+    kind: Kind, architecture: str, folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> Subject:
     """A tiny random Q model of that kind, by way of its checkpoint in `folder`."""
     policy = save_policy(folder / "policy", architecture)
@@ -135,16 +122,12 @@ def build_subject(
     if kind != "implicit-q":
         features: HeadFeatures = "match-1" if kind.startswith("matched") else "none"
         observing = kind.endswith("observing-qnet")
-        saved = save_qnet(
-            folder / "qnet", policy, head_features=features, reads_observation=observing
-        )
+        saved = save_qnet(folder / "qnet", policy, head_features=features, reads_observation=observing)
         qnet = load_qnet(saved, dtype=dtype, device=device)
         assert {parameter.dtype for parameter in qnet.model.parameters()} == {dtype}
         naive = NaiveScorer(load_qnet(saved, dtype=dtype, device=device))
         return Subject(
-            folder,
-            Asking(naive, observing),
-            lambda **options: Asking(SharedPrefixScorer(qnet, **options), observing),
+            folder, Asking(naive, observing), lambda **options: Asking(SharedPrefixScorer(qnet, **options), observing)
         )
     reference = save_policy(folder / "reference", architecture, seed=1)
     saved = save_implicit_q(folder / "implicit", policy, reference)
@@ -159,30 +142,21 @@ def build_subject(
     )
 
 
-def _build_ensemble(
-    policy: Path, architecture: str, folder: Path, *, dtype: torch.dtype, device: str
-) -> Subject:
+def _build_ensemble(policy: Path, architecture: str, folder: Path, *, dtype: torch.dtype, device: str) -> Subject:
     """The mean of a QNet with match features and one without, on different trunks."""
     other_policy = save_policy(folder / "other-policy", architecture, seed=1)
-    members = [
-        save_qnet(folder / "first", policy, head_features="match-1"),
-        save_qnet(folder / "second", other_policy),
-    ]
+    members = [save_qnet(folder / "first", policy, head_features="match-1"), save_qnet(folder / "second", other_policy)]
     save_ensemble(folder / "ensemble", members, name="tiny-ensemble")
     one, other = (load_q_model(folder / "ensemble", dtype=dtype, device=device) for _ in range(2))
     return Subject(
         folder,
         Asking(build_naive_scorer(one)),
-        lambda **options: Asking(
-            build_shared_prefix_scorer(other, **{"cache_bytes": DEFAULT_CACHE_BYTES} | options)
-        ),
+        lambda **options: Asking(build_shared_prefix_scorer(other, **{"cache_bytes": DEFAULT_CACHE_BYTES} | options)),
         passes=2,
     )
 
 
-def load_implicit_q(
-    folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> LoadedImplicitQ:
+def load_implicit_q(folder: Path, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> LoadedImplicitQ:
     """Load an implicit Q from `folder`."""
     loaded = load_q_model(folder, dtype=dtype, device=device)
     assert isinstance(loaded, LoadedImplicitQ)

@@ -44,11 +44,7 @@ EVERY = [
 
 # The same batches on every run: the bound is a few float32 roundings away, which is no place for
 # a draw to decide whether a build is red.
-the_same_on_every_run = settings(
-    max_examples=10,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+the_same_on_every_run = settings(max_examples=10, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(scope="module", params=EVERY)
@@ -100,9 +96,7 @@ def halved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @settings(the_same_on_every_run, max_examples=4)  # the way is the same, and so are its mistakes
 @given(batches=batches(), cache_bytes=st.sampled_from((1, ONE_SLAB, 10**8)))
-def test_half_precision_stays_close(
-    halved: Subject, batches: list[list[ScoreRequest]], cache_bytes: int
-) -> None:
+def test_half_precision_stays_close(halved: Subject, batches: list[list[ScoreRequest]], cache_bytes: int) -> None:
     fast = halved.build_fast(cache_bytes=cache_bytes)
     for batch in batches:
         for request, result in zip(batch, fast.score(batch), strict=True):
@@ -144,9 +138,7 @@ SHAPE: dict[str, Any] = {
     ],
     ids=["attention-of-its-own", "convolution-last", "convolution-first"],
 )
-def test_a_trunk_that_would_score_wrongly_is_refused_at_load(
-    trunk: PretrainedConfig, reason: str
-) -> None:
+def test_a_trunk_that_would_score_wrongly_is_refused_at_load(trunk: PretrainedConfig, reason: str) -> None:
     with pytest.raises(CheckpointError, match=f"does not run on packed tokens .*{reason}"):
         SharedPrefixScorer(q_model_on(trunk))
 

@@ -8,12 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    BertConfig,
-    BertForSequenceClassification,
-)
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from qguide.qnet.errors import CheckpointError, HistoryTooLongError, InvalidCandidatesError
 from qguide.qnet.models.checkpoint import load_q_model, load_qnet
@@ -24,14 +19,7 @@ from qguide.qnet.types import History, Message, ScoreRequest
 from tests.contract.scorers.batches import batches
 from tests.contract.scorers.subjects import close_to, tried
 from tests.support.chat_templates import OWN_TEMPLATES, tokenizer_of, trl_templates
-from tests.support.tiny_models import (
-    ARCHITECTURES,
-    CONTEXT,
-    renderer,
-    save_classifier,
-    save_policy,
-    save_qnet,
-)
+from tests.support.tiny_models import ARCHITECTURES, CONTEXT, renderer, save_classifier, save_policy, save_qnet
 
 TEMPLATES = {name: trl_templates()[name] for name in ("qwen3", "qwen2_5", "llama3", "gemma")} | {
     name: OWN_TEMPLATES[name] for name in ("like phi 4", "like kimi k2", "like olmo 2")
@@ -161,9 +149,7 @@ def test_a_head_of_more_than_one_layer_is_refused(tmp_path: Path) -> None:
         load_q_model(tmp_path)
 
 
-def test_a_trunk_that_cannot_be_packed_runs_on_full_sequences_where_that_is_allowed(
-    tmp_path: Path,
-) -> None:
+def test_a_trunk_that_cannot_be_packed_runs_on_full_sequences_where_that_is_allowed(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     reference = Reference(save_classifier(tmp_path, rope_parameters=rope))
     options: dict[str, Any] = {"cache_bytes": 0, "tokens_per_forward": 128}

@@ -8,9 +8,7 @@ from tests.support.architectures import MODEL_TYPES, is_tiny, refusal_of, tiny_c
 
 @pytest.mark.parametrize("model_type", sampled(MODEL_TYPES))
 @pytest.mark.filterwarnings("ignore")
-def test_its_q_are_those_of_full_sequences_or_it_is_refused_with_the_reason(
-    model_type: str,
-) -> None:
+def test_its_q_are_those_of_full_sequences_or_it_is_refused_with_the_reason(model_type: str) -> None:
     try:
         config = tiny_config(model_type)
         tiny = is_tiny(config)

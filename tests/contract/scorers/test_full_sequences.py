@@ -29,21 +29,8 @@ from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult
-from tests.support.architecture_lists import (
-    HISTORY_ONCE,
-    NOT_BUILT,
-    PACKED,
-    WHOLE_PADDED,
-    WITHOUT_FORWARD,
-    sampled,
-)
-from tests.support.architectures import (
-    MODEL_TYPES,
-    enliven,
-    steps,
-    tiny_config,
-    tiny_pair,
-)
+from tests.support.architecture_lists import HISTORY_ONCE, NOT_BUILT, PACKED, WHOLE_PADDED, WITHOUT_FORWARD, sampled
+from tests.support.architectures import MODEL_TYPES, enliven, steps, tiny_config, tiny_pair
 from tests.support.tiny_models import renderer
 
 UNPACKED = [n for n in MODEL_TYPES if n not in {*NOT_BUILT, *PACKED, *WITHOUT_FORWARD}]
@@ -172,9 +159,7 @@ def test_a_state_that_is_lost_shows_in_half_precision_too() -> None:
     assert {weight.dtype for weight in trunk.parameters()} == {torch.bfloat16}
 
 
-def test_a_model_that_does_not_fit_in_float32_is_not_taken_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_that_does_not_fit_in_float32_is_not_taken_there(monkeypatch: pytest.MonkeyPatch) -> None:
     trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk.to(torch.bfloat16)
     monkeypatch.setattr("qguide.qnet.engine.full_sequences._free_bytes", lambda device: 1000)
     with pytest.raises(MemoryError, match=r"bytes more, and 1,000 are free"), in_float32(trunk):
@@ -193,9 +178,7 @@ def test_angles_that_change_with_the_length_keep_sequences_alone() -> None:
 def test_logits_are_made_from_the_shortest_history_on() -> None:
     model: PreTrainedModel = AutoModelForCausalLM.from_config(tiny_config("mamba")).float()
     made: list[int] = []
-    model.get_output_embeddings().register_forward_hook(
-        lambda _, args, output: made.append(output.shape[1])
-    )
+    model.get_output_embeddings().register_forward_hook(lambda _, args, output: made.append(output.shape[1]))
     runs = FullSequenceModel(model, last_row, tokens_per_forward=ROOM, logits=True)
     made.clear()
     requests = [Continuations(list(range(1, 41)), [[5, 6, 7], [8]])]
@@ -216,9 +199,7 @@ def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyP
     trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
     runs = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
     rows: list[int] = []
-    trunk.register_forward_pre_hook(
-        lambda _, args, given: rows.append(given["input_ids"].shape[0]), with_kwargs=True
-    )
+    trunk.register_forward_pre_hook(lambda _, args, given: rows.append(given["input_ids"].shape[0]), with_kwargs=True)
     short, long = [3, 4], list(range(1, 41)) * 5
     tails = [[5 + number, 6] for number in range(8)]
     requests = [Continuations(short, tails), Continuations(long, tails)]

@@ -18,15 +18,7 @@ from qguide.qnet.scoring.vllm import VllmScorer
 from qguide.qnet.scoring.vllm_client import ClassifyServer, VllmServer
 from qguide.qnet.types import History, Message, Scorer, ScoreRequest
 from tests.contract.scorers.batches import INSTRUCTION
-from tests.contract.scorers.subjects import (
-    KINDS,
-    Asking,
-    Subject,
-    behind,
-    build_subject,
-    close_to,
-    tried,
-)
+from tests.contract.scorers.subjects import KINDS, Asking, Subject, behind, build_subject, close_to, tried
 from tests.support.scripted_vllm import scripted_vllm
 from tests.support.tiny_models import CONTEXT, WORDS, renderer, save_classifier
 
@@ -164,9 +156,7 @@ def test_a_scorer_has_a_name(scorer: Scorer) -> None:
 
 
 @pytest.mark.parametrize("history", [(), (Message("user", ""),)], ids=["none", "empty"])
-def test_the_shortest_history_and_the_shortest_candidate(
-    subject: Subject, history: History
-) -> None:
+def test_the_shortest_history_and_the_shortest_candidate(subject: Subject, history: History) -> None:
     request = ScoreRequest(history, said("", "go"))
     assert len(renderer().encode_candidate(request.candidates[0])) == 1
     equals_the_reference(subject, subject.build_fast(), request)
@@ -196,9 +186,7 @@ def test_the_pad_token_says_nothing_about_lengths(subject: Subject) -> None:
     equals_the_reference(subject, subject.build_fast(), ScoreRequest(empty_turns, said("", "go")))
 
 
-def test_the_next_step_computes_the_observation_and_the_candidates_alone(
-    at_action: Subject,
-) -> None:
+def test_the_next_step_computes_the_observation_and_the_candidates_alone(at_action: Subject) -> None:
     fast = at_action.build_fast()
     first = ScoreRequest((INSTRUCTION,), said("go to desk", "take mug", "go to"))
     assert equals_the_reference(at_action, fast, first) == [0]
@@ -268,9 +256,7 @@ def test_a_refused_request_leaves_the_scorer_as_it_was(subject: Subject) -> None
     equals_the_reference(subject, fast, good)
 
 
-def test_the_step_after_a_tried_candidate_computes_the_next_candidates_alone(
-    observing: Subject,
-) -> None:
+def test_the_step_after_a_tried_candidate_computes_the_next_candidates_alone(observing: Subject) -> None:
     first = ScoreRequest(
         (INSTRUCTION,),
         said("go to desk", "take mug"),
@@ -297,11 +283,7 @@ def test_one_action_that_was_answered_in_two_ways_has_two_values(observing: Subj
 def test_a_request_of_the_other_reading_is_refused(
     how: str, kind: str, subjects: dict[str, Subject], remotes: dict[str, Asking]
 ) -> None:
-    built = {
-        "naive": subjects[kind].naive,
-        "fast": subjects[kind].build_fast(),
-        "vllm": remotes[kind],
-    }
+    built = {"naive": subjects[kind].naive, "fast": subjects[kind].build_fast(), "vllm": remotes[kind]}
     at_action = ScoreRequest((INSTRUCTION,), said("go", "take"))
     other = at_action if kind == "observing-qnet" else tried(at_action)
     remedy = "name a Q model (that reads at the action|whose read_at is 'observation')"

@@ -11,13 +11,7 @@ from qguide.qnet.scoring.build import build_serving_scorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, SampleRequest, Sampling, ScoreRequest
 from qguide.training.optimization.packed_trees import PackedTree
-from tests.support.architectures import (
-    WINDOW,
-    WINDOWED,
-    steps,
-    tiny_config,
-    tiny_pair,
-)
+from tests.support.architectures import WINDOW, WINDOWED, steps, tiny_config, tiny_pair
 from tests.support.tiny_models import policy_model, renderer
 
 
@@ -109,9 +103,7 @@ def test_a_trunk_that_keeps_nothing_is_refused_or_run_where_that_is_allowed() ->
     assert served.cache.nbytes == 0
 
 
-def test_windows_that_are_not_known_layer_by_layer_are_the_context(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_windows_that_are_not_known_layer_by_layer_are_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PackedModel, "_packs_windows", lambda self, trunk: False)
     naive_model, fast_model = tiny_pair(tiny_config("mistral"))
     fast = SharedPrefixScorer(fast_model)

@@ -8,14 +8,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, reads_branches
 from qguide.qnet.errors import ConfigError
 from qguide.training.q_training.validation import require_packable, two_branches
-from tests.support.architecture_lists import (
-    NOT_BUILT,
-    PACKED_TREES,
-    PADDED,
-    TREE_BRANCHES,
-    TREE_PATHS,
-    sampled,
-)
+from tests.support.architecture_lists import NOT_BUILT, PACKED_TREES, PADDED, TREE_BRANCHES, TREE_PATHS, sampled
 from tests.support.architectures import MODEL_TYPES, enliven, tiny_config, tiny_pair
 
 BUILT = [name for name in MODEL_TYPES if name not in NOT_BUILT]

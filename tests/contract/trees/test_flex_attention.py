@@ -62,9 +62,7 @@ def test_on_cuda_mixed_precision_stays_close_to_dense_masks(model_type: str) -> 
     assert all(torch.isfinite(gradient).all() for gradient in gradients[1].values())
 
 
-@pytest.mark.parametrize(
-    "model_type", [pytest.param(m, marks=needs_cuda) for m in (*FULL, *WINDOWED, WITH_SINKS)]
-)
+@pytest.mark.parametrize("model_type", [pytest.param(m, marks=needs_cuda) for m in (*FULL, *WINDOWED, WITH_SINKS)])
 def test_on_cuda_hidden_states_and_gradients_are_those_of_dense_masks(model_type: str) -> None:
     dense, flex = nets(model_type, "cuda")
     assert use_block_masks(flex.trunk, flex.device)
@@ -106,9 +104,7 @@ def test_queries_and_keys_of_a_wider_type_attend_as_values_do() -> None:
     low = torch.bfloat16
     with torch.inference_mode(), not_compiled():
         mixed, _ = tree_attention(torch.nn.Module(), query, key, value.to(low), blocks)
-        alike, _ = tree_attention(
-            torch.nn.Module(), query.to(low), key.to(low), value.to(low), blocks
-        )
+        alike, _ = tree_attention(torch.nn.Module(), query.to(low), key.to(low), value.to(low), blocks)
     assert mixed.dtype == low
     assert torch.equal(mixed, alike)
 

@@ -68,17 +68,9 @@ def url(upstream: DialectUpstream) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def asking(
-    url: str, name: DialectName, streams: bool = False
-) -> AsyncIterator[OpenAICompatiblePolicy]:
+async def asking(url: str, name: DialectName, streams: bool = False) -> AsyncIterator[OpenAICompatiblePolicy]:
     policy = OpenAICompatiblePolicy(
-        "demo",
-        url=url,
-        model="fake",
-        api_key="secret",
-        dialect=build_dialect(name),
-        streams=streams,
-        limits=QUICK,
+        "demo", url=url, model="fake", api_key="secret", dialect=build_dialect(name), streams=streams, limits=QUICK
     )
     try:
         yield policy
@@ -87,9 +79,7 @@ async def asking(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_candidates_are_drawn_with_their_usage(
-    upstream: DialectUpstream, url: str, name: DialectName
-) -> None:
+async def test_candidates_are_drawn_with_their_usage(upstream: DialectUpstream, url: str, name: DialectName) -> None:
     async with asking(url, name) as policy:
         drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(max_tokens=9))
     assert sorted(said(drawn)) == sorted(DEFAULT_REPLIES)
@@ -103,9 +93,7 @@ async def test_candidates_are_drawn_with_their_usage(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_tools_are_called_and_their_results_sent(
-    upstream: DialectUpstream, url: str, name: DialectName
-) -> None:
+async def test_tools_are_called_and_their_results_sent(upstream: DialectUpstream, url: str, name: DialectName) -> None:
     sampling = Sampling(parameters={"tools": [TOOL], "tool_choice": "auto"})
     async with asking(url, name) as policy:
         [called] = await policy.sample(HISTORY, n=1, sampling=sampling)
@@ -163,9 +151,7 @@ async def test_failures_mean_the_same(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_overloaded_upstream_is_asked_again(
-    upstream: DialectUpstream, url: str, name: DialectName
-) -> None:
+async def test_an_overloaded_upstream_is_asked_again(upstream: DialectUpstream, url: str, name: DialectName) -> None:
     upstream.fault, upstream.faults_left = "503", 1
     async with asking(url, name) as policy:
         [drawn] = await policy.sample(HISTORY, n=1, sampling=Sampling())
@@ -188,9 +174,7 @@ async def test_a_parameter_that_only_chats_have_is_refused_unless_it_says_nothin
 
 
 @pytest.mark.parametrize("name", NATIVE)
-async def test_other_parameters_are_passed_on(
-    upstream: DialectUpstream, url: str, name: DialectName
-) -> None:
+async def test_other_parameters_are_passed_on(upstream: DialectUpstream, url: str, name: DialectName) -> None:
     async with asking(url, name) as policy:
         sampling = Sampling(temperature=None, parameters={"top_k": 5, "top_p": 0.5})
         await policy.sample(HISTORY, n=1, sampling=sampling)
@@ -199,11 +183,7 @@ async def test_other_parameters_are_passed_on(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize(
-    "parameters",
-    [{}, {"tools": [TOOL]}, {"logprobs": True}],
-    ids=["text", "calls", "logprobs"],
-)
+@pytest.mark.parametrize("parameters", [{}, {"tools": [TOOL]}, {"logprobs": True}], ids=["text", "calls", "logprobs"])
 async def test_a_stream_says_what_a_whole_answer_says(
     upstream: DialectUpstream, url: str, name: DialectName, parameters: dict[str, Any]
 ) -> None:
@@ -225,9 +205,7 @@ async def test_a_stream_says_what_a_whole_answer_says(
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-async def test_an_upstream_that_streams_to_nobody_is_asked_for_whole_answers(
-    name: DialectName,
-) -> None:
+async def test_an_upstream_that_streams_to_nobody_is_asked_for_whole_answers(name: DialectName) -> None:
     asked: list[Any] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

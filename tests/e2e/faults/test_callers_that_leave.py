@@ -6,14 +6,7 @@ import httpx
 import pytest
 
 from qguide.qnet.device.device_thread import DeviceThread
-from tests.support.gated_scorer import (
-    CHAT,
-    END_S,
-    GatedScorer,
-    entered,
-    say,
-    stream_of,
-)
+from tests.support.gated_scorer import CHAT, END_S, GatedScorer, entered, say, stream_of
 from tests.support.queues import until_waiting
 
 pytestmark = pytest.mark.server

@@ -10,14 +10,7 @@ import httpx
 
 from qguide.qnet.device.device_thread import DeviceThread
 from qguide.server.http.keys import create_key
-from tests.support.gated_scorer import (
-    END_S,
-    SCORE,
-    USER,
-    GatedScorer,
-    entered,
-    say,
-)
+from tests.support.gated_scorer import END_S, SCORE, USER, GatedScorer, entered, say
 from tests.support.queues import until_waiting
 from tests.support.redis_server import RedisServer, require_redis
 from tests.support.serving import serving_process
@@ -102,9 +95,7 @@ async def test_the_scorers_thread_dies(url: str, scorer: GatedScorer, thread: De
     async with httpx.AsyncClient(base_url=url, timeout=END_S) as client:
         dies = asyncio.create_task(client.post("/v1/score", json=say("die")))
         await entered(scorer)
-        others = [
-            asyncio.create_task(client.post("/v1/score", json=say(f"wait {n}"))) for n in range(3)
-        ]
+        others = [asyncio.create_task(client.post("/v1/score", json=say(f"wait {n}"))) for n in range(3)]
         await until_waiting(thread, 3)
         # The death is the thread's own; pytest would take it for this test's.
         hook, threading.excepthook = threading.excepthook, lambda _: None

@@ -18,12 +18,7 @@ from websockets.sync.client import connect
 from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.remote_models import Upstream
-from tests.support.gated_scorer import (
-    CHAT,
-    END_S,
-    USER,
-    stream_of,
-)
+from tests.support.gated_scorer import CHAT, END_S, USER, stream_of
 from tests.support.serving import serving_app, serving_process
 from tests.support.tiny_models import save_policy
 from tests.unit.server.conftest import FAKES

@@ -33,16 +33,10 @@ def test_the_sdks_read_what_the_fake_itself_says(address: str) -> None:
     assert (message.stop_reason, response.status) == ("end_turn", "completed")
 
 
-def test_a_candidate_of_responses_ends_at_a_stop_that_it_cannot_be_told(
-    url: str, fake: DialectUpstream
-) -> None:
+def test_a_candidate_of_responses_ends_at_a_stop_that_it_cannot_be_told(url: str, fake: DialectUpstream) -> None:
     with claude(url) as client:
         message = client.messages.create(
-            model="responses",
-            max_tokens=9,
-            messages=ASKED,
-            stop_sequences=["nowhere", "\nAction:"],
-            extra_body={**ONE},
+            model="responses", max_tokens=9, messages=ASKED, stop_sequences=["nowhere", "\nAction:"], extra_body={**ONE}
         )
     [text] = message.content
     assert text.type == "text"
@@ -61,9 +55,7 @@ def test_a_candidate_of_responses_ends_at_a_stop_that_it_cannot_be_told(
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_client_is_guided_on_every_upstream(url: str, name: DialectName) -> None:
     with claude(url) as client:
-        message = client.messages.create(
-            model=name, max_tokens=9, messages=ASKED, extra_body={**THREE}
-        )
+        message = client.messages.create(model=name, max_tokens=9, messages=ASKED, extra_body={**THREE})
     with gpt(url) as client:
         response = client.responses.create(model=name, input=ASKED, extra_body={**THREE})
         chat = client.chat.completions.create(model=name, messages=ASKED, extra_body={**THREE})
@@ -82,17 +74,13 @@ def test_an_agent_on_messages_calls_a_tool_and_sends_its_result(
 ) -> None:
     tools: Any = [{"name": "look", "input_schema": SCHEMA}]
     with claude(url) as client:
-        message = client.messages.create(
-            model=name, max_tokens=9, messages=ASKED, tools=tools, extra_body={**THREE}
-        )
+        message = client.messages.create(model=name, max_tokens=9, messages=ASKED, tools=tools, extra_body={**THREE})
         call = message.content[-1]
         assert call.type == "tool_use"
         assert call.input["place"] in ("desk", "shelf")
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "a mug"}
         turns: Any = [*ASKED, message.to_param(), {"role": "user", "content": [result]}]
-        with client.messages.stream(
-            model=name, max_tokens=9, messages=turns, tools=tools
-        ) as stream:
+        with client.messages.stream(model=name, max_tokens=9, messages=turns, tools=tools) as stream:
             done = stream.get_final_message()
     [said] = done.content
     assert said.type == "text"
@@ -106,9 +94,7 @@ def test_an_agent_on_responses_calls_a_tool_and_sends_its_result(
 ) -> None:
     tools: Any = [{"type": "function", "name": "look", "parameters": SCHEMA, "strict": False}]
     with gpt(url) as client:
-        response = client.responses.create(
-            model=name, input=ASKED, tools=tools, extra_body={**THREE}
-        )
+        response = client.responses.create(model=name, input=ASKED, tools=tools, extra_body={**THREE})
         call = response.output[-1]
         assert call.type == "function_call"
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "a mug"}
@@ -130,26 +116,18 @@ def test_signed_thoughts_come_back_and_go_on_as_they_are(url: str, fake: Dialect
         with client.messages.stream(**given, messages=turns, extra_body={**ONE}) as stream:
             done = stream.get_final_message()
     [sent] = fake.asked[3:]
-    assert sent["messages"][1]["content"][0] == {
-        "type": "thinking",
-        "thinking": "Let me see.",
-        "signature": "fake",
-    }
+    assert sent["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Let me see.", "signature": "fake"}
     assert [block.type for block in done.content] == ["thinking", "text"]
     assert done.content[0] == thought
 
 
-def test_betas_reach_an_upstream_of_the_dialect_and_no_other(
-    url: str, fake: DialectUpstream
-) -> None:
+def test_betas_reach_an_upstream_of_the_dialect_and_no_other(url: str, fake: DialectUpstream) -> None:
     edits: Any = {"edits": [{"type": "clear_tool_uses_20250919"}]}
     betas = ["context-management-2025-06-27", "context-1m-2025-08-07"]
     given: Any = {"max_tokens": 9, "messages": ASKED, "extra_body": {**THREE}}
     fake.betas.clear()
     with claude(url) as client:
-        message = client.beta.messages.create(
-            model="messages", betas=betas, context_management=edits, **given
-        )
+        message = client.beta.messages.create(model="messages", betas=betas, context_management=edits, **given)
         assert set(fake.betas) == {",".join(betas)}
         assert fake.asked[-1]["context_management"] == edits
         assert not {"betas", "anthropic-beta"} & fake.asked[-1].keys()
@@ -163,17 +141,13 @@ def test_betas_reach_an_upstream_of_the_dialect_and_no_other(
 
 def test_what_an_upstream_wrote_to_its_cache_is_told_in_every_dialect(url: str) -> None:
     with gpt(url) as client:
-        chat = client.chat.completions.create(
-            model="messages", messages=ASKED, extra_body={**THREE}
-        )
+        chat = client.chat.completions.create(model="messages", messages=ASKED, extra_body={**THREE})
     assert chat.usage
     assert chat.usage.prompt_tokens_details
     details = chat.usage.prompt_tokens_details.model_dump()
     assert details["cache_write_tokens"] == 3, "one of each of three candidates"
     with claude(url) as anthropic:
-        message = anthropic.messages.create(
-            model="messages", max_tokens=9, messages=ASKED, extra_body={**THREE}
-        )
+        message = anthropic.messages.create(model="messages", max_tokens=9, messages=ASKED, extra_body={**THREE})
     usage = message.usage
     counted = usage.input_tokens + (usage.cache_read_input_tokens or 0)
     assert counted + (usage.cache_creation_input_tokens or 0) == chat.usage.prompt_tokens
@@ -199,9 +173,7 @@ def test_an_upstream_that_counts_tokens_is_asked(url: str, fake: DialectUpstream
 
 def test_without_such_a_route_the_q_model_counts_which_needs_a_tokenizer() -> None:
     with serving_app(DialectUpstream(counts=False).app()) as address:
-        demo = Upstream.model_validate(
-            {"url": f"{address}/v1", "model": "fake", "retries": 0, "dialect": "messages"}
-        )
+        demo = Upstream.model_validate({"url": f"{address}/v1", "model": "fake", "retries": 0, "dialect": "messages"})
         settings = Settings(policy="demo", upstreams={"demo": demo}, q_models={"q": SCRIPTED})
         with (
             serving_app(create_app(settings)) as url,
@@ -215,8 +187,7 @@ def test_where_the_upstream_is_gone_the_q_model_counts_or_that_is_told() -> None
     gone = {"url": "http://127.0.0.1:9/v1", "model": "fake", "retries": 0, "dialect": "messages"}
     upstreams = {"demo": Upstream.model_validate(gone)}
     embedded, scripted = (
-        Settings(policy="demo", upstreams=upstreams, q_models={"q": q_model})
-        for q_model in ("embedded", SCRIPTED)
+        Settings(policy="demo", upstreams=upstreams, q_models={"q": q_model}) for q_model in ("embedded", SCRIPTED)
     )
     with serving_app(create_app(embedded)) as url, claude(url) as client:
         counted = client.messages.count_tokens(model="demo", messages=ASKED)
@@ -274,9 +245,7 @@ def test_a_prompt_is_written_to_the_cache_once_and_read_by_the_other_candidates(
     assert message.content[0].text == BEST
 
 
-def test_a_first_candidate_that_fails_keeps_none_waiting(
-    address: str, fake: DialectUpstream
-) -> None:
+def test_a_first_candidate_that_fails_keeps_none_waiting(address: str, fake: DialectUpstream) -> None:
     fake.fault = "500"
     with (
         serving_app(create_app(cached(address))) as address,
@@ -287,9 +256,7 @@ def test_a_first_candidate_that_fails_keeps_none_waiting(
     fake.fault = ""
 
 
-def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(
-    url: str, fake: DialectUpstream
-) -> None:
+def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(url: str, fake: DialectUpstream) -> None:
     with gpt(url) as client:
         response = client.responses.create(model="responses", input=ASKED, extra_body={**THREE})
         items: Any = [*ASKED, *response.output, {"role": "user", "content": "go on"}]
@@ -308,9 +275,7 @@ def test_encrypted_reasoning_comes_back_and_goes_on_as_it_is(
             "messages",
             {
                 "max_tokens": 9,
-                "system": [
-                    {"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}
-                ],
+                "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "ephemeral"}}],
                 "messages": ASKED,
                 "service_tier": "auto",
                 "context_management": {"edits": []},

@@ -38,9 +38,7 @@ def test_a_tool_that_anthropic_defines_and_the_caller_runs_goes_on_to_its_dialec
         assert pooled.type == "message"
 
 
-def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
-    url: str, fake: DialectUpstream
-) -> None:
+def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(url: str, fake: DialectUpstream) -> None:
     toolset = {"type": "computer_toolset_20260801", "configs": {"zoom": {"enabled": False}}}
     asked: dict[str, Any] = {"max_tokens": 9, "tools": [toolset], "extra_body": {**ONE}}
     with claude(url) as client:
@@ -54,11 +52,7 @@ def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
         assert use.type == "tool_use"
         assert use.model_dump()["toolset_name"] == "computer"
         result: Any = {"type": "tool_result", "tool_use_id": use.id, "content": "done"}
-        turns: Any = [
-            *ASKED,
-            {"role": "assistant", "content": message.content},
-            {"role": "user", "content": [result]},
-        ]
+        turns: Any = [*ASKED, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
         assert client.beta.messages.create(model="chat", messages=turns, **asked).content
         tabs = [{"tab_id": "1", "title": "", "url": "https://a.example", "active": True}]
         result["content"] = [{"type": "browser_state", "tabs": tabs}]
@@ -69,26 +63,18 @@ def test_a_toolset_goes_on_to_its_dialect_and_is_functions_for_others(
             client.beta.messages.create(model="chat", messages=ASKED, **asked)
 
 
-def test_openais_shell_goes_on_to_its_dialect_and_is_a_function_for_others(
-    url: str, fake: DialectUpstream
-) -> None:
+def test_openais_shell_goes_on_to_its_dialect_and_is_a_function_for_others(url: str, fake: DialectUpstream) -> None:
     tools: Any = [{"type": "shell", "environment": {"type": "local"}}]
     with gpt(url) as client:
         for name in DIALECTS:
-            first = client.responses.create(
-                model=name, input=ASKED, tools=tools, extra_body={**ONE}
-            )
+            first = client.responses.create(model=name, input=ASKED, tools=tools, extra_body={**ONE})
             call = first.output[-1]
             assert call.type == "shell_call"
             assert call.action.commands
             wrote = {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
             result: Any = {"type": "shell_call_output", "call_id": call.call_id, "output": [wrote]}
             second = client.responses.create(
-                model=name,
-                input=[result],
-                previous_response_id=first.id,
-                tools=tools,
-                extra_body={**ONE},
+                model=name, input=[result], previous_response_id=first.id, tools=tools, extra_body={**ONE}
             )
             assert second.output_text
             sent = fake.asked[-1]

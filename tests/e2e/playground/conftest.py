@@ -78,9 +78,7 @@ class Page:
 
     def until(self, happens: Any) -> Any:
         # An element that the page has redrawn is looked up again.
-        wait = WebDriverWait(
-            self.driver, WAIT_S, ignored_exceptions=(StaleElementReferenceException,)
-        )
+        wait = WebDriverWait(self.driver, WAIT_S, ignored_exceptions=(StaleElementReferenceException,))
         return wait.until(lambda _: happens())
 
     def field(self, name: str, value: str, form: str = "act-form") -> WebElement:

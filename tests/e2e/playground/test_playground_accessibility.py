@@ -23,9 +23,7 @@ from tests.unit.server.conftest import FAKES
 
 PACKAGE = Path(__file__).parent / "axe"
 STEP_S = 300
-NO_NETWORK = re.compile(
-    r"EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENOTFOUND|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT|E5\d\d"
-)
+NO_NETWORK = re.compile(r"EAI_AGAIN|ECONNREFUSED|ECONNRESET|ENOTFOUND|ENETUNREACH|ETIMEDOUT|ERR_SOCKET_TIMEOUT|E5\d\d")
 UNREACHABLE = "npm's registry cannot be reached, and axe-core comes from there"
 RUN = """
 const done = arguments[arguments.length - 1];
@@ -113,17 +111,12 @@ def test_axe_finds_nothing_wrong_with_scores(page: Page, axe: str, scheme: str) 
     assert violations(page, axe) == []
 
 
-def test_axe_finds_nothing_wrong_with_records(
-    page: Page, axe: str, scheme: str, tmp_path: Path
-) -> None:
+def test_axe_finds_nothing_wrong_with_records(page: Page, axe: str, scheme: str, tmp_path: Path) -> None:
     page["tab-records"].click()
     row = {
         "task_id": "served:1",
         "depth": 1,
-        "candidates": [
-            {"content": "Action: look", "q_value": 0.5},
-            {"content": "Action: wait", "q_value": -0.5},
-        ],
+        "candidates": [{"content": "Action: look", "q_value": 0.5}, {"content": "Action: wait", "q_value": -0.5}],
         "chosen": "Action: look",
         "taken": "Action: wait",
         "outcome_reward": 1.0,
@@ -145,9 +138,7 @@ def test_axe_finds_nothing_wrong_with_candidates_of_real_llms(
     assert violations(page, axe) == []
 
 
-def test_axe_finds_nothing_wrong_with_what_is_learned(
-    driver: Any, axe: str, scheme: str, tmp_path: Path
-) -> None:
+def test_axe_finds_nothing_wrong_with_what_is_learned(driver: Any, axe: str, scheme: str, tmp_path: Path) -> None:
     learned(tmp_path / "learning" / "_")
     settings = FAKES.model_copy(update={"learn": True, "episodes_dir": tmp_path, "admin": True})
     with serving_app(create_app(settings)) as url:

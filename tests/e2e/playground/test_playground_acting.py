@@ -24,11 +24,7 @@ def test_an_episode_step_by_step(page: Page) -> None:
     assert page.picked == REPLIES[2]
     assert page.text("answer-facts") == "best 0.7500 · mean 0.5000 · gap 0.2500"
     assert page.text("answer-notes").startswith("Guided by scripted@0: chosen because it has the")
-    assert [row.split()[0] for row in page.texts("#answer-usage tbody tr")] == [
-        "Draw",
-        "Score",
-        "All",
-    ]
+    assert [row.split()[0] for row in page.texts("#answer-usage tbody tr")] == ["Draw", "Score", "All"]
     assert not page["course"].is_displayed(), "one step is no course"
 
     (look,) = (one for one in page.all("#answer label.row") if "\nlook" in f"\n{one.text}")
@@ -96,8 +92,7 @@ def test_markup_of_a_model_is_text_and_does_nothing(page: Page) -> None:
 def test_the_browser_would_refuse_markup_even_by_mistake(page: Page) -> None:
     """The header holds, should a line of ours ever go wrong."""
     tried = page.run(
-        "(() => { try { document.body.innerHTML = '<b>'; return 'done' }"
-        " catch (error) { return error.name } })()"
+        "(() => { try { document.body.innerHTML = '<b>'; return 'done' } catch (error) { return error.name } })()"
     )
     assert tried == "TypeError"
 

@@ -162,9 +162,7 @@ STATE = {
         (hash_of("x" * 20_000_000), "the episode is longer than the page takes"),
     ],
 )
-def test_a_broken_link_says_what_is_wrong_and_changes_nothing(
-    page: Page, address: str, told: str
-) -> None:
+def test_a_broken_link_says_what_is_wrong_and_changes_nothing(page: Page, address: str, told: str) -> None:
     before = page.turns
     open_link(page, f"{page.root}/playground{address}")
     page.until(lambda: page["act-error"].is_displayed())

@@ -30,9 +30,7 @@ def run(command: list[str], **variables: str) -> Any:
     """The JSON that a command prints."""
     path = f"{ROOT}:{ROOT / 'clients' / 'python' / 'src'}"
     env = os.environ | {"PYTHONPATH": path} | variables
-    done = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -40,8 +38,7 @@ def run(command: list[str], **variables: str) -> Any:
 def write_task(page: Page) -> None:
     field = page.all("#turns textarea")[0]
     page.driver.execute_script(
-        "arguments[0].value = arguments[1];"
-        "arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
+        "arguments[0].value = arguments[1];arguments[0].dispatchEvent(new Event('input', { bubbles: true }))",
         field,
         TASK,
     )

@@ -32,9 +32,7 @@ def record(url: str, name: str, task: str, reward: float) -> None:
 
 def rewards(page: Page) -> list[str]:
     """Of the list, read at once because it is drawn again when it changes."""
-    found: list[str] = page.run(
-        "[...document.querySelectorAll('#live-list .reward')].map((one) => one.textContent)"
-    )
+    found: list[str] = page.run("[...document.querySelectorAll('#live-list .reward')].map((one) => one.textContent)")
     return found
 
 

@@ -34,9 +34,7 @@ def page_of_race(driver: Any, racing: str) -> Page:
 
 def drawn_tokens(page: Page) -> list[str]:
     """Of each lane, read at once because lanes are drawn again at every step."""
-    found: list[str] = page.run(
-        "[...document.querySelectorAll('.tokens-drawn')].map((one) => one.textContent)"
-    )
+    found: list[str] = page.run("[...document.querySelectorAll('.tokens-drawn')].map((one) => one.textContent)")
     return found
 
 
@@ -57,9 +55,7 @@ def test_three_ways_play_the_same_games(page_of_race: Page) -> None:
     page.until(lambda: len(page.all(".lane")) == 3)
     while "Done." not in page.text("race-status"):  # each wait has a limit, the race has none
         seen = drawn_tokens(page)
-        page.until(
-            lambda seen=seen: drawn_tokens(page) != seen or "Done." in page.text("race-status")
-        )
+        page.until(lambda seen=seen: drawn_tokens(page) != seen or "Done." in page.text("race-status"))
     wins = {one: number(text.split(" of ")[0]) for one, text in lanes(page, ".wins").items()}
     assert {text.split(" of ")[1] for text in lanes(page, ".wins").values()} == {str(GAMES)}
     for one in METHODS:
@@ -121,8 +117,7 @@ def test_a_difference_is_told_with_how_sure_it_is(page: Page) -> None:
         "9 games that both have played: too few to compare A with B.",
         "40 games that both have played: A − B +25 points (95 %: 10 to 38); A is better.",
         "40 games that both have played: A − B −25 points (95 %: −38 to −10); A is worse.",
-        "20 games that both have played: A − B +5 points "
-        "(95 %: −8 to 17); which is better cannot be told yet.",
+        "20 games that both have played: A − B +5 points (95 %: −8 to 17); which is better cannot be told yet.",
     ]
 
 
@@ -138,9 +133,7 @@ def test_a_game_forks_where_q_overrules_the_greedy_reply(page_of_race: Page) -> 
     assert sorted(ways) == ["Greedy", "Guided"]
     assert page.text("fork").startswith(f"Step {len(page.all('#trunk li')) + 1}: Q overrules")
     (greedy,) = page.texts("#fork p code")
-    first = {
-        one: page.texts(f"#branches-played [data-method={one}] code")[0] for one in METHODS[::2]
-    }
+    first = {one: page.texts(f"#branches-played [data-method={one}] code")[0] for one in METHODS[::2]}
     assert first["greedy"] == greedy != first["guided"]
     assert first["guided"] == page.texts("#fork .chosen code")[0]
     assert page.text("play-status") == "Neither wins. Guided lost in 12 steps, greedy lost in 12."

@@ -62,9 +62,7 @@ def written(path: Path, rows: Sequence[object]) -> str:
     return str(path)
 
 
-def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
-    page: Page, tmp_path: Path
-) -> None:
+def test_recorded_episodes_are_read_here_and_broken_lines_are_told(page: Page, tmp_path: Path) -> None:
     page.open("#records")
     rows: list[object] = [
         offer(1),
@@ -121,9 +119,7 @@ def test_recorded_episodes_are_read_here_and_broken_lines_are_told(
     assert page.texts("#tree-list code") == ["look", "look", "look"]
 
 
-def test_the_files_opened_last_are_shown_and_can_be_opened_again(
-    page: Page, tmp_path: Path
-) -> None:
+def test_the_files_opened_last_are_shown_and_can_be_opened_again(page: Page, tmp_path: Path) -> None:
     page.open("#records")
     slow = written(tmp_path / "slow.jsonl", [offer(1), offer(2), JUDGED])
     fast = tmp_path / "fast.jsonl"
@@ -175,23 +171,16 @@ def choice(number: int, *, by_q: int, by_rule: int) -> dict[str, Any]:
         "task_id": f"simple_{number}",
         "asked": f"Question {number}",
         "candidates": [
-            {"model": m, "said": s, "answer": None, "q_value": q, "valid": True, "reward": r}
-            for m, s, q, r in offered
+            {"model": m, "said": s, "answer": None, "q_value": q, "valid": True, "reward": r} for m, s, q, r in offered
         ],
         "by_q": [by_q],
         "by_rule": [by_rule],
     }
 
 
-def test_candidates_of_real_llms_are_shown_with_what_q_took_and_what_was_right(
-    page: Page, tmp_path: Path
-) -> None:
+def test_candidates_of_real_llms_are_shown_with_what_q_took_and_what_was_right(page: Page, tmp_path: Path) -> None:
     page.open("#records")
-    rows = [
-        choice(1, by_q=0, by_rule=0),
-        choice(2, by_q=0, by_rule=1),
-        choice(3, by_q=1, by_rule=0) | {"by_q": [2]},
-    ]
+    rows = [choice(1, by_q=0, by_rule=0), choice(2, by_q=0, by_rule=1), choice(3, by_q=1, by_rule=0) | {"by_q": [2]}]
     page["files"].send_keys(written(tmp_path / "choices.jsonl", rows))
     page.until(lambda: page["choices"].is_displayed())
     assert page.text("records-status") == "2 choices of real LLMs."

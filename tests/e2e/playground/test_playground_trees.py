@@ -88,10 +88,7 @@ def test_a_tree_is_drawn_with_the_searchs_values_and_its_labels(page: Page, tmp_
 
 def test_labels_alone_are_a_tree(page: Page, tmp_path: Path) -> None:
     opened(page, written(tmp_path / "rows.jsonl", LABELS), status="0 episodes, 1 tree.")
-    assert rows(page)[:2] == [
-        "go to desk 1 expert label 0.810",
-        "take mug 1 ends, reward 1.00 label 0.900",
-    ]
+    assert rows(page)[:2] == ["go to desk 1 expert label 0.810", "take mug 1 ends, reward 1.00 label 0.900"]
     assert page["tree-first"].get_attribute("textContent") == FIRST
 
 
@@ -131,8 +128,7 @@ def test_rows_that_are_none_are_told_with_their_line(page: Page, tmp_path: Path)
         f"rows.jsonl, line 1: nodes {is_wrong}",
         f"rows.jsonl, line 2: nodes {is_wrong}",
         f"rows.jsonl, line 3: values {is_wrong}",
-        "rows.jsonl, line 4: is a decision group of before; `qguide convert-records` makes it a "
-        "tree",
+        "rows.jsonl, line 4: is a decision group of before; `qguide convert-records` makes it a tree",
         "rows.jsonl, line 5: is no offer, tree, choice or row of choice-regret",
         "rows.jsonl, line 6: no object",
     ]

@@ -98,31 +98,12 @@ RESPONSE: Final[Json] = {
             "role": "assistant",
             "status": "completed",
             "content": [
-                {
-                    "type": "output_text",
-                    "text": "I go.",
-                    "annotations": [],
-                    "logprobs": [TOKEN],
-                },
+                {"type": "output_text", "text": "I go.", "annotations": [], "logprobs": [TOKEN]},
                 {"type": "refusal", "refusal": "no"},
             ],
         },
-        {
-            "id": "fc_1",
-            "type": "function_call",
-            "status": "completed",
-            "call_id": "1",
-            "name": "go",
-            "arguments": "{}",
-        },
-        {
-            "id": "ctc_1",
-            "type": "custom_tool_call",
-            "status": "completed",
-            "call_id": "2",
-            "name": "sh",
-            "input": "ls",
-        },
+        {"id": "fc_1", "type": "function_call", "status": "completed", "call_id": "1", "name": "go", "arguments": "{}"},
+        {"id": "ctc_1", "type": "custom_tool_call", "status": "completed", "call_id": "2", "name": "sh", "input": "ls"},
     ],
     "usage": {
         "input_tokens": 5,
@@ -143,18 +124,9 @@ MESSAGE: Final[Json] = {
         {"type": "text", "text": "I go.", "citations": None},
         {"type": "tool_use", "id": "1", "name": "go", "input": {"place": "desk"}},
     ],
-    "usage": {
-        "input_tokens": 5,
-        "output_tokens": 3,
-        "cache_read_input_tokens": 2,
-        "cache_creation_input_tokens": 1,
-    },
+    "usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 1},
 }
-ANSWERS: Final[Mapping[DialectName, Json]] = {
-    "chat": CHAT,
-    "responses": RESPONSE,
-    "messages": MESSAGE,
-}
+ANSWERS: Final[Mapping[DialectName, Json]] = {"chat": CHAT, "responses": RESPONSE, "messages": MESSAGE}
 SCALARS: Final = (
     st.none()
     | st.booleans()
@@ -165,9 +137,7 @@ SCALARS: Final = (
 )
 FIELDS: Final = st.sampled_from(["type", "text", "content", "name", "logprobs", "x"])
 ANYTHING: Final = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=3),
-    max_leaves=6,
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=3), max_leaves=6
 )
 MISSING: Final = object()
 THINKS: Final = {"type": "enabled", "budget_tokens": 1024}

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from qguide.training.guidance_report.calibration import weighted_auc
 
-OBSERVATIONS = st.lists(
-    st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 3)), min_size=1, max_size=12
-)
+OBSERVATIONS = st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 3)), min_size=1, max_size=12)
 
 
 @given(OBSERVATIONS)

@@ -5,16 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qguide.training.recordings.fields import Fields
-from tests.support.recordings.sample import (
-    ARGUMENTS,
-    CALLED,
-    CHAT,
-    SAID,
-    SYSTEM,
-    TASK,
-    Sample,
-    dump,
-)
+from tests.support.recordings.sample import ARGUMENTS, CALLED, CHAT, SAID, SYSTEM, TASK, Sample, dump
 
 
 def atif(folder: Path) -> None:
@@ -39,9 +30,7 @@ def atif(folder: Path) -> None:
             "step_id": 4,
             "source": "agent",
             "message": "",
-            "observation": {
-                "results": [{"subagent_trajectory_ref": [{"session_id": "s2"}], "content": None}]
-            },
+            "observation": {"results": [{"subagent_trajectory_ref": [{"session_id": "s2"}], "content": None}]},
         },
         {"step_id": 5, "source": "agent", "message": "It is on the desk."},
     ]
@@ -106,13 +95,7 @@ def swe_agent(folder: Path) -> None:
     history: list[dict[str, Any]] = [
         {"role": "system", "content": SYSTEM.content, "agent": "main", "message_type": "system"},
         {"role": "user", "content": [{"type": "text", "text": TASK}], "agent": "main"},
-        {
-            **CHAT[1],
-            "thought": "I look.",
-            "action": "look desk",
-            "agent": "main",
-            "message_type": "action",
-        },
+        {**CHAT[1], "thought": "I look.", "action": "look desk", "agent": "main", "message_type": "action"},
         {
             "role": "tool",
             "content": [{"type": "text", "text": "A mug."}],
@@ -157,11 +140,7 @@ def openhands(folder: Path) -> None:
             "system_prompt": {"type": "text", "text": SYSTEM.content},
             "tools": [],
         },
-        {
-            "kind": "MessageEvent",
-            "source": "user",
-            "llm_message": {"role": "user", "content": [text]},
-        },
+        {"kind": "MessageEvent", "source": "user", "llm_message": {"role": "user", "content": [text]}},
         {
             "kind": "ActionEvent",
             "source": "agent",
@@ -183,10 +162,7 @@ def openhands(folder: Path) -> None:
         {
             "kind": "MessageEvent",
             "source": "agent",
-            "llm_message": {
-                "role": "assistant",
-                "content": [{"type": "text", "text": "It is on the desk."}],
-            },
+            "llm_message": {"role": "assistant", "content": [{"type": "text", "text": "It is on the desk."}]},
         },
     ]
     row = {"instance_id": "mug-1", "history": history, "test_result": {"git_patch": ""}}
@@ -195,22 +171,12 @@ def openhands(folder: Path) -> None:
 
 def openhands_v0(folder: Path) -> None:
     """The same with the events of earlier versions."""
-    metadata = {
-        "tool_call_id": "c1",
-        "function_name": "look",
-        "model_response": {"choices": [{"message": CHAT[1]}]},
-    }
+    metadata = {"tool_call_id": "c1", "function_name": "look", "model_response": {"choices": [{"message": CHAT[1]}]}}
     history = [
         {"id": 0, "source": "agent", "action": "system", "args": {"content": SYSTEM.content}},
         {"id": 1, "source": "user", "action": "message", "args": {"content": TASK}},
         {"id": 2, "source": "environment", "observation": "agent_state_changed", "content": ""},
-        {
-            "id": 3,
-            "source": "agent",
-            "action": "look",
-            "args": ARGUMENTS,
-            "tool_call_metadata": metadata,
-        },
+        {"id": 3, "source": "agent", "action": "look", "args": ARGUMENTS, "tool_call_metadata": metadata},
         {
             "id": 4,
             "source": "agent",
@@ -257,13 +223,5 @@ SAMPLES: Final = (
         left_out=(1,),
     ),
     Sample("openhands", openhands, (SYSTEM, *CALLED), "mug-1", left_out=(1,)),
-    Sample(
-        "openhands",
-        openhands_v0,
-        (SYSTEM, *CALLED),
-        "mug-1",
-        reward=0.0,
-        agent="CodeActAgent",
-        left_out=(1,),
-    ),
+    Sample("openhands", openhands_v0, (SYSTEM, *CALLED), "mug-1", reward=0.0, agent="CodeActAgent", left_out=(1,)),
 )

@@ -4,15 +4,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from tests.support.recordings.sample import (
-    ARGUMENTS,
-    ASKED,
-    CHAT,
-    SAID,
-    TASK,
-    Sample,
-    dump,
-)
+from tests.support.recordings.sample import ARGUMENTS, ASKED, CHAT, SAID, TASK, Sample, dump
 
 
 def intercode(folder: Path) -> None:
@@ -94,10 +86,7 @@ def bfcl(folder: Path) -> None:
         dump(folder / "result" / name, {"id": "simple_0", "result": result})
     failure = {"id": "simple_0", "valid": False, "prompt": prompt, "error": ["wrong"]}
     scores = folder / "score"
-    dump(
-        scores / "right/non_live/BFCL_v4_simple_score.json",
-        {"accuracy": 1.0, "correct_count": 1, "total_count": 1},
-    )
+    dump(scores / "right/non_live/BFCL_v4_simple_score.json", {"accuracy": 1.0, "correct_count": 1, "total_count": 1})
     dump(
         scores / "wrong/non_live/BFCL_v4_simple_score.json",
         {"accuracy": 0.0, "correct_count": 0, "total_count": 1},

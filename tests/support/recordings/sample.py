@@ -40,11 +40,7 @@ CHAT: Final[list[dict[str, Any]]] = [
         "role": "assistant",
         "content": "I look.",
         "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "look", "arguments": json.dumps(ARGUMENTS)},
-            }
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": json.dumps(ARGUMENTS)}}
         ],
     },
     {"role": "tool", "tool_call_id": "c1", "content": "A mug."},

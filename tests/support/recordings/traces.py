@@ -6,16 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from qguide.training.recordings.fields import Fields
-from tests.support.recordings.sample import (
-    ARGUMENTS,
-    ASKED,
-    CALLED,
-    CHAT,
-    SYSTEM,
-    TASK,
-    Sample,
-    dump,
-)
+from tests.support.recordings.sample import ARGUMENTS, ASKED, CALLED, CHAT, SYSTEM, TASK, Sample, dump
 
 INSPECT_SAMPLE: Final = {
     "id": "mug",
@@ -32,9 +23,7 @@ INSPECT_SAMPLE: Final = {
                 {"type": "text", "text": "I look."},
             ],
             "source": "generate",
-            "tool_calls": [
-                {"id": "c1", "function": "look", "arguments": ARGUMENTS, "type": "function"}
-            ],
+            "tool_calls": [{"id": "c1", "function": "look", "arguments": ARGUMENTS, "type": "function"}],
         },
         {"role": "tool", "content": "A mug.", "tool_call_id": "c1", "function": "look"},
         {"role": "assistant", "content": "It is on the desk.", "source": "generate"},
@@ -44,11 +33,7 @@ INSPECT_SAMPLE: Final = {
     "events": [],
 }
 
-INSPECT_HEADER: Final = {
-    "version": 2,
-    "status": "success",
-    "eval": {"task": "finding", "model": "gpt"},
-}
+INSPECT_HEADER: Final = {"version": 2, "status": "success", "eval": {"task": "finding", "model": "gpt"}}
 
 
 def inspect_eval(folder: Path) -> None:
@@ -124,12 +109,7 @@ def langsmith(folder: Path) -> None:
         {"content": "A mug.", "type": "tool", "tool_call_id": "c1"},
     )
     asked = [
-        {
-            "lc": 1,
-            "type": "constructor",
-            "id": ["langchain", "schema", "messages", kind],
-            "kwargs": said,
-        }
+        {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", kind], "kwargs": said}
         for kind, said in zip(kinds, kwargs, strict=True)
     ]
     answer = {
@@ -167,18 +147,14 @@ def mlflow(folder: Path) -> None:
         "mlflow.traceRequestId": '"tr-1"',
         "mlflow.spanType": '"CHAT_MODEL"',
         "mlflow.spanInputs": json.dumps({"messages": CHAT[:3], "model": "gpt"}),
-        "mlflow.spanOutputs": json.dumps(
-            {"object": "chat.completion", "choices": [{"index": 0, "message": CHAT[3]}]}
-        ),
+        "mlflow.spanOutputs": json.dumps({"object": "chat.completion", "choices": [{"index": 0, "message": CHAT[3]}]}),
     }
     root = {"mlflow.spanType": '"AGENT"', "mlflow.spanInputs": '{"question": 1}'}
     trace = {
         "info": {
             "trace_id": "tr-1",
             "tags": {"case": "mug"},
-            "assessments": [
-                {"assessment_name": "correct", "feedback": {"value": True}, "trace_id": "tr-1"}
-            ],
+            "assessments": [{"assessment_name": "correct", "feedback": {"value": True}, "trace_id": "tr-1"}],
         },
         "data": {
             "spans": [
@@ -199,11 +175,7 @@ def phoenix(folder: Path) -> None:
     }
     asked = [
         {"message.role": "user", "message.content": TASK},
-        {
-            "message.role": "assistant",
-            "message.content": "I look.",
-            "message.tool_calls": [call],
-        },
+        {"message.role": "assistant", "message.content": "I look.", "message.tool_calls": [call]},
         {"message.role": "tool", "message.content": "A mug.", "message.tool_call_id": "c1"},
     ]
     answered = [{"message.role": "assistant", "message.content": "It is on the desk."}]
@@ -250,27 +222,9 @@ SAMPLES: Final = (
     Sample("inspect", inspect_eval, (SYSTEM, *CALLED), "finding/mug", agent="gpt", left_out=(1,)),
     Sample("inspect", inspect_json, (SYSTEM, *CALLED), "finding/mug", agent="gpt", left_out=(1,)),
     Sample("langfuse", langfuse, CALLED, "", fields=FOUND),
-    Sample(
-        "langfuse",
-        langfuse_trace,
-        CALLED,
-        "mug",
-        fields=Fields("scores.correct", "metadata.case"),
-    ),
-    Sample(
-        "langsmith",
-        langsmith,
-        CALLED,
-        "mug",
-        fields=Fields("feedback_stats.correct.avg", "extra.metadata.case"),
-    ),
+    Sample("langfuse", langfuse_trace, CALLED, "mug", fields=Fields("scores.correct", "metadata.case")),
+    Sample("langsmith", langsmith, CALLED, "mug", fields=Fields("feedback_stats.correct.avg", "extra.metadata.case")),
     Sample("mlflow", mlflow, CALLED, "mug", fields=Fields("assessments.correct", "tags.case")),
     Sample("phoenix", phoenix, CALLED, "mug", fields=Fields("metadata.correct", "metadata.case")),
-    Sample(
-        "phoenix",
-        phoenix_flat,
-        ASKED,
-        "mug",
-        fields=Fields("annotations.correct", "metadata.case"),
-    ),
+    Sample("phoenix", phoenix_flat, ASKED, "mug", fields=Fields("annotations.correct", "metadata.case")),
 )

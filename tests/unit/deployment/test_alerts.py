@@ -16,9 +16,7 @@ ALERTS = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
 PROMTOOL = shutil.which("promtool")
 MINUTES = 60
 
-needs_promtool = pytest.mark.skipif(
-    PROMTOOL is None, reason="no promtool on PATH (Debian: apt-get install prometheus)"
-)
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool on PATH (Debian: apt-get install prometheus)")
 
 
 class Case(NamedTuple):
@@ -58,14 +56,8 @@ CASES = {
         "server:8000 does not answer /metrics",
     ),
     "QGuideFails": Case(
-        {
-            'qguide_requests_total{status="200"}': growing(90),
-            'qguide_requests_total{status="503"}': growing(10),
-        },
-        {
-            'qguide_requests_total{status="200"}': growing(96),
-            'qguide_requests_total{status="503"}': growing(4),
-        },
+        {'qguide_requests_total{status="200"}': growing(90), 'qguide_requests_total{status="503"}': growing(10)},
+        {'qguide_requests_total{status="200"}': growing(96), 'qguide_requests_total{status="503"}': growing(4)},
         {},
         "10% of all requests end in 5xx",
     ),
@@ -81,19 +73,11 @@ CASES = {
         {},
         "Redis does not answer: each replica counts limits by itself",
     ),
-    "QGuideWaits": Case(
-        waiting(10), waiting(4), {"q_model": "q"}, "scores of q wait 7.5s for the device"
-    ),
+    "QGuideWaits": Case(waiting(10), waiting(4), {"q_model": "q"}, "scores of q wait 7.5s for the device"),
     "QGuideUnguided": Case(
-        {
-            'qguide_unguided_total{q_model="q@1"}': growing(30),
-            "qguide_distinct_candidates_count": growing(100),
-        },
+        {'qguide_unguided_total{q_model="q@1"}': growing(30), "qguide_distinct_candidates_count": growing(100)},
         # Where nothing scores, all steps are unguided, which is no failure.
-        {
-            'qguide_unguided_total{q_model="none@1"}': growing(100),
-            "qguide_distinct_candidates_count": growing(100),
-        },
+        {'qguide_unguided_total{q_model="none@1"}': growing(100), "qguide_distinct_candidates_count": growing(100)},
         {},
         "30% of all steps have no usable Q",
     ),
@@ -165,9 +149,7 @@ def test_prometheus_itself_accepts_the_rules() -> None:
 
 @needs_promtool
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_it_fires_after_its_time_and_below_its_limit_never(
-    alert: dict[str, Any], tmp_path: Path
-) -> None:
+def test_it_fires_after_its_time_and_below_its_limit_never(alert: dict[str, Any], tmp_path: Path) -> None:
     assert PROMTOOL
     name = str(alert["alert"])
     case = CASES[name]
@@ -182,11 +164,7 @@ def test_it_fires_after_its_time_and_below_its_limit_never(
             "interval": "1m",
             "input_series": [{"series": s, "values": v} for s, v in series.items()],
             "alert_rule_test": [
-                {
-                    "eval_time": f"{minute}m",
-                    "alertname": name,
-                    "exp_alerts": [raised] if fires else [],
-                }
+                {"eval_time": f"{minute}m", "alertname": name, "exp_alerts": [raised] if fires else []}
                 for minute, fires in expected
             ],
         }
@@ -194,10 +172,7 @@ def test_it_fires_after_its_time_and_below_its_limit_never(
     written = {
         "rule_files": [str(RULES)],
         "evaluation_interval": "1m",
-        "tests": [
-            told(case.fires, (patience - 1, False), (MINUTES, True)),
-            told(case.silent, (MINUTES, False)),
-        ],
+        "tests": [told(case.fires, (patience - 1, False), (MINUTES, True)), told(case.silent, (MINUTES, False))],
     }
     file = tmp_path / "alerts.yml"
     file.write_text(yaml.safe_dump(written))

@@ -24,9 +24,7 @@ LISTEN = "listen 8000;"
 REPLICAS, EPISODES, STEPS = 4, 24, 8
 LEAST_SHARE = 0.95
 
-pytestmark = pytest.mark.skipif(
-    not NGINX, reason="no nginx; install it (Debian: apt-get install nginx-light)"
-)
+pytestmark = pytest.mark.skipif(not NGINX, reason="no nginx; install it (Debian: apt-get install nginx-light)")
 
 
 def start_replicas(folder: Path, stack: ExitStack) -> list[Serving]:
@@ -35,9 +33,7 @@ def start_replicas(folder: Path, stack: ExitStack) -> list[Serving]:
     def start(number: int) -> Serving:
         own = folder / f"replica-{number}"
         own.mkdir()
-        return stack.enter_context(
-            serving_process(own, environment={"QGUIDE_REPLICA": f"replica-{number}"})
-        )
+        return stack.enter_context(serving_process(own, environment={"QGUIDE_REPLICA": f"replica-{number}"}))
 
     with ThreadPoolExecutor(REPLICAS) as threads:
         return list(threads.map(start, range(REPLICAS)))
@@ -145,7 +141,5 @@ def test_episodes_stay_on_their_replica_and_leave_a_dead_one(tmp_path: Path) -> 
         moved = sum(each.count(heirs[name]) for name, each in after.items())
         assert moved >= LEAST_SHARE * EPISODES * STEPS, after
 
-        without_session = {
-            client.get("/version").headers["X-QGuide-Replica"] for _ in range(20 * REPLICAS)
-        }
+        without_session = {client.get("/version").headers["X-QGuide-Replica"] for _ in range(20 * REPLICAS)}
         assert without_session == {f"replica-{n}" for n in range(REPLICAS) if n != dead}

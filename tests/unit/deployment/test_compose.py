@@ -31,9 +31,7 @@ PUBLISHED = {*SERVERS, "grafana"}
 CLUSTER_TEXT = (DOCKER / "cluster" / "compose.yaml").read_text()
 CLUSTER: dict[str, Any] = yaml.safe_load(CLUSTER_TEXT)
 BOTH = pytest.mark.parametrize(
-    ("folder", "compose"),
-    [(DOCKER, COMPOSE), (DOCKER / "cluster", CLUSTER)],
-    ids=["one", "cluster"],
+    ("folder", "compose"), [(DOCKER, COMPOSE), (DOCKER / "cluster", CLUSTER)], ids=["one", "cluster"]
 )
 REPLICAS = [name for name in CLUSTER["services"] if name.startswith("replica-")]
 OPERATORS = re.compile(r"\$\{\w+:-\./\w+\}")
@@ -45,9 +43,7 @@ SECRET = re.compile("PASSWORD|TOKEN$|SECRET|API_KEY")
 
 def active(profile: str) -> set[str]:
     """Names of the services that start with a profile."""
-    return {
-        name for name, service in SERVICES.items() if profile in service.get("profiles", [profile])
-    }
+    return {name for name, service in SERVICES.items() if profile in service.get("profiles", [profile])}
 
 
 def test_the_cpu_profile_needs_no_gpu_and_no_vllm() -> None:
@@ -105,9 +101,7 @@ def test_every_service_has_a_health_check(folder: Path, compose: Mapping[str, An
 def test_only_the_server_and_grafana_can_be_reached_and_by_default_from_here_alone() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == PUBLISHED
-    published |= {
-        name: each["ports"] for name, each in CLUSTER["services"].items() if "ports" in each
-    }
+    published |= {name: each["ports"] for name, each in CLUSTER["services"].items() if "ports" in each}
     assert set(published) == PUBLISHED
     for ports in published.values():
         assert all(port.startswith("${BIND:-127.0.0.1}:") for port in ports)
@@ -140,10 +134,7 @@ def test_the_password_has_no_default() -> None:
 
 def test_the_example_names_every_variable_that_is_read_and_no_other() -> None:
     passed_on = {
-        name
-        for service in SERVICES.values()
-        for name, value in service.get("environment", {}).items()
-        if value is None
+        name for service in SERVICES.values() for name, value in service.get("environment", {}).items() if value is None
     }
     example = (DOCKER / ".env.example").read_text()
     named = set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE))
@@ -239,21 +230,13 @@ def test_the_end_of_the_server_is_waited_for() -> None:
 
 def test_the_cluster_s_services_wait_for_those_that_say_that_they_are_healthy() -> None:
     services = CLUSTER["services"]
-    waiting = {
-        name: set(each["depends_on"]) for name, each in services.items() if "depends_on" in each
-    }
-    assert waiting == {
-        "worker": {"head"},
-        "router": set(REPLICAS),
-        "server": {"redis", "router"},
-    }
+    waiting = {name: set(each["depends_on"]) for name, each in services.items() if "depends_on" in each}
+    assert waiting == {"worker": {"head"}, "router": set(REPLICAS), "server": {"redis", "router"}}
     for others in waiting.values():
         assert all("healthcheck" in services[other] for other in others)
 
 
-def test_the_router_s_replicas_are_the_cluster_s_each_with_a_gpu_and_an_address_of_its_own() -> (
-    None
-):
+def test_the_router_s_replicas_are_the_cluster_s_each_with_a_gpu_and_an_address_of_its_own() -> None:
     router = (DOCKER / "cluster" / "router.conf").read_text()
     assert re.findall(r"^ *server (replica-\d):8000 ", router, re.MULTILINE) == REPLICAS
     services = CLUSTER["services"]
@@ -281,12 +264,7 @@ def test_the_cluster_s_server_and_jobs_draw_through_the_router() -> None:
     given = dict(re.findall(r"--set (\S+?)=(\S+)", CLUSTER_TEXT))
     workers = {k.removeprefix("workers."): v for k, v in given.items() if k.startswith("workers.")}
     job = ExploreConfig.model_validate(
-        {
-            "output": "runs",
-            "policy": given["policy"],
-            "parallel": given["parallel"],
-            "workers": workers,
-        }
+        {"output": "runs", "policy": given["policy"], "parallel": given["parallel"], "workers": workers}
     )
     assert (job.workers.executor, job.workers.address) == ("ray", "auto")
     assert job.parallel > job.workers.count
@@ -344,9 +322,7 @@ def resolve(file: Path, **variables: str) -> dict[str, Any]:
     else:
         pytest.skip("no Compose 2 or newer, as `docker compose` or `docker-compose`")
     command = [*compose, "--file", str(file), "config", "--format", "json"]
-    done = subprocess.run(
-        command, env=os.environ | variables, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

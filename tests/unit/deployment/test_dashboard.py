@@ -61,16 +61,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
         while not all(name in told for name in late) and monotonic() < patience:
             told = client.get("/metrics").text
     return {
-        sample.name: set(sample.labels)
-        for family in text_string_to_metric_families(told)
-        for sample in family.samples
+        sample.name: set(sample.labels) for family in text_string_to_metric_families(told) for sample in family.samples
     }
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS + ALERTS)
-def test_every_metric_and_label_of_a_panel_and_an_alert_is_told(
-    expression: str, samples: Samples
-) -> None:
+def test_every_metric_and_label_of_a_panel_and_an_alert_is_told(expression: str, samples: Samples) -> None:
     metrics = METRIC.findall(expression)
     assert metrics or "up{job=" in expression or any(name in expression for name in VLLMS)
     if not metrics:

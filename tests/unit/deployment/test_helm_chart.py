@@ -49,9 +49,7 @@ def test_helm_finds_nothing_to_complain_of() -> None:
     assert not re.search(r"WARNING|ERROR", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(
-    ("case", "version"), [*((case, NEWEST) for case in CASES), ("everything", OLDEST)]
-)
+@pytest.mark.parametrize(("case", "version"), [*((case, NEWEST) for case in CASES), ("everything", OLDEST)])
 def test_kubernetes_knows_every_field(case: str, version: str) -> None:
     kinds = []
     for document in rendered(*CASES[case]):
@@ -84,10 +82,7 @@ def test_the_app_is_of_the_packages_version() -> None:
     [
         ("replicas=2", "Additional property replicas is not allowed"),
         ("settings.num_candidate=3", "settings: Additional property num_candidate is not allowed"),
-        (
-            "settings.num_candidates=0",
-            "settings.num_candidates: Must be greater than or equal to 1",
-        ),
+        ("settings.num_candidates=0", "settings.num_candidates: Must be greater than or equal to 1"),
         ("settings.fallback=never", 'must be one of the following: "error", "first"'),
         ("settings.upstreams.gpt.url=http://models", "settings.upstreams.gpt: model is required"),
         ("service.port=http", "service.port: Invalid type. Expected: integer, given: string"),
@@ -132,9 +127,7 @@ def test_a_wrong_value_is_refused_and_named(wrong: str, said: str) -> None:
         ((KEYS, "ingress.enabled=true"), ["ingress.hosts"]),
     ],
 )  # fmt: skip
-def test_values_that_cannot_work_are_refused_with_the_remedy(
-    values: tuple[str, ...], remedies: list[str]
-) -> None:
+def test_values_that_cannot_work_are_refused_with_the_remedy(values: tuple[str, ...], remedies: list[str]) -> None:
     done = template(*values)
     assert done.returncode != 0
     for remedy in remedies:
@@ -226,9 +219,7 @@ def test_gpus_are_not_scaled_by_the_cpu() -> None:
           "persistence.models.accessModes={ReadWriteMany}"), "RollingUpdate"),
     ],
 )  # fmt: skip
-def test_a_volume_of_one_node_is_let_go_before_the_next_pod(
-    more: tuple[str, ...], strategy: str
-) -> None:
+def test_a_volume_of_one_node_is_let_go_before_the_next_pod(more: tuple[str, ...], strategy: str) -> None:
     assert one(rendered(KEYS, *more), "Deployment")["spec"]["strategy"]["type"] == strategy
 
 
@@ -256,18 +247,9 @@ def test_numbers_of_a_values_file_stay_whole(tmp_path: Path) -> None:
         "insecure": True,
         "replicaCount": many,
         "gpu": {"enabled": True, "count": many},
-        "vllm": {
-            "enabled": True,
-            "maxModelLen": many,
-            "gpu": {"count": many},
-            "startupTimeoutSeconds": 10 * many,
-        },
+        "vllm": {"enabled": True, "maxModelLen": many, "gpu": {"count": many}, "startupTimeoutSeconds": 10 * many},
         "settings": {"drain_delay_s": many, "shutdown_timeout_s": many},
-        "autoscaling": {
-            "minReplicas": many,
-            "maxReplicas": many,
-            "targetCPUUtilizationPercentage": many,
-        },
+        "autoscaling": {"minReplicas": many, "maxReplicas": many, "targetCPUUtilizationPercentage": many},
         "podDisruptionBudget": {"enabled": True, "maxUnavailable": many},
         "preStopSeconds": many,
         "startupTimeoutSeconds": 5 * many,
@@ -305,26 +287,18 @@ def test_images_may_be_pinned_to_a_digest() -> None:
 def test_redis_and_vllm_are_those_of_the_compose_file() -> None:
     documents = rendered(*CASES["insecure"], "redis.enabled=true")
     (redis,) = pods(documents)["qguide-redis"]["spec"]["containers"]
-    assert (redis["image"], redis["args"]) == (
-        default(COMPOSE["redis"]["image"]),
-        COMPOSE["redis"]["command"],
-    )
+    assert (redis["image"], redis["args"]) == (default(COMPOSE["redis"]["image"]), COMPOSE["redis"]["command"])
     context = pods(documents)["qguide-redis"]["spec"]["securityContext"]
     assert f"{context['runAsUser']}:{context['runAsGroup']}" == COMPOSE["redis"]["user"]
     (vllm,) = pods(documents)["qguide-vllm"]["spec"]["containers"]
     assert vllm["image"] == default(COMPOSE["vllm"]["image"])
     plain = [default(argument) for argument in COMPOSE["vllm"]["command"]]
     shared = "--gpu-memory-utilization=0.80"  # compose's one GPU scores, too
-    assert vllm["args"] == [
-        "--gpu-memory-utilization=0.9" if argument == shared else argument for argument in plain
-    ]
+    assert vllm["args"] == ["--gpu-memory-utilization=0.9" if argument == shared else argument for argument in plain]
     probe = vllm["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] == 30 * 60
     upstream = json.loads(environment(server_of(documents))["QGUIDE_UPSTREAMS"])["vllm"]
-    assert (
-        upstream["url"]
-        == f"http://{one(documents, 'Service', 'qguide-vllm')['metadata']['name']}:8000/v1"
-    )
+    assert upstream["url"] == f"http://{one(documents, 'Service', 'qguide-vllm')['metadata']['name']}:8000/v1"
     assert f"--served-model-name={upstream['model']}" in vllm["args"]
 
 
@@ -342,30 +316,19 @@ def test_whatever_is_named_is_there(values: tuple[str, ...]) -> None:
         name, spec = document["metadata"]["name"], document.get("spec", {})
         if document["kind"] == "Service":
             target = selected(spec["selector"])
-            ports = [
-                port["name"] for port in pods(documents)[target]["spec"]["containers"][0]["ports"]
-            ]
+            ports = [port["name"] for port in pods(documents)[target]["spec"]["containers"][0]["ports"]]
             assert (target, [port["targetPort"] for port in spec["ports"]]) == (name, ports)
         elif document["kind"] in ("PodDisruptionBudget", "NetworkPolicy"):
             assert selected(spec.get("selector", spec.get("podSelector"))["matchLabels"]) == name
         elif document["kind"] == "HorizontalPodAutoscaler":
-            assert (
-                "replicas"
-                not in one(documents, "Deployment", spec["scaleTargetRef"]["name"])["spec"]
-            )
+            assert "replicas" not in one(documents, "Deployment", spec["scaleTargetRef"]["name"])["spec"]
     made = {d["metadata"]["name"] for d in documents if d["kind"] == "PersistentVolumeClaim"}
     for pod in pods(documents).values():
         volumes = {v["name"]: v for v in pod["spec"].get("volumes", ())}
         for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
             for mount in container["volumeMounts"]:
-                assert (
-                    mount["name"] in volumes or labels["qguide-redis"] == pod["metadata"]["labels"]
-                )
-        claims = {
-            v["persistentVolumeClaim"]["claimName"]
-            for v in volumes.values()
-            if "persistentVolumeClaim" in v
-        }
+                assert mount["name"] in volumes or labels["qguide-redis"] == pod["metadata"]["labels"]
+        claims = {v["persistentVolumeClaim"]["claimName"] for v in volumes.values() if "persistentVolumeClaim" in v}
         assert claims <= {*made, "checkpoints"}
 
 

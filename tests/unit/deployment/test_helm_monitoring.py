@@ -14,18 +14,14 @@ COMPOSE = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
 pytestmark = needs_helm
 
 
-def test_prometheus_asks_for_metrics_with_a_key_and_grafana_gets_the_one_dashboard(
-    tmp_path: Path,
-) -> None:
+def test_prometheus_asks_for_metrics_with_a_key_and_grafana_gets_the_one_dashboard(tmp_path: Path) -> None:
     assert helm("package", str(CHART), "-d", str(tmp_path)).returncode == 0
     (package,) = tmp_path.glob("*.tgz")
     documents = rendered("everything.yaml", chart=package)
     assert documents == rendered("everything.yaml")
     board = one(documents, "ConfigMap", "qguide-dashboard")
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(board["data"]["qguide.json"]) == json.loads(
-        (CHART / "dashboards/qguide.json").read_text()
-    )
+    assert json.loads(board["data"]["qguide.json"]) == json.loads((CHART / "dashboards/qguide.json").read_text())
     monitor, service = one(documents, "ServiceMonitor"), one(documents, "Service")
     labels = service["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()

@@ -49,9 +49,7 @@ def test_the_schema_of_the_settings_is_the_servers() -> None:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
-def test_the_server_takes_what_the_pod_gives_it(
-    values: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_takes_what_the_pod_gives_it(values: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     documents = rendered(*values)
     given = {name for name in environment(server_of(documents)) if name.startswith("QGUIDE_")}
     assert {name.removeprefix("QGUIDE_").lower() for name in given} <= set(Settings.model_fields)
@@ -100,18 +98,14 @@ def test_no_text_is_taken_for_a_variable(monkeypatch: pytest.MonkeyPatch) -> Non
     assert settings.threads == 2  # the CPUs asked for, rounded up
 
 
-def test_the_notes_command_and_the_probes_are_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_notes_command_and_the_probes_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the server that the rendered environment makes, with fakes for models."""
     chart = shutil.copytree(CHART, tmp_path / "chart")
     notes = (chart / "templates/NOTES.txt").read_text()
     (chart / "templates/_notes.tpl").write_text('{{- define "notes" -}}' + notes + "{{- end -}}")
     (chart / "templates/notes.yaml").write_text('notes: {{ include "notes" . | toJson }}')
     fakes = ("insecure=true", "settings.policy=scripted", "settings.q_models.fake=scripted")
-    (told,) = (
-        document["notes"] for document in rendered(*fakes, chart=chart) if "notes" in document
-    )
+    (told,) = (document["notes"] for document in rendered(*fakes, chart=chart) if "notes" in document)
     settings = settings_of(rendered(*fakes), monkeypatch)
     server = server_of(rendered(*fakes))
     with TestClient(create_app(settings), "http://localhost") as client:

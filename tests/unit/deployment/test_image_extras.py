@@ -40,12 +40,9 @@ def installed(folder: Path, extras: str, torch: str = "cpu") -> tuple[str, set[s
 
 
 @pytest.mark.parametrize(
-    ("extras", "torch"),
-    [("train,otel", True), ("models", True), ("learn,remote", False), ("otel", False), ("", False)],
+    ("extras", "torch"), [("train,otel", True), ("models", True), ("learn,remote", False), ("otel", False), ("", False)]
 )
-def test_torch_comes_with_models_and_train_alone_from_its_own_index(
-    tmp_path: Path, extras: str, torch: bool
-) -> None:
+def test_torch_comes_with_models_and_train_alone_from_its_own_index(tmp_path: Path, extras: str, torch: bool) -> None:
     asked, names = installed(tmp_path, extras)
     steps = [line for line in asked.splitlines() if "install" in line]
     assert any(line.endswith(" torch") for line in steps) == torch
@@ -58,9 +55,7 @@ def test_torch_comes_with_models_and_train_alone_from_its_own_index(
     assert not {name for name in names if name.startswith(("nvidia", "cuda"))}
 
 
-def test_the_package_index_s_own_build_of_torch_is_hashed_with_its_libraries(
-    tmp_path: Path,
-) -> None:
+def test_the_package_index_s_own_build_of_torch_is_hashed_with_its_libraries(tmp_path: Path) -> None:
     asked, names = installed(tmp_path, "models", "cu130")
     assert {"torch", "triton", "nvidia-cublas"} <= names
     assert "--index-url" not in asked

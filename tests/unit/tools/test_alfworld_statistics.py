@@ -6,11 +6,7 @@ import pytest
 
 from qguide.qnet.errors import InvalidGameError
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
-from qguide.training.environments.alfworld.game.statistics import (
-    STATISTICS_FILE,
-    RoomStatistics,
-    load_statistics,
-)
+from qguide.training.environments.alfworld.game.statistics import STATISTICS_FILE, RoomStatistics, load_statistics
 from tools.alfworld_statistics import count_statistics, room_kind, tally, write_statistics
 
 
@@ -69,9 +65,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert load_statistics(tmp_path / "statistics.json") == counted
 
 
-@pytest.mark.parametrize(
-    ("scene", "kind"), [(1, "kitchen"), (230, "living room"), (301, "bedroom"), (430, "bathroom")]
-)
+@pytest.mark.parametrize(("scene", "kind"), [(1, "kitchen"), (230, "living room"), (301, "bedroom"), (430, "bathroom")])
 def test_the_scene_number_tells_the_room(scene: int, kind: str) -> None:
     path = Path(f"train/pick_two_obj_and_place-Mug-None-Desk-{scene}/trial_1/game.tw-pddl")
     assert room_kind(path) == kind

@@ -59,9 +59,7 @@ def test_an_evaluation_is_recomputed_from_the_episodes_of_its_methods(name: str)
 
 
 @pytest.mark.parametrize(("name", "least"), [("strangers", 40), ("strangers_told", 16)])
-def test_the_page_of_strangers_is_recomputed_from_the_rewards_of_its_tasks(
-    name: str, least: int
-) -> None:
+def test_the_page_of_strangers_is_recomputed_from_the_rewards_of_its_tasks(name: str, least: int) -> None:
     fields = [field.name for field in dataclasses.fields(Result)]
     rows = json.loads((RESULTS / f"{name}.json").read_text())
     results = [Result(**{name: row[name] for name in fields}) for row in rows]

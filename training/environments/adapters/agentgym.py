@@ -118,8 +118,7 @@ class AgentGymSide:
             response = self._http.request("POST", path, json=dict(body))
         except httpx.HTTPError as error:
             raise EnvironmentFailureError(
-                f"no AgentGym server answers at {self._http.url} ({error}); start it, or name "
-                "another"
+                f"no AgentGym server answers at {self._http.url} ({error}); start it, or name another"
             ) from error
         if response.status_code == _BUSY:
             raise _BusyError(f"{self._http.url} is busy")

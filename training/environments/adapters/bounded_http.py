@@ -50,9 +50,7 @@ class BoundedHttp:
                 "what the server does, or raise timeout_s"
             ) from error
         except (AnswerTooLargeError, UnknownEncodingError, httpx.DecodingError) as error:
-            raise EnvironmentFailureError(
-                f"{self.url}{path} {error}; correct the server"
-            ) from error
+            raise EnvironmentFailureError(f"{self.url}{path} {error}; correct the server") from error
 
     def close(self) -> None:
         """Close the connections."""
@@ -64,10 +62,7 @@ class BoundedHttp:
         if self._client is None:
             headers = {"accept-encoding": ACCEPT_ENCODING}
             self._client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=None)
-        async with (
-            asyncio.timeout(self._timeout_s),
-            self._client.stream(method, path, **options) as response,
-        ):
+        async with asyncio.timeout(self._timeout_s), self._client.stream(method, path, **options) as response:
             answer = await read_bounded(response, max_bytes=MOST_BYTES)
         check_number_of_values(answer.content, MOST_VALUES)
         return answer

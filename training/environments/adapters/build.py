@@ -8,13 +8,7 @@ from typing import Any
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Environment, EnvironmentBundle, Task
 from qguide.training.environments.adapters import agentgym, openenv
-from qguide.training.environments.adapters.config import (
-    AGENTGYM,
-    GYMNASIUM,
-    OPENENV,
-    AdaptedConfig,
-    read_tasks,
-)
+from qguide.training.environments.adapters.config import AGENTGYM, GYMNASIUM, OPENENV, AdaptedConfig, read_tasks
 from qguide.training.environments.adapters.episode import (
     AdaptedEpisode,
     AdaptedToolEpisode,
@@ -91,11 +85,7 @@ def bundle_of_factory(name: str, factory: Callable[[], Any]) -> EnvironmentBundl
         tools = tools_of(kind)
         names = frozenset(map(tool_name, tools))
         return _bundle(
-            name,
-            lambda _, given: TrlSide(factory, given, names),
-            system=system,
-            snapshots=snapshots,
-            tools=tools,
+            name, lambda _, given: TrlSide(factory, given, names), system=system, snapshots=snapshots, tools=tools
         )
     raise ConfigError(
         f"environment {name!r} makes a {kind.__name__}, which has neither step nor reset; name an "
@@ -104,12 +94,7 @@ def bundle_of_factory(name: str, factory: Callable[[], Any]) -> EnvironmentBundl
 
 
 def _bundle(
-    name: str,
-    side: MakeSide,
-    *,
-    system: str | None = None,
-    tools: Sequence[Tool] = (),
-    snapshots: bool = False,
+    name: str, side: MakeSide, *, system: str | None = None, tools: Sequence[Tool] = (), snapshots: bool = False
 ) -> EnvironmentBundle[AdaptedConfig]:
     episode = _EPISODES[bool(tools), snapshots]
 

@@ -116,9 +116,7 @@ def _task(path: Path, number: int, line: str) -> tuple[Task, Mapping[str, Any]]:
     except ValueError as error:
         raise ConfigError(f"tasks = {path}: line {number + 1}: {error}; write JSON") from error
     if not isinstance(row, dict):
-        raise ConfigError(
-            f"tasks = {path}: line {number + 1} is no JSON object; write one per task"
-        )
+        raise ConfigError(f"tasks = {path}: line {number + 1} is no JSON object; write one per task")
     name = str(row.get("id", f"{path.stem}:{number}"))
     given = {field: value for field, value in row.items() if field not in ("id", "kind")}
     return Task(name, str(row.get("kind", "task")), str(number)), given

@@ -24,17 +24,13 @@ def registered(environment_id: str) -> Callable[[], Any]:
     try:
         import gymnasium
     except ImportError as error:
-        raise ConfigError(
-            f"gymnasium:{environment_id} needs Gymnasium; {install('gymnasium')}"
-        ) from error
+        raise ConfigError(f"gymnasium:{environment_id} needs Gymnasium; {install('gymnasium')}") from error
     module, _, name = environment_id.rpartition(":")
     try:
         if module:
             import_operator_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"gymnasium:{environment_id}: {error}; install the module, or start in its folder"
-        ) from error
+        raise ConfigError(f"gymnasium:{environment_id}: {error}; install the module, or start in its folder") from error
     if not any(known == name or known.startswith(f"{name}-v") for known in gymnasium.registry):
         raise ConfigError(
             f"gymnasium:{environment_id}: Gymnasium knows no environment {name!r}; correct it, or "
@@ -61,13 +57,9 @@ class GymnasiumSide:
         wanted = {"seed": self._given.get(SEED), "options": options or None}
         takes = inspect.signature(self._environment.reset).parameters
         everything = any(p.kind is p.VAR_KEYWORD for p in takes.values())
-        said = self._environment.reset(
-            **{name: value for name, value in wanted.items() if everything or name in takes}
-        )
+        said = self._environment.reset(**{name: value for name, value in wanted.items() if everything or name in takes})
         if not isinstance(said, tuple) or len(said) != 2:
-            raise EnvironmentFailureError(
-                f"reset returned {type(said).__name__}; return the observation and an info"
-            )
+            raise EnvironmentFailureError(f"reset returned {type(said).__name__}; return the observation and an info")
         return Answer(text_of(said[0]))
 
     def step(self, action: str) -> Answer:
@@ -75,8 +67,7 @@ class GymnasiumSide:
         said = self._environment.step(action)
         if not isinstance(said, tuple) or len(said) != 5:
             raise EnvironmentFailureError(
-                f"step returned {type(said).__name__}; return observation, reward, terminated, "
-                "truncated and info"
+                f"step returned {type(said).__name__}; return observation, reward, terminated, truncated and info"
             )
         observation, reward, terminated, truncated, info = said
         return Answer(

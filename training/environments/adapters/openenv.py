@@ -101,9 +101,7 @@ class OpenEnvSide:
         if said.get("type") == "error":
             if data.get("code") == _NOT_UNDERSTOOD:
                 return Answer(str(data.get("message")), valid=False)
-            raise EnvironmentFailureError(
-                f"{self._url} failed: {data.get('message')} ({data.get('code')})"
-            )
+            raise EnvironmentFailureError(f"{self._url} failed: {data.get('message')} ({data.get('code')})")
         return Answer(
             observation_text(data.get("observation") or {}, self._config.observation_field),
             None if (reward := data.get("reward")) is None else reward_of(reward),

@@ -59,9 +59,7 @@ class TrlSide:
         names: of the tools. The bundle has described them once, which takes milliseconds each.
     """
 
-    def __init__(
-        self, factory: Callable[[], Any], given: Mapping[str, Any], names: frozenset[str]
-    ) -> None:
+    def __init__(self, factory: Callable[[], Any], given: Mapping[str, Any], names: frozenset[str]) -> None:
         self._environment = factory()
         self._given = given
         self._names = names
@@ -111,9 +109,5 @@ def prompt_text(prompt: str | Sequence[Mapping[str, Any]] | None) -> str:
     """A prompt as text: a text, content parts, or messages without the system's."""
     if prompt is None or isinstance(prompt, str):
         return prompt or ""
-    texts = [
-        prompt_text(part.get("content", part.get("text")))
-        for part in prompt
-        if part.get("role") != "system"
-    ]
+    texts = [prompt_text(part.get("content", part.get("text"))) for part in prompt if part.get("role") != "system"]
     return "\n".join(text for text in texts if text)

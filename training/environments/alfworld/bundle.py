@@ -24,12 +24,7 @@ from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.game import Game, Goal, load_game, scan_game
 from qguide.training.environments.alfworld.game.game_files import write_game
 from qguide.training.environments.alfworld.game.generator import draw_game, generate_game
-from qguide.training.environments.alfworld.game.observation import (
-    NOTHING_HAPPENS,
-    TASK_OPENING,
-    kind_of,
-    read_scene,
-)
+from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING, kind_of, read_scene
 from qguide.training.environments.alfworld.game.statistics import load_statistics
 from qguide.training.progress import ProgressBar
 from qguide.training.trajectory import parse_action
@@ -43,9 +38,7 @@ CACHED_GAMES = 512
 class AlfWorldSuite:
     """ALFWorld games and the engine that plays them; see `qguide.training.environment.Suite`."""
 
-    def __init__(
-        self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2
-    ) -> None:
+    def __init__(self, name: str, tasks: Sequence[Task], engine: EngineName = "python", *, processes: int = 2) -> None:
         """Prepare the suite; engines are started when they are needed."""
         self.name = name
         self.tasks = tasks
@@ -82,9 +75,7 @@ class AlfWorldSuite:
             written.cleanup()
 
 
-def build_alfworld_suite(
-    games_dir: Path, engine: EngineName = "python", *, processes: int = 2
-) -> AlfWorldSuite:
+def build_alfworld_suite(games_dir: Path, engine: EngineName = "python", *, processes: int = 2) -> AlfWorldSuite:
     """Build the suite of the solvable games anywhere below a folder, sorted by id.
 
     Ids start with the goal type, so tasks that are spread evenly over them are spread over the goal
@@ -92,15 +83,11 @@ def build_alfworld_suite(
     """
     tasks = sorted(_scan(games_dir), key=lambda task: task.id)
     if not tasks:
-        raise ConfigError(
-            f"no solvable {GAME_FILE} below {games_dir}; unpack the games there, or name another "
-            "folder"
-        )
+        raise ConfigError(f"no solvable {GAME_FILE} below {games_dir}; unpack the games there, or name another folder")
     for first, second in pairwise(tasks):
         if first.id == second.id:
             raise ConfigError(
-                f"{first.source} and {second.source} are the same task; name a folder that has "
-                "only one of them"
+                f"{first.source} and {second.source} are the same task; name a folder that has only one of them"
             )
     return AlfWorldSuite(games_dir.name, tasks, engine, processes=processes)
 
@@ -153,9 +140,7 @@ class Generated:
     kept: int
 
 
-def generate_games(
-    output: Path, *, count: int, first_seed: int = 0, console: Console | None = None
-) -> Generated:
+def generate_games(output: Path, *, count: int, first_seed: int = 0, console: Console | None = None) -> Generated:
     """Write those games of `count` seeds, from `first_seed` on, that `output` lacks."""
     wanted = range(first_seed, first_seed + count)
     there = set(_seeds_in(output)) & set(wanted)

@@ -21,12 +21,7 @@ from qguide.training.environments.hotpotqa.episode import (
     Measure,
     QuestionEpisode,
 )
-from qguide.training.environments.hotpotqa.questions import (
-    NAME_SETS,
-    Question,
-    generated_question,
-    read_questions,
-)
+from qguide.training.environments.hotpotqa.questions import NAME_SETS, Question, generated_question, read_questions
 from qguide.training.trajectory import ChatFormat, react_reply
 
 SYSTEM: Final = (

@@ -103,9 +103,7 @@ class ParagraphIndex:
         """Index the paragraphs."""
         self._paragraphs = paragraphs
         self._by_title = {paragraph.title.lower(): paragraph for paragraph in paragraphs}
-        self._ranking = Bm25Ranking(
-            [" ".join((paragraph.title, *paragraph.sentences)) for paragraph in paragraphs]
-        )
+        self._ranking = Bm25Ranking([" ".join((paragraph.title, *paragraph.sentences)) for paragraph in paragraphs])
 
     def rank(self, query: str) -> list[Paragraph]:
         """The paragraphs that have a word of `query`, the best first."""

@@ -112,11 +112,7 @@ class _Town:
     @property
     def page(self) -> Paragraph:
         return Paragraph(
-            self.name,
-            (
-                f"{self.name} is a town in {self.country}.",
-                f" It lies on the river {self.river}.",
-            ),
+            self.name, (f"{self.name} is a town in {self.country}.", f" It lies on the river {self.river}.")
         )
 
 

@@ -24,12 +24,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.support.extras import install
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
-from qguide.training.environments.intercode_sql.database import (
-    OpenDatabase,
-    Records,
-    open_file,
-    open_script,
-)
+from qguide.training.environments.intercode_sql.database import OpenDatabase, Records, open_file, open_script
 from qguide.training.environments.intercode_sql.episode import (
     EXECUTE_SQL,
     SQL_TOOL,
@@ -53,11 +48,7 @@ class SqlSuite:
     """See `qguide.training.environment.Suite`."""
 
     def __init__(
-        self,
-        name: str,
-        tasks: Sequence[SqlTask],
-        opener: Callable[[SqlTask], OpenDatabase],
-        options: EpisodeOptions,
+        self, name: str, tasks: Sequence[SqlTask], opener: Callable[[SqlTask], OpenDatabase], options: EpisodeOptions
     ) -> None:
         """Open nothing yet."""
         self.name = name
@@ -184,9 +175,7 @@ class SqlConfig(EnvironmentConfig):
     @property
     def options(self) -> EpisodeOptions:
         """Length and form of every episode."""
-        return EpisodeOptions(
-            self.turns, self.show_schema, self.observation_chars, self.result_shape
-        )
+        return EpisodeOptions(self.turns, self.show_schema, self.observation_chars, self.result_shape)
 
     @model_validator(mode="after")
     def _tasks_have_databases(self) -> Self:

@@ -23,19 +23,13 @@ _CHECK_EVERY: Final = 100_000
 MOST_RECORDS: Final = 50_000
 
 _ALLOWED: Final = frozenset(
-    {
-        sqlite3.SQLITE_SELECT,
-        sqlite3.SQLITE_READ,
-        sqlite3.SQLITE_FUNCTION,
-        sqlite3.SQLITE_RECURSIVE,
-    }
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 """Everything else is refused: writing, but also ATTACH, which could open any file."""
 
 _SHOW_TABLES: Final = re.compile(r"show\s+(?:full\s+)?tables(?:\s+(?:from|in)\s+\S+)?", re.I)
 _DESCRIBE: Final = re.compile(
-    r"(?:desc|describe|explain|show\s+(?:full\s+)?(?:columns|fields)\s+(?:from|in))\s+([\w.`\"]+)",
-    re.I,
+    r"(?:desc|describe|explain|show\s+(?:full\s+)?(?:columns|fields)\s+(?:from|in))\s+([\w.`\"]+)", re.I
 )
 _PRIMARY: Final = "PRI"
 
@@ -173,9 +167,7 @@ OpenDatabase = Callable[[], ReadOnlyDatabase]
 """Opens a fresh connection to one task's database."""
 
 
-def answer_schema_statement(
-    connection: sqlite3.Connection, database: str, statement: str
-) -> Records | None:
+def answer_schema_statement(connection: sqlite3.Connection, database: str, statement: str) -> Records | None:
     """Records of a SHOW or DESCRIBE statement; None for any other statement."""
     statement = statement.strip().rstrip(";").rstrip()
     if _SHOW_TABLES.fullmatch(statement):
@@ -192,27 +184,15 @@ def answer_schema_statement(
 
 def _tables(connection: sqlite3.Connection, database: str) -> list[str]:
     listed = connection.execute("SELECT name, schema FROM pragma_table_list ORDER BY name")
-    return [
-        name
-        for name, schema in listed.fetchall()
-        if schema == database and not name.startswith("sqlite_")
-    ]
+    return [name for name, schema in listed.fetchall() if schema == database and not name.startswith("sqlite_")]
 
 
 def _columns(connection: sqlite3.Connection, database: str, table: str) -> Records:
     """Field, type, NULL allowed, key, default and extra of each column, as MySQL tells them."""
     found = connection.execute(
-        'SELECT name, type, "notnull", pk, dflt_value FROM pragma_table_info(?, ?) ORDER BY cid',
-        (table, database),
+        'SELECT name, type, "notnull", pk, dflt_value FROM pragma_table_info(?, ?) ORDER BY cid', (table, database)
     )
     return [
-        (
-            name,
-            kind.lower(),
-            "NO" if not_null or key else "YES",
-            _PRIMARY if key else "",
-            default,
-            "",
-        )
+        (name, kind.lower(), "NO" if not_null or key else "YES", _PRIMARY if key else "", default, "")
         for name, kind, not_null, key, default in found.fetchall()
     ]

@@ -13,12 +13,7 @@ import scipy
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import StepResult
-from qguide.training.environments.intercode_sql.database import (
-    ERROR,
-    OpenDatabase,
-    ReadOnlyDatabase,
-    Records,
-)
+from qguide.training.environments.intercode_sql.database import ERROR, OpenDatabase, ReadOnlyDatabase, Records
 from qguide.training.environments.intercode_sql.tasks import SqlTask, describe_task
 from qguide.training.trajectory import arguments_of, function_tool
 
@@ -82,13 +77,7 @@ SQL_TOOL: Final = function_tool(
     "Run one SQL statement on the database and return its records.",
     {
         "type": "object",
-        "properties": {
-            "query": {
-                "type": "string",
-                "description": "The statement.",
-                "examples": ["SHOW TABLES"],
-            }
-        },
+        "properties": {"query": {"type": "string", "description": "The statement.", "examples": ["SHOW TABLES"]}},
         "required": ["query"],
     },
 )
@@ -120,11 +109,7 @@ class SqlEpisode:
     """
 
     def __init__(
-        self,
-        task: SqlTask,
-        gold: Records | None,
-        open_database: OpenDatabase,
-        options: EpisodeOptions,
+        self, task: SqlTask, gold: Records | None, open_database: OpenDatabase, options: EpisodeOptions
     ) -> None:
         """Prepare the episode; `reset` opens the database."""
         self._task, self._gold, self._open = task, gold, open_database

@@ -21,12 +21,7 @@ from pymysql.constants import CR
 from pymysql.cursors import SSCursor
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.training.environments.intercode_sql.database import (
-    MOST_RECORDS,
-    QueryResult,
-    Records,
-    too_many_records,
-)
+from qguide.training.environments.intercode_sql.database import MOST_RECORDS, QueryResult, Records, too_many_records
 
 PASSWORD: Final = "MYSQL_PWD"
 """Variable of the account's password, as MySQL's own client reads it; run folders keep the DSN."""
@@ -39,9 +34,7 @@ MOST_BYTES: Final = 16 * 1024**2
 """Bytes of an answer, as they arrive; a statement can make one record of any length."""
 
 _BLANK: Final = r"(?:\s|--.*\n|#.*\n|/\*(?:[^*]|\*(?!/))*\*/)"
-_READ: Final = re.compile(
-    rf"(?:{_BLANK}|\()*(?:select|with|values|show|desc|describe|explain)\b", re.I
-)
+_READ: Final = re.compile(rf"(?:{_BLANK}|\()*(?:select|with|values|show|desc|describe|explain)\b", re.I)
 """The statements that SQLite's engine answers, too."""
 _EXECUTABLE_COMMENT: Final = re.compile(r"/\*M?!", re.I)
 _NO_READ: Final = (

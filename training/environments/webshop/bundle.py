@@ -28,11 +28,7 @@ from qguide.training.environments.webshop.episode import (
     purchase_reward,
 )
 from qguide.training.environments.webshop.files import read_goals, read_products
-from qguide.training.environments.webshop.generated import (
-    CATALOGUES,
-    generated_goal,
-    generated_products,
-)
+from qguide.training.environments.webshop.generated import CATALOGUES, generated_goal, generated_products
 from qguide.training.trajectory import ChatFormat, react_reply
 
 _MOST_PAGES: Final = 3
@@ -41,9 +37,7 @@ _MOST_PAGES: Final = 3
 class ShoppingSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
-    def __init__(
-        self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int
-    ) -> None:
+    def __init__(self, name: str, catalogue: Catalogue, goals: Sequence[Goal], *, turns: int) -> None:
         """Prepare the tasks."""
         self.name = name
         self.tasks: Sequence[Task] = [catalogue.task_of(goal) for goal in goals]

@@ -73,10 +73,7 @@ class Catalogue:
     def __post_init__(self) -> None:
         """Index the products."""
         object.__setattr__(self, "by_id", {product.id: product for product in self.products})
-        texts = [
-            " ".join((p.name, p.query, p.kind, *p.category, *p.features, p.description))
-            for p in self.products
-        ]
+        texts = [" ".join((p.name, p.query, p.kind, *p.category, *p.features, p.description)) for p in self.products]
         object.__setattr__(self, "_ranking", Bm25Ranking(texts))
 
     def search(self, query: str) -> list[Product]:

@@ -19,9 +19,7 @@ _COLORS: Final = (
     "black", "blue", "brown", "gold", "gray", "green", "grey", "orange", "pink", "purple", "red",
     "silver", "white", "yellow",
 )  # fmt: skip
-_COMMON_WORDS: Final = frozenset(
-    {"a", "an", "and", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"}
-)
+_COMMON_WORDS: Final = frozenset({"a", "an", "and", "by", "for", "from", "in", "of", "on", "or", "the", "to", "with"})
 
 
 def purchase_reward(product: Product, goal: Goal, wanted: Product, chosen: Sequence[str]) -> float:
@@ -101,10 +99,7 @@ def result_buttons(found: Sequence[Product], number: int) -> list[str]:
 
 def product_page(product: Product) -> str:
     """A product with its options."""
-    options = [
-        f"{name} {''.join(f'[{value}]' for value in values)}"
-        for name, values in product.options.items()
-    ]
+    options = [f"{name} {''.join(f'[{value}]' for value in values)}" for name, values in product.options.items()]
     buttons = [f"[{button}]" for button in (*TABS, BUY)]
     price = f"Price: {product.price_text}"
     return "\n".join((f"[{BACK}]", f"[{PREVIOUS}]", *options, product.name, price, *buttons))
@@ -201,9 +196,7 @@ class ShoppingEpisode:
         if self._product is None:
             return self._click_result(button)
         if button == PREVIOUS.lower():
-            return (
-                self._open_product(self._product) if self._tab else self._open_results(self._page)
-            )
+            return self._open_product(self._product) if self._tab else self._open_results(self._page)
         return None if self._tab else self._click_product(self._product, button)
 
     def _click_result(self, button: str) -> str | None:

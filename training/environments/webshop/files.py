@@ -76,14 +76,11 @@ def read_goals(path: Path, products: Sequence[Product]) -> list[Goal]:
 
     WebShop draws the limit of the price anew at each start; here it depends on the goal alone.
     """
-    entries = read_entries(
-        path, "instructions", TypeAdapter(dict[str, list[_InstructionEntry]]), _FILES
-    )
+    entries = read_entries(path, "instructions", TypeAdapter(dict[str, list[_InstructionEntry]]), _FILES)
     goals = [goal for product in products for goal in _goals(product, entries.get(product.id, ()))]
     if not goals:
         raise ConfigError(
-            f"instructions = {path} has none for the {len(products)} products; name the file that "
-            "belongs to them"
+            f"instructions = {path} has none for the {len(products)} products; name the file that belongs to them"
         )
     Random(_SHUFFLE_SEED).shuffle(goals)
     return goals
@@ -104,9 +101,7 @@ def _product(entry: _ProductEntry, known: _AttributesEntry) -> Product:
     )
 
 
-def _options(
-    customization: Mapping[str, list[dict[str, Any]] | None] | str | None,
-) -> dict[str, tuple[str, ...]]:
+def _options(customization: Mapping[str, list[dict[str, Any]] | None] | str | None) -> dict[str, tuple[str, ...]]:
     if not isinstance(customization, Mapping):
         return {}
     return {

@@ -131,9 +131,7 @@ def trial_records(record: Record) -> Iterator[Record]:
             turns.append({"role": "user", "content": asked})
             turns.append({"role": "assistant", "content": answered})
     if not turns:
-        raise RecordError(
-            f"it has no {_LOGS}/{_EPISODES}/response.txt; its agent left no such logs"
-        )
+        raise RecordError(f"it has no {_LOGS}/{_EPISODES}/response.txt; its agent left no such logs")
     yield {
         "messages": turns,
         "reward": None if record["is_resolved"] is None else float(record["is_resolved"]),

@@ -20,14 +20,7 @@ from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Message, Role, ToolCall
 from qguide.training.data.trajectories import Trajectory, trajectories_of
 from qguide.training.recordings.episode import build_episode
-from qguide.training.recordings.fields import (
-    Fields,
-    first_at,
-    flaw_of,
-    stated_reward,
-    stated_task,
-    value_at,
-)
+from qguide.training.recordings.fields import Fields, first_at, flaw_of, stated_reward, stated_task, value_at
 from qguide.training.recordings.formats.layout import Record
 from qguide.training.recordings.json_stream import parse_text
 
@@ -59,11 +52,7 @@ def preference_records(record: Record) -> Iterator[Record]:
     for answer, reward in zip(answers, (1.0, 0.0), strict=True):
         turns = _turns(answer, "assistant")
         whole = bool(turns) and turns[0].get("role") in ("system", "developer", "user")
-        yield {
-            "messages": turns if whole else [*prompt, *turns],
-            "reward": reward,
-            "task_id": record.get("task_id"),
-        }
+        yield {"messages": turns if whole else [*prompt, *turns], "reward": reward, "task_id": record.get("task_id")}
 
 
 def _turns(said: Any, role: str) -> list[Record]:

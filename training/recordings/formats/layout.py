@@ -76,11 +76,7 @@ def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     In a folder of the server's recordings these are the trees; its offers hold no episodes.
     """
     if source.is_dir():
-        below = [
-            path
-            for path in sorted(source.glob("**/*"))
-            if path.is_file() and not _is_hidden(path, source)
-        ]
+        below = [path for path in sorted(source.glob("**/*")) if path.is_file() and not _is_hidden(path, source)]
         named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
         if not (found := named or [path for path in below if _is_json(path)]):
             raise ConfigError(f"{source} holds no .jsonl or .json file; name a file")
@@ -100,12 +96,7 @@ def values_of(path: Path, layout: Layout, on_bytes: OnBytes) -> Iterator[Value]:
 def told_of_file(record: Record, value: Value, path: Path, layout: Layout) -> Record:
     """A record with the names of its file and folders, and what stands around and beside it."""
     folders = _folders_of(path)
-    told: dict[str, Any] = {
-        "@file": _stem(path),
-        "@folder": folders[0],
-        "@folders": folders,
-        **value.around,
-    }
+    told: dict[str, Any] = {"@file": _stem(path), "@folder": folders[0], "@folders": folders, **value.around}
     if layout.beside and (beside := path.parent / layout.beside).is_file():
         first = next(read_values(beside), None)
         if first is None or first.flaw:

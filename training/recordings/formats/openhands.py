@@ -9,12 +9,7 @@ from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
 
 EVENTS: Final = "events that the agent's model does not read"
-REWARDS: Final = (
-    "report.resolved",
-    "test_result.report.resolved",
-    "test_result.resolved",
-    "test_result.result",
-)
+REWARDS: Final = ("report.resolved", "test_result.report.resolved", "test_result.resolved", "test_result.result")
 _UNSEEN: Final = ("null", "change_agent_state", "agent_state_changed", "recall", "condensation")
 _SPOKEN: Final = ("message", "system")
 
@@ -54,9 +49,7 @@ def _new_turns(event: Record) -> Iterator[Record]:
         case "ActionEvent":
             yield _new_action(event)
         case "ObservationEvent" | "AgentErrorEvent" | "UserRejectObservation":
-            said = first_at(
-                event, ("observation.content", "error", "rejection_reason", "observation.output")
-            )
+            said = first_at(event, ("observation.content", "error", "rejection_reason", "observation.output"))
             yield _result(event.get("tool_call_id"), _texts_in(said))
 
 
@@ -84,9 +77,7 @@ def _old_turns(event: Record) -> Iterator[Record]:
         said = value_at(event, "args.content") or event.get("message")
         if said:
             yield {
-                "role": "assistant"
-                if event.get("source") == "agent" and kind == "message"
-                else role,
+                "role": "assistant" if event.get("source") == "agent" and kind == "message" else role,
                 "content": said,
             }
     else:
@@ -99,11 +90,7 @@ def _old_action(event: Record, called: Record) -> Record:
         message = value_at(called, "model_response.choices.0.message") or {}
         calls = message.get("tool_calls") or []
         own = [call for call in calls if call.get("id") == called["tool_call_id"]]
-        call = (
-            own[0]
-            if own
-            else {"id": called["tool_call_id"], "name": called["function_name"], "arguments": given}
-        )
+        call = own[0] if own else {"id": called["tool_call_id"], "name": called["function_name"], "arguments": given}
         first = not calls or calls[0] is call
         content = message.get("content") if first else ""
         return {"role": "assistant", "content": content, "tool_calls": [call]}

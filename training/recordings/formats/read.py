@@ -14,12 +14,7 @@ from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.options import JobOptions
 from qguide.training.recordings.episode import BadRecord, Places
-from qguide.training.recordings.fields import (
-    Fields,
-    read_outcomes,
-    stated_task,
-    value_at,
-)
+from qguide.training.recordings.fields import Fields, read_outcomes, stated_task, value_at
 from qguide.training.recordings.formats.benchmarks import (
     inspect_records,
     intercode_records,
@@ -29,11 +24,7 @@ from qguide.training.recordings.formats.benchmarks import (
     trial_records,
 )
 from qguide.training.recordings.formats.bfcl import bfcl_records, read_answers
-from qguide.training.recordings.formats.coding_agents import (
-    atif_records,
-    mini_swe_records,
-    swe_agent_records,
-)
+from qguide.training.recordings.formats.coding_agents import atif_records, mini_swe_records, swe_agent_records
 from qguide.training.recordings.formats.data_sets import (
     preference_records,
     prompt_records,
@@ -48,18 +39,10 @@ from qguide.training.recordings.otel import read_spans
 from qguide.training.recordings.otel_spans import fragments_of
 
 _MINT: Final = Places(
-    messages="history",
-    rewards=("success",),
-    sources=("model",),
-    tasks=("set+task_id", "task_id"),
-    graded=True,
+    messages="history", rewards=("success",), sources=("model",), tasks=("set+task_id", "task_id"), graded=True
 )
 _MINT_RUN: Final = Places(
-    messages="state.history",
-    rewards=("state.success",),
-    tasks=("task.task_id",),
-    sources=("state.model",),
-    graded=True,
+    messages="state.history", rewards=("state.success",), tasks=("task.task_id",), sources=("state.model",), graded=True
 )
 
 _SERVED: Final = "served"
@@ -68,19 +51,10 @@ FORMATS: Final[Mapping[str, Layout]] = {
     # Trajectories of version 1, too, so that they are refused with their remedy.
     _SERVED: Layout(("nodes", "messages outcome_reward version"), read=read_tree_record),
     "messages": Layout(("messages",)),
-    "sharegpt": Layout(
-        ("conversations",), read=lambda record, fields: [read_sharegpt_record(record, fields)]
-    ),
+    "sharegpt": Layout(("conversations",), read=lambda record, fields: [read_sharegpt_record(record, fields)]),
     "otel": Layout(("resourceSpans", "resourceLogs"), fragments=fragments_of),
     "langfuse": Layout(
-        (
-            "traceId type",
-            "trace_id type",
-            "traceId value",
-            "trace_id value name",
-            "id observations",
-        ),
-        fragments=langfuse,
+        ("traceId type", "trace_id type", "traceId value", "trace_id value name", "id observations"), fragments=langfuse
     ),
     "langsmith": Layout(("run_type inputs trace_id", "run_type child_runs"), fragments=langsmith),
     "mlflow": Layout(("info data.spans",), fragments=mlflow),
@@ -92,29 +66,15 @@ FORMATS: Final[Mapping[str, Layout]] = {
         beside="../result.json",
     ),
     "tau-bench": Layout(("traj reward",), Places(messages="traj")),
-    "tau2-bench": Layout(
-        ("simulations info",), translate=tau2_records, within="simulations", keeping=("info",)
-    ),
+    "tau2-bench": Layout(("simulations info",), translate=tau2_records, within="simulations", keeping=("info",)),
     "swe-agent": Layout(("history trajectory",), translate=swe_agent_records, files=("*.traj",)),
     "mini-swe-agent": Layout(
-        ("messages trajectory_format", "messages info.mini_version"),
-        translate=mini_swe_records,
-        files=("*.traj.json",),
+        ("messages trajectory_format", "messages info.mini_version"), translate=mini_swe_records, files=("*.traj.json",)
     ),
-    "openhands": Layout(
-        ("instance_id history",), translate=openhands_records, files=("output*.jsonl",)
-    ),
-    "inspect": Layout(
-        ("samples eval",),
-        translate=inspect_records,
-        files=("*.eval",),
-        values=read_samples,
-    ),
+    "openhands": Layout(("instance_id history",), translate=openhands_records, files=("output*.jsonl",)),
+    "inspect": Layout(("samples eval",), translate=inspect_records, files=("*.eval",), values=read_samples),
     "terminal-bench": Layout(
-        ("trial_name is_resolved",),
-        translate=trial_records,
-        files=("results.json",),
-        values=read_trials,
+        ("trial_name is_resolved",), translate=trial_records, files=("results.json",), values=read_trials
     ),
     "intercode": Layout(("*.turn_history",), translate=intercode_records, within="*"),
     "bfcl": Layout(translate=bfcl_records, files=("*_result.json",), values=read_answers),
@@ -122,10 +82,7 @@ FORMATS: Final[Mapping[str, Layout]] = {
     "mint-run": Layout(("state.history task",), _MINT_RUN),
     "trl": Layout(("prompt completion",), translate=prompt_records),
     "verl": Layout(("input output score",), translate=prompt_records),
-    "preferences": Layout(
-        ("preferred_output non_preferred_output", "chosen rejected"),
-        translate=preference_records,
-    ),
+    "preferences": Layout(("preferred_output non_preferred_output", "chosen rejected"), translate=preference_records),
 }
 
 
@@ -170,9 +127,7 @@ class Reading(JobOptions):
         )
 
 
-def read_source(
-    source: Path, fields: Fields, *, format_: str | None = None
-) -> Iterator[Trajectory | BadRecord]:
+def read_source(source: Path, fields: Fields, *, format_: str | None = None) -> Iterator[Trajectory | BadRecord]:
     """The episodes of a recording, of a run folder of trajectories or trees, or of an import.
 
     Args:
@@ -189,9 +144,7 @@ def _are_ours(rows: Path) -> bool:
     return first is not None and _SERVED in _formats_of(first.value)
 
 
-def found_episodes(
-    found: Iterable[Trajectory | BadRecord], *, skip_bad: bool
-) -> Iterator[Trajectory]:
+def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -> Iterator[Trajectory]:
     """The episodes among these.
 
     Raises:
@@ -201,10 +154,7 @@ def found_episodes(
         if not isinstance(one, BadRecord):
             yield one
         elif not skip_bad:
-            raise RecordError(
-                f"{one}; correct it, or leave such records out with --skip-bad or --set "
-                "skip_bad=true"
-            )
+            raise RecordError(f"{one}; correct it, or leave such records out with --skip-bad or --set skip_bad=true")
 
 
 _MOST_TRIED: Final = 50
@@ -326,18 +276,13 @@ def read_episodes(
             "leave it out, or choose another --format"
         )
     if fields.model and layout.fragments:
-        raise ConfigError(
-            f"--model-key is not for {recording.format}, whose records are single requests; leave "
-            "it out"
-        )
+        raise ConfigError(f"--model-key is not for {recording.format}, whose records are single requests; leave it out")
     if fragments := layout.fragments:
         return read_spans(recording.paths, fields, fragments, on_bytes=on_bytes)
     return _read(recording, fields, on_bytes)
 
 
-def _read(
-    recording: Recording, fields: Fields, on_bytes: OnBytes
-) -> Iterator[Trajectory | BadRecord]:
+def _read(recording: Recording, fields: Fields, on_bytes: OnBytes) -> Iterator[Trajectory | BadRecord]:
     layout = recording.layout
     for path in recording.paths:
         for value in values_of(path, layout, on_bytes):
@@ -353,9 +298,7 @@ def _read(
                 yield BadRecord(path, value.line, str(error))
 
 
-def _by_model(
-    episodes: Sequence[Trajectory], record: Mapping[str, object], fields: Fields
-) -> list[Trajectory]:
+def _by_model(episodes: Sequence[Trajectory], record: Mapping[str, object], fields: Fields) -> list[Trajectory]:
     """These episodes, made by the model that the operator's place names."""
     if not (name := stated_task(record, fields.model)):
         raise RecordError(f"it has no {fields.model!r}; name another --model-key")

@@ -59,10 +59,7 @@ def mlflow(record: object) -> Iterator[Fragment]:
     info = value_at(row, "info")
     trace = str(first_at(info, ("trace_id", "request_id")) or "")
     told = [
-        (
-            one.get("assessment_name") or one.get("name"),
-            first_at(one, ("feedback.value", "expectation.value", "value")),
-        )
+        (one.get("assessment_name") or one.get("name"), first_at(one, ("feedback.value", "expectation.value", "value")))
         for one in _objects(value_at(info, "assessments"))
         if one.get("valid") is not False  # another one has taken its place
     ]
@@ -79,10 +76,7 @@ def phoenix(record: object) -> Iterator[Fragment]:
     row = _nested(_object(record))
     trace = str(value_at(row, "context.trace_id") or "")
     annotations = _one_each(
-        [
-            (one.get("name"), first_at(one, ("result.score", "score")))
-            for one in _objects(row.get("annotations"))
-        ],
+        [(one.get("name"), first_at(one, ("result.score", "score"))) for one in _objects(row.get("annotations"))],
         "annotation",
     )
     attributes = _object(row.get("attributes") or {})
@@ -110,9 +104,7 @@ def _one_each(told: Iterable[tuple[Any, Any]], what: str) -> dict[Any, Any]:
 
 def _phoenix_turn(row: Record) -> Record:
     message = dict(_object(row.get("message") or row))
-    calls = [
-        _object(one.get("tool_call") or one) for one in _objects(_listed(message.get("tool_calls")))
-    ]
+    calls = [_object(one.get("tool_call") or one) for one in _objects(_listed(message.get("tool_calls")))]
     if calls:
         message["tool_calls"] = calls
     contents = _objects(_listed(message.pop("contents", None)))
@@ -190,9 +182,7 @@ def _nested(row: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, list):
             plain = [_nested(one) if isinstance(one, Mapping) else one for one in value]
         known = inner.get(last)
-        inner[last] = (
-            known | plain if isinstance(known, dict) and isinstance(plain, dict) else plain
-        )
+        inner[last] = known | plain if isinstance(known, dict) and isinstance(plain, dict) else plain
     return nested
 
 

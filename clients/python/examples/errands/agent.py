@@ -114,10 +114,7 @@ class Agent:
     def play(self, house: House, episode_id: str) -> float:
         """Run an errand and report its outcome."""
         guidance = {"qguide": {**self.options, "episode_id": episode_id}}
-        messages: Any = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": house.task},
-        ]
+        messages: Any = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": house.task}]
         result = ""
         for _ in range(MOST_CALLS):  # replies: one without a tool call adds no call
             if house.done:

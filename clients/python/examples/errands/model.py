@@ -36,25 +36,15 @@ def next_call(body: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return {"id": f"call_{chance.getrandbits(64):016x}", "type": "function", "function": function}
 
 
-def complete(
-    body: dict[str, Any], replies: list[dict[str, Any]], chance: random.Random
-) -> dict[str, Any]:
+def complete(body: dict[str, Any], replies: list[dict[str, Any]], chance: random.Random) -> dict[str, Any]:
     """A chat completion whose choices are these replies."""
     choices = [
-        {
-            "index": index,
-            "message": reply,
-            "finish_reason": "tool_calls" if reply.get("tool_calls") else "stop",
-        }
+        {"index": index, "message": reply, "finish_reason": "tool_calls" if reply.get("tool_calls") else "stop"}
         for index, reply in enumerate(replies)
     ]
     prompt = sum(len(str(message).split()) for message in body["messages"])
     drawn = sum(len(str(choice["message"]).split()) for choice in choices)
-    usage = {
-        "prompt_tokens": prompt,
-        "completion_tokens": drawn,
-        "total_tokens": prompt + drawn,
-    }
+    usage = {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
     return {
         "id": f"chatcmpl-{chance.getrandbits(64):016x}",
         "object": "chat.completion",

@@ -67,9 +67,7 @@ def _q_or_none(client: httpx.Client, state: Sequence[Turn], action: str) -> floa
         return None
 
 
-def compute_score(
-    data_source: str, solution_str: str, ground_truth: object, extra_info: Mapping[str, Any]
-) -> float:
+def compute_score(data_source: str, solution_str: str, ground_truth: object, extra_info: Mapping[str, Any]) -> float:
     """verl's reward function: Q of one response in the state of its row."""
     with connect() as client:
         return q_of(client, extra_info["state"], solution_str)

@@ -26,11 +26,7 @@ from qguide.qnet.models.checkpoint import LoadedPolicy, load_policy
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.rendering.renderer import Renderer
 from qguide.qnet.types import Sampling
-from qguide.training.environments.registry import (
-    SelectedSuite,
-    build_selected_suite,
-    environment_config,
-)
+from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
 
@@ -49,13 +45,7 @@ class Rollouts:
     """
 
     def __init__(
-        self,
-        suite: SelectedSuite,
-        renderer: Renderer,
-        *,
-        sampling: Sampling,
-        max_steps: int,
-        seed: int,
+        self, suite: SelectedSuite, renderer: Renderer, *, sampling: Sampling, max_steps: int, seed: int
     ) -> None:
         self._suite = suite
         self._renderer = renderer
@@ -73,8 +63,7 @@ class Rollouts:
         for prompt, episode in zip(prompts, episodes, strict=True):
             if not episode.steps:
                 raise HistoryTooLongError(
-                    f"task {prompt[0]['content']} leaves the policy no room for a reply; leave it "
-                    "out by `task_ids`"
+                    f"task {prompt[0]['content']} leaves the policy no room for a reply; leave it out by `task_ids`"
                 )
         tokens = [tokens_of(episode, self._renderer) for episode in episodes]
         return {
@@ -142,9 +131,7 @@ def build_trainer(arguments: argparse.Namespace) -> Any:
             gradient_accumulation_steps=arguments.tasks_per_step,
             max_completion_length=arguments.max_steps * arguments.max_tokens,
         ),
-        train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": task.id}]} for task in suite.tasks]
-        ),
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": task.id}]} for task in suite.tasks]),
     )
 
 

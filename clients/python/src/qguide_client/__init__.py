@@ -46,16 +46,7 @@ from qguide_client.errors import (
     UpstreamFailedError,
     UpstreamRefusedError,
 )
-from qguide_client.types import (
-    Decision,
-    ModelList,
-    Outcome,
-    Ranking,
-    Readiness,
-    ScoreBatch,
-    Scores,
-    Verdicts,
-)
+from qguide_client.types import Decision, ModelList, Outcome, Ranking, Readiness, ScoreBatch, Scores, Verdicts
 from qguide_client.version import VERSION
 
 __all__ = [

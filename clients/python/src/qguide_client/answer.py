@@ -130,6 +130,4 @@ class ChunkBase(Answer):
     @property
     def content(self: _HasChunkChoices) -> str:
         """New text of the best candidate."""
-        return "".join(
-            choice.delta.get("content") or "" for choice in self.choices if choice.index == 0
-        )
+        return "".join(choice.delta.get("content") or "" for choice in self.choices if choice.index == 0)

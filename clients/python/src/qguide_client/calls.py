@@ -79,9 +79,7 @@ def act(messages: Messages, options: ActOptions) -> Call[Decision]:
     return _post("/v1/act", Decision, {"messages": messages, **options})
 
 
-def score(
-    messages: Messages, candidates: Sequence[Candidate], options: ScoreOptions
-) -> Call[Scores]:
+def score(messages: Messages, candidates: Sequence[Candidate], options: ScoreOptions) -> Call[Scores]:
     """POST /v1/score."""
     body = {"messages": messages, "candidates": candidates, **options}
     return _post("/v1/score", Scores, body)
@@ -92,9 +90,7 @@ def score_batch(items: Sequence[ScoreItem], options: BatchOptions) -> Call[Score
     return _post("/v1/score/batch", ScoreBatch, {"items": items, **options})
 
 
-def rerank(
-    query: str | Messages, documents: Sequence[str], options: RerankOptions
-) -> Call[Ranking]:
+def rerank(query: str | Messages, documents: Sequence[str], options: RerankOptions) -> Call[Ranking]:
     """POST /v1/rerank."""
     body: dict[str, Any] = {"documents": documents, **options}
     body["query" if isinstance(query, str) else "messages"] = query

@@ -57,8 +57,7 @@ class ChatStream:
         """
         if not self._done:
             raise UnreachableError(
-                "the stream broke off before its end; send the request again",
-                request_id=self._request_id,
+                "the stream broke off before its end; send the request again", request_id=self._request_id
             )
 
     def _read(self, line: bytes) -> None:
@@ -74,8 +73,7 @@ class ChatStream:
             return ChatChunk.model_validate(body)
         except ValueError as error:
             raise UnreadableAnswerError(
-                f"an event of the stream is not a completion chunk: {data[:80]!r}",
-                request_id=self._request_id,
+                f"an event of the stream is not a completion chunk: {data[:80]!r}", request_id=self._request_id
             ) from error
 
     def _refusal(self, error: Any) -> QGuideError:

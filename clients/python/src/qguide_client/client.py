@@ -72,21 +72,15 @@ class QGuide:
         """Draw candidates on the server and choose the one with the highest Q."""
         return self.ask(calls.act(messages, options))
 
-    def score(
-        self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ScoreOptions]
-    ) -> Scores:
+    def score(self, messages: Messages, candidates: Sequence[Candidate], **options: Unpack[ScoreOptions]) -> Scores:
         """Score your own candidates, texts or tool calls; no two may be equal."""
         return self.ask(calls.score(messages, candidates, options))
 
-    def score_batch(
-        self, items: Sequence[ScoreItem], **options: Unpack[BatchOptions]
-    ) -> ScoreBatch:
+    def score_batch(self, items: Sequence[ScoreItem], **options: Unpack[BatchOptions]) -> ScoreBatch:
         """Score the candidates of several histories; if one item fails, all do."""
         return self.ask(calls.score_batch(items, options))
 
-    def rerank(
-        self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]
-    ) -> Ranking:
+    def rerank(self, query: str | Messages, documents: Sequence[str], **options: Unpack[RerankOptions]) -> Ranking:
         """Sort documents by Q; documents may repeat.
 
         Args:
@@ -107,9 +101,7 @@ class QGuide:
         """The best of M candidates as a chat completion; OpenAI's SDK can be used for this, too."""
         return self.ask(calls.chat(messages, options))
 
-    def chat_stream(
-        self, messages: Messages, **options: Unpack[ChatOptions]
-    ) -> Generator[ChatChunk, None, None]:
+    def chat_stream(self, messages: Messages, **options: Unpack[ChatOptions]) -> Generator[ChatChunk, None, None]:
         """The same, streamed; close the iterator to stop early.
 
         Raises:
@@ -147,9 +139,7 @@ class QGuide:
         """
         return Episode(self, system=system, options=options)
 
-    def attempts(
-        self, n: int, *, system: str | None = None, **options: Unpack[ActOptions]
-    ) -> Attempts:
+    def attempts(self, n: int, *, system: str | None = None, **options: Unpack[ActOptions]) -> Attempts:
         """Begin several attempts at one task, of which `narrow` lets the best go on.
 
         Args:
@@ -198,10 +188,7 @@ class QGuide:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
 
@@ -232,9 +219,7 @@ class AsyncQGuide:
         """See `QGuide.score`."""
         return await self.ask(calls.score(messages, candidates, options))
 
-    async def score_batch(
-        self, items: Sequence[ScoreItem], **options: Unpack[BatchOptions]
-    ) -> ScoreBatch:
+    async def score_batch(self, items: Sequence[ScoreItem], **options: Unpack[BatchOptions]) -> ScoreBatch:
         """See `QGuide.score_batch`."""
         return await self.ask(calls.score_batch(items, options))
 
@@ -244,9 +229,7 @@ class AsyncQGuide:
         """See `QGuide.rerank`."""
         return await self.ask(calls.rerank(query, documents, options))
 
-    async def outcome(
-        self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]
-    ) -> Outcome:
+    async def outcome(self, episode_id: str, reward: float, **options: Unpack[OutcomeOptions]) -> Outcome:
         """See `QGuide.outcome`."""
         return await self.ask(calls.outcome(episode_id, reward, options))
 
@@ -254,9 +237,7 @@ class AsyncQGuide:
         """See `QGuide.chat`."""
         return await self.ask(calls.chat(messages, options))
 
-    async def chat_stream(
-        self, messages: Messages, **options: Unpack[ChatOptions]
-    ) -> AsyncGenerator[ChatChunk, None]:
+    async def chat_stream(self, messages: Messages, **options: Unpack[ChatOptions]) -> AsyncGenerator[ChatChunk, None]:
         """See `QGuide.chat_stream`."""
         request_id = uuid.uuid4().hex
         call = calls.chat_stream(messages, options)
@@ -282,9 +263,7 @@ class AsyncQGuide:
         """See `QGuide.episode`."""
         return AsyncEpisode(self, system=system, options=options)
 
-    def attempts(
-        self, n: int, *, system: str | None = None, **options: Unpack[ActOptions]
-    ) -> AsyncAttempts:
+    def attempts(self, n: int, *, system: str | None = None, **options: Unpack[ActOptions]) -> AsyncAttempts:
         """See `QGuide.attempts`."""
         options.pop("episode_id", None)
         return AsyncAttempts(self, [self.episode(system=system, **options) for _ in range(n)])
@@ -294,9 +273,7 @@ class AsyncQGuide:
         request_id = uuid.uuid4().hex
         return call.read((await self._answer(call, request_id)).content, request_id=request_id)
 
-    async def _answer(
-        self, call: Call[Any], request_id: str, *, stream: bool = False
-    ) -> httpx.Response:
+    async def _answer(self, call: Call[Any], request_id: str, *, stream: bool = False) -> httpx.Response:
         conversation = converse(call, self._retry, request_id=request_id)
         wait_s, began_s = next(conversation), time.monotonic()
         while True:
@@ -325,10 +302,7 @@ class AsyncQGuide:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
 
@@ -341,9 +315,7 @@ def _http_options(base_url: str, api_key: str | None, timeout_s: float) -> dict[
     return {"base_url": base_url, "headers": headers, "timeout": timeout}
 
 
-def _request(
-    call: Call[Any], request_id: str, elapsed_s: float, timeout: httpx.Timeout
-) -> dict[str, Any]:
+def _request(call: Call[Any], request_id: str, elapsed_s: float, timeout: httpx.Timeout) -> dict[str, Any]:
     request: dict[str, Any] = {
         "method": call.method,
         "url": call.path,

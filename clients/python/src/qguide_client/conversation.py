@@ -16,14 +16,7 @@ from typing import Any
 import httpx
 
 from qguide_client.calls import Call
-from qguide_client.errors import (
-    NoAnswerError,
-    QGuideError,
-    RefusedError,
-    TimedOutError,
-    UnreachableError,
-    class_of,
-)
+from qguide_client.errors import NoAnswerError, QGuideError, RefusedError, TimedOutError, UnreachableError, class_of
 
 Reply = httpx.Response | httpx.RequestError
 Conversation = Generator[float, Reply, httpx.Response]
@@ -126,14 +119,12 @@ def _silence(error: httpx.RequestError, request_id: str) -> NoAnswerError:
         where = "the server"
     if isinstance(error, httpx.TimeoutException) and not isinstance(error, _NOT_SENT):
         return TimedOutError(
-            f"{where} gave no answer in time; draw fewer candidates, or raise timeout_s or"
-            " deadline_s",
+            f"{where} gave no answer in time; draw fewer candidates, or raise timeout_s or deadline_s",
             request_id=request_id,
         )
     reason = str(error) or type(error).__name__
     return UnreachableError(
-        f"{where} cannot be reached ({reason}); check that the server runs and base_url is right",
-        request_id=request_id,
+        f"{where} cannot be reached ({reason}); check that the server runs and base_url is right", request_id=request_id
     )
 
 

@@ -63,9 +63,7 @@ class Episode(_Episode):
         decision = self._client.ask(self._trajectory.act(observation, options))
         return self._trajectory.add(observation, decision.action, decision)
 
-    def choose(
-        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ScoreOptions]
-    ) -> C:
+    def choose(self, observation: Observation, candidates: Sequence[C], **options: Unpack[ScoreOptions]) -> C:
         """Choose the best of your own agent's candidates after an observation.
 
         Args:
@@ -89,10 +87,7 @@ class Episode(_Episode):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._trajectory.end()
 
@@ -100,13 +95,7 @@ class Episode(_Episode):
 class AsyncEpisode(_Episode):
     """`Episode` for asyncio, as an async context manager."""
 
-    def __init__(
-        self,
-        client: _AsksAsync,
-        *,
-        system: str | None,
-        options: ActOptions,
-    ) -> None:
+    def __init__(self, client: _AsksAsync, *, system: str | None, options: ActOptions) -> None:
         super().__init__(system=system, options=options)
         self._client = client
 
@@ -115,9 +104,7 @@ class AsyncEpisode(_Episode):
         decision = await self._client.ask(self._trajectory.act(observation, options))
         return self._trajectory.add(observation, decision.action, decision)
 
-    async def choose(
-        self, observation: Observation, candidates: Sequence[C], **options: Unpack[ScoreOptions]
-    ) -> C:
+    async def choose(self, observation: Observation, candidates: Sequence[C], **options: Unpack[ScoreOptions]) -> C:
         """See `Episode.choose`."""
         scores = await self._client.ask(self._trajectory.score(observation, candidates, options))
         return self._trajectory.add(observation, candidates[scores.chosen], scores)
@@ -132,10 +119,7 @@ class AsyncEpisode(_Episode):
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._trajectory.end()
 
@@ -149,9 +133,7 @@ class _Attempts(Generic[E]):
         self.running = list(episodes)
         self.last: Verdicts | None = None
 
-    def _asked(
-        self, observations: Mapping[str, Observation] | None, options: AttemptsOptions
-    ) -> Call[Verdicts]:
+    def _asked(self, observations: Mapping[str, Observation] | None, options: AttemptsOptions) -> Call[Verdicts]:
         known = observations or {}
         attempts = [one._trajectory.as_attempt(known.get(one.episode_id)) for one in self.episodes]
         return calls.attempts(attempts, options)
@@ -180,9 +162,7 @@ class Attempts(_Attempts[Episode]):
         self._client = client
 
     def narrow(
-        self,
-        observations: Mapping[str, Observation] | None = None,
-        **options: Unpack[AttemptsOptions],
+        self, observations: Mapping[str, Observation] | None = None, **options: Unpack[AttemptsOptions]
     ) -> list[Episode]:
         """Let the best attempts go on, and stop the others; returns those that go on.
 
@@ -202,9 +182,7 @@ class AsyncAttempts(_Attempts[AsyncEpisode]):
         self._client = client
 
     async def narrow(
-        self,
-        observations: Mapping[str, Observation] | None = None,
-        **options: Unpack[AttemptsOptions],
+        self, observations: Mapping[str, Observation] | None = None, **options: Unpack[AttemptsOptions]
     ) -> list[AsyncEpisode]:
         """See `Attempts.narrow`."""
         return self._narrowed(await self._client.ask(self._asked(observations, options)))

@@ -84,13 +84,7 @@ class RefusedError(QGuideError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        code: str = "",
-        request_id: str = "",
-        retry_after_s: float | None = None,
+        self, message: str, *, status: int, code: str = "", request_id: str = "", retry_after_s: float | None = None
     ) -> None:
         super().__init__(message, request_id=request_id)
         self.status = status

@@ -7,16 +7,7 @@ from typing import Any, TypeVar
 from qguide_client import calls
 from qguide_client.calls import Call
 from qguide_client.errors import EpisodeError
-from qguide_client.types import (
-    ActOptions,
-    Candidate,
-    Decision,
-    Messages,
-    Outcome,
-    OutcomeOptions,
-    ScoreOptions,
-    Scores,
-)
+from qguide_client.types import ActOptions, Candidate, Decision, Messages, Outcome, OutcomeOptions, ScoreOptions, Scores
 
 Observation = str | Messages
 """Result of an action: the text of a user's turn, or whole turns (results of tool calls)."""
@@ -47,9 +38,7 @@ class Trajectory:
         chosen: ActOptions = {**self._options, **options, "episode_id": self.episode_id}
         return calls.act(self._after(observation), chosen)
 
-    def score(
-        self, observation: Observation, candidates: Sequence[Candidate], options: ScoreOptions
-    ) -> Call[Scores]:
+    def score(self, observation: Observation, candidates: Sequence[Candidate], options: ScoreOptions) -> Call[Scores]:
         """The request for a choice among the caller's own candidates."""
         chosen: ScoreOptions = {**_of_scoring(self._options), **options}
         chosen["episode_id"] = self.episode_id

@@ -34,14 +34,7 @@ from qguide_client.answers import (
     Usage,
     Verdicts,
 )
-from qguide_client.options import (
-    ActOptions,
-    AttemptsOptions,
-    BatchOptions,
-    OutcomeOptions,
-    RerankOptions,
-    ScoreOptions,
-)
+from qguide_client.options import ActOptions, AttemptsOptions, BatchOptions, OutcomeOptions, RerankOptions, ScoreOptions
 
 Messages = Sequence[Mapping[str, Any]]
 """A history in OpenAI's shape; its last turn is not the assistant's."""

@@ -66,12 +66,7 @@ def adaptively(
             HISTORY,
             policy,
             scorer,
-            Guidance(
-                len(replies),
-                Sampling(seed=5, first_greedy=True),
-                rise_over=previous_q,
-                batch=batch,
-            ),
+            Guidance(len(replies), Sampling(seed=5, first_greedy=True), rise_over=previous_q, batch=batch),
         )
     )
     return decision, policy, scorer
@@ -103,9 +98,7 @@ def test_the_best_of_what_was_drawn_is_chosen(
 
 
 @given(draws(), Q, st.integers(1, 4))
-def test_each_reply_is_scored_once(
-    drawn: tuple[list[str], dict[str, float]], previous_q: float, batch: int
-) -> None:
+def test_each_reply_is_scored_once(drawn: tuple[list[str], dict[str, float]], previous_q: float, batch: int) -> None:
     decision, _, scorer = adaptively(*drawn, previous_q, batch)
     assert sorted(scorer.asked) == sorted({c.message.content for c in decision.candidates})
     assert decision.usage.scored_tokens == decision.distinct_candidates == len(scorer.asked)
@@ -119,21 +112,14 @@ def test_where_nothing_rises_it_decides_as_a_fixed_m_does(
     replies, q_of = drawn
     decision, _, _ = adaptively(replies, q_of, 10.0, batch)
     fixed = asyncio.run(
-        guide(
-            HISTORY,
-            Drawn(replies),
-            Known(q_of),
-            Guidance(len(replies), Sampling(), always_score=True),
-        )
+        guide(HISTORY, Drawn(replies), Known(q_of), Guidance(len(replies), Sampling(), always_score=True))
     )
     assert (decision.chosen, decision.reason) == (fixed.chosen, fixed.reason)
     assert decision.q_values == fixed.q_values
 
 
 @given(draws(), st.integers(1, 4))
-def test_later_batches_draw_anew_and_none_greedily(
-    drawn: tuple[list[str], dict[str, float]], batch: int
-) -> None:
+def test_later_batches_draw_anew_and_none_greedily(drawn: tuple[list[str], dict[str, float]], batch: int) -> None:
     _, policy, _ = adaptively(*drawn, 10.0, batch)
     seeds = [sampling.seed for sampling in policy.asked]
     assert len(set(seeds)) == len(seeds)

@@ -33,9 +33,7 @@ def test_a_small_tau_is_the_argmax(case: tuple[list[Message], list[float]]) -> N
 
 
 @given(scored())
-def test_a_large_tau_is_the_votes_with_ties_broken_by_q(
-    case: tuple[list[Message], list[float]],
-) -> None:
+def test_a_large_tau_is_the_votes_with_ties_broken_by_q(case: tuple[list[Message], list[float]]) -> None:
     drawn, q_values = case
     prior = prior_of(drawn)
     chosen = select(drawn, q_values, tau=1e6).chosen
@@ -72,13 +70,9 @@ def test_shares_of_the_effects_add_up(case: tuple[list[Message], list[float]], t
 
 
 @given(scored())
-def test_pooled_votes_are_the_votes_of_one_reply(
-    case: tuple[list[Message], list[float]],
-) -> None:
+def test_pooled_votes_are_the_votes_of_one_reply(case: tuple[list[Message], list[float]]) -> None:
     drawn, _ = case
-    pooled = [
-        m if m.content != "Thought: t\nAction: a" else drawn_of(["Action: a"])[0] for m in drawn
-    ]
+    pooled = [m if m.content != "Thought: t\nAction: a" else drawn_of(["Action: a"])[0] for m in drawn]
     assert prior_of(drawn).shares == prior_of(pooled).shares
 
 

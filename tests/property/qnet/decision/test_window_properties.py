@@ -68,9 +68,7 @@ def test_a_window_fits_and_keeps_the_task_the_newest_turns_and_requests(
 
 
 @given(histories(), ROOM, st.data())
-def test_no_tool_call_is_parted_from_its_results(
-    history: History, room: int, data: st.DataObject
-) -> None:
+def test_no_tool_call_is_parted_from_its_results(history: History, room: int, data: st.DataObject) -> None:
     tokens = _tokens(history, data)
     task, requests = task_exchanges(history), requests_in(history)
     left_out = left_out_exchanges(tokens, task=task, requests=requests, room=room)
@@ -106,14 +104,9 @@ def test_observations_of_agents_without_calls_are_no_requests() -> None:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), ROOM)
-def test_a_window_moves_only_when_it_overflows_and_then_to_half_of_the_room(
-    tokens: list[int], room: int
-) -> None:
+def test_a_window_moves_only_when_it_overflows_and_then_to_half_of_the_room(tokens: list[int], room: int) -> None:
     room += tokens[0]
-    begins = [
-        left_out_exchanges(tokens[: end + 1], task=1, requests=(), room=room)
-        for end in range(len(tokens))
-    ]
+    begins = [left_out_exchanges(tokens[: end + 1], task=1, requests=(), room=room) for end in range(len(tokens))]
     for end in range(1, len(tokens)):
         former, now = begins[end - 1], begins[end]
         if former is None or now is None:

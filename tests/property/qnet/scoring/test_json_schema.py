@@ -10,10 +10,7 @@ from qguide.qnet.scoring.rules import conforms
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "bb", 1.0, 1.5]),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
     max_leaves=6,
 )
 TYPES = st.sampled_from(["object", "array", "string", "boolean", "null", "number", "integer"])

@@ -42,9 +42,7 @@ def trees(draw: st.DrawFn) -> Tree:
     leaves = {leaf.id for leaf in tree.leaves()}
     # A branch may have run through what was a leaf: rewards stand on leaves alone.
     nodes = [
-        node
-        if node.id in leaves
-        else replace(node, step=replace(node.step, reward=0.0, terminated=False))
+        node if node.id in leaves else replace(node, step=replace(node.step, reward=0.0, terminated=False))
         for node in tree.nodes
     ]
     return tree_of(tree.first_observation, nodes)
@@ -65,9 +63,7 @@ def test_rewards_in_the_unit_interval_give_q_in_it(tree: Tree, gamma: float) -> 
 def test_a_higher_reward_lowers_no_q(tree: Tree, gamma: float, data: st.DataObject) -> None:
     raised = data.draw(st.sampled_from(tree.nodes))
     better = [
-        replace(node, step=replace(node.step, reward=node.step.reward + 0.5))
-        if node is raised
-        else node
+        replace(node, step=replace(node.step, reward=node.step.reward + 0.5)) if node is raised else node
         for node in tree.nodes
     ]
     before = bellman_backup(tree, gamma=gamma)
@@ -128,9 +124,7 @@ def test_returns_without_discount_and_values_are_average_outcomes(tree: Tree) ->
 
 
 @given(trees(), gammas)
-def test_a_model_that_knows_the_outcomes_is_told_nothing_else(
-    tree: Tree, gae_lambda: float
-) -> None:
+def test_a_model_that_knows_the_outcomes_is_told_nothing_else(tree: Tree, gae_lambda: float) -> None:
     known = average_outcome(tree)
     assert lambda_returns(tree, known, gamma=1.0, gae_lambda=gae_lambda) == pytest.approx(known)
 

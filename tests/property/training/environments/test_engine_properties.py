@@ -34,9 +34,7 @@ def test_every_admissible_action_is_valid(seed: int, choice: random.Random) -> N
 
 @settings(max_examples=40)
 @given(seed=SEEDS, other_seed=SEEDS)
-def test_an_action_from_elsewhere_is_valid_exactly_where_it_is_admissible(
-    seed: int, other_seed: int
-) -> None:
+def test_an_action_from_elsewhere_is_valid_exactly_where_it_is_admissible(seed: int, other_seed: int) -> None:
     environment, elsewhere = walk(seed), walk(other_seed)
     for action in elsewhere.admissible_actions():
         if environment.won:

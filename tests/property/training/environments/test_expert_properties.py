@@ -57,9 +57,7 @@ def studio(kind: GoalKind) -> Game:
 
 
 @given(kind=st.sampled_from(list(GOALS)), interferences=INTERFERENCES)
-def test_the_expert_recovers_from_any_interference(
-    kind: GoalKind, interferences: dict[int, int]
-) -> None:
+def test_the_expert_recovers_from_any_interference(kind: GoalKind, interferences: dict[int, int]) -> None:
     environment, expert = PythonEnvironment(studio(kind)), Expert()
     observation = environment.reset()
     for step in range(MAX_STEPS):
@@ -76,9 +74,7 @@ def test_the_expert_recovers_from_any_interference(
 
 
 @given(kind=st.sampled_from(list(GOALS)), mistaken=st.sets(st.integers(0, 30)), rng=st.randoms())
-def test_the_expert_recovers_from_its_own_mistakes(
-    kind: GoalKind, mistaken: set[int], rng: Random
-) -> None:
+def test_the_expert_recovers_from_its_own_mistakes(kind: GoalKind, mistaken: set[int], rng: Random) -> None:
     environment, expert = PythonEnvironment(studio(kind)), Expert()
     observation = environment.reset()
     for step in range(MAX_STEPS):

@@ -24,9 +24,7 @@ BY_LINE = tuple(name for name, layout in FORMATS.items() if not (layout.values o
 EVERY = tuple(name for name, layout in FORMATS.items() if not layout.values)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=12,
 )
 KNOWN = st.sampled_from(
@@ -75,10 +73,7 @@ def conversations(draw: st.DrawFn) -> Trajectory:
         if draw(st.booleans()):
             ignored.add(len(messages))
         names = draw(st.lists(TEXT, max_size=2))
-        calls = tuple(
-            ToolCall(name, json.dumps(draw(JSON_OBJECT)), f"{number}-{i}")
-            for i, name in enumerate(names)
-        )
+        calls = tuple(ToolCall(name, json.dumps(draw(JSON_OBJECT)), f"{number}-{i}") for i, name in enumerate(names))
         messages.append(Message("assistant", "" if calls else draw(TEXT), calls))
         if calls:
             messages += [Message("tool", draw(TEXT), tool_call_id=call.id) for call in calls]

@@ -38,19 +38,12 @@ def test_no_two_requests_of_the_other_key_are_alike() -> None:
     assert len({json.dumps(item) for item in body["items"]}) == 64
 
 
-@pytest.mark.parametrize(
-    ("endpoints", "scenes"), [(("score",), get_args(Scene)), (("rerank", "act"), ("draws",))]
-)
+@pytest.mark.parametrize(("endpoints", "scenes"), [(("score",), get_args(Scene)), (("rerank", "act"), ("draws",))])
 def test_every_scene_is_measured_and_kept(
     tmp_path: Path, endpoints: tuple[Endpoint, ...], scenes: tuple[Scene, ...]
 ) -> None:
     config = FairnessBench(
-        output=tmp_path / "fairness.json",
-        seconds=0.2,
-        warm_up_s=0.0,
-        clients=1,
-        endpoints=endpoints,
-        scenes=scenes,
+        output=tmp_path / "fairness.json", seconds=0.2, warm_up_s=0.0, clients=1, endpoints=endpoints, scenes=scenes
     )
     told: list[str] = []
     run = fairness_bench(config, advance=told.append)

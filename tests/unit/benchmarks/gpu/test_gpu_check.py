@@ -18,16 +18,7 @@ from benchmarks.gpu.run import run_part
 from benchmarks.gpu.training_step import episode_tree
 from benchmarks.measurement.measure import describe_machine
 
-OF_THE_SERVER = (
-    "fastapi",
-    "starlette",
-    "uvicorn",
-    "pydantic_settings",
-    "redis",
-    "limits",
-    "trl",
-    "pymysql",
-)
+OF_THE_SERVER = ("fastapi", "starlette", "uvicorn", "pydantic_settings", "redis", "limits", "trl", "pymysql")
 """Packages that a machine for training may lack."""
 
 BLOCKER = f"""
@@ -89,9 +80,7 @@ def part(tmp_path: Path, code: str) -> Part:
 def test_a_part_that_fails_or_hangs_is_told_with_the_reason(tmp_path: Path) -> None:
     good = run_part(part(tmp_path, "print('{\"a\": 1}')"), limit_s=600)
     assert (good.status, good.figures, good.reason) == ("passed", {"a": 1}, "")
-    failed = run_part(
-        part(tmp_path, "print('{\"a\": 1}'); raise SystemExit('no memory')"), limit_s=600
-    )
+    failed = run_part(part(tmp_path, "print('{\"a\": 1}'); raise SystemExit('no memory')"), limit_s=600)
     assert (failed.status, failed.figures) == ("failed", {"a": 1})
     assert "no memory" in failed.reason
     silent = run_part(part(tmp_path, "import sys; sys.stderr.write('gone')"), limit_s=600)

@@ -8,14 +8,7 @@ from typer.testing import CliRunner
 from benchmarks.commands.app import app
 from benchmarks.hybrids.hybrids import HybridsRun
 
-SHORT = [
-    "layers=4",
-    "hidden=64",
-    "history_tokens=16",
-    "candidates=2",
-    "candidate_tokens=2",
-    "steps=2",
-]
+SHORT = ["layers=4", "hidden=64", "history_tokens=16", "candidates=2", "candidate_tokens=2", "steps=2"]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -29,9 +29,7 @@ def test_the_engines_agree(games_dir: Path) -> None:
 
 
 @pytest.mark.usefixtures("textworld_installed")
-def test_a_difference_is_printed_and_fails_the_run(
-    generated_games_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_is_printed_and_fails_the_run(generated_games_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_listing", lambda names: "many things")
     report, printed = parity(generated_games_dir, 1, 5)
     assert report.exit_status == 1

@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.papers.step_reward_accuracy import (
-    RolledOut,
-    StepMean,
-    mean_by_step,
-    reward_accuracy,
-)
+from benchmarks.papers.step_reward_accuracy import RolledOut, StepMean, mean_by_step, reward_accuracy
 
 A, B = RolledOut((1.0, 0.0, 1.0, 1.0)), RolledOut((0.0, 0.0, 1.0, 0.0))
 WON = RolledOut((1.0,), exact=True)
@@ -51,9 +46,7 @@ outcomes = st.lists(st.floats(0, 1), min_size=4, max_size=8)
 
 
 @given(st.lists(st.lists(outcomes, max_size=4), max_size=4), st.integers(1, 3))
-def test_shares_and_errors_lie_in_the_unit_interval(
-    states: list[list[list[float]]], rollouts: int
-) -> None:
+def test_shares_and_errors_lie_in_the_unit_interval(states: list[list[list[float]]], rollouts: int) -> None:
     actions = [[RolledOut(each) for each in state] for state in states]
     judged = reward_accuracy(actions, rollouts=rollouts, min_gap=0.05)
     assert judged.accuracy is None or 0 <= judged.accuracy <= 1

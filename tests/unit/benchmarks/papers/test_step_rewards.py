@@ -94,9 +94,7 @@ def test_the_mean_is_over_the_states_that_were_valued(groups: Path, tmp_path: Pa
         rewards.append(first.taken.outcome)
         assert len(first.candidates) > 1
     (tmp_path / "rows.jsonl").write_text("".join(written))
-    [found] = run_step_rewards(
-        [tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET
-    )
+    [found] = run_step_rewards([tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET)
     assert found.steps == 6
     assert found.mean_reward == pytest.approx(fmean(rewards))
     assert [mean.step for mean in found.by_step] == [1]
@@ -107,9 +105,7 @@ def test_agents_are_compared_by_the_rewards_of_their_own_steps(tmp_path: Path) -
     figures = run_rro(rro_config(tmp_path), policy=agent, rollouts=scorer, console=QUIET)
     assert (agent.roles, scorer.roles) == ({"act"}, {"rollout"})
     assert figures["draws_per_step"] == 1
-    [found] = run_step_rewards(
-        [tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET
-    )
+    [found] = run_step_rewards([tmp_path], tmp_path / "rewards.json", rollouts=(1,), min_gap=0.1, console=QUIET)
     assert (found.trajectories, found.steps) == (4, figures["steps"])
     assert found.accuracy == ()  # one action in each state makes no pair
 
@@ -121,9 +117,7 @@ def test_a_long_trajectory_counts_as_much_as_a_short_one(groups: Path, tmp_path:
         taken = decisions_of(row)[0].taken
         [rollout, *_] = taken.rollouts
         played = [rollout.model_copy(update={"outcome_reward": reward}) for reward in rewards]
-        nodes = [
-            taken.model_copy(update={"terminated": False, "rollouts": (one,)}) for one in played
-        ]
+        nodes = [taken.model_copy(update={"terminated": False, "rollouts": (one,)}) for one in played]
         written.append(decided(row, *(Decision((node,), 0) for node in nodes)))
     (tmp_path / "explored.jsonl").write_text("".join(written))
     output = tmp_path / "rewards.json"

@@ -15,9 +15,7 @@ QUIET = Console(quiet=True)
 def test_a_curve_holds_each_method_at_each_m_in_the_order_of_tokens(tmp_path: Path) -> None:
     for m in (4, 2):
         evaluate(tmp_path / str(m), candidates=m, seeds=(0,), methods=("sample", "q-guided"))
-    curves = run_success_curve(
-        [tmp_path / "4", tmp_path / "2"], tmp_path / "curve.png", console=QUIET
-    )
+    curves = run_success_curve([tmp_path / "4", tmp_path / "2"], tmp_path / "curve.png", console=QUIET)
     assert list(curves) == ["sample", "q-guided"]
     guided = curves["q-guided"]
     tokens = [point.summary.completion_tokens_per_episode for point in guided]

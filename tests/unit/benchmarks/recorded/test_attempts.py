@@ -15,9 +15,7 @@ MODELS = ("gpt-a", "gpt-b", "claude-a", "claude-b", "llama-a", "llama-b")
 def test_a_running_server_lets_attempts_go_on_that_are_like_successes(tmp_path: Path) -> None:
     file = tmp_path / "mint.jsonl"
     mint_episodes(file, MODELS, tasks=24)
-    config = ReplayAttemptsConfig(
-        source=(file,), output=tmp_path / "replayed", turns=1, candidates=4, draws=3, folds=2
-    )
+    config = ReplayAttemptsConfig(source=(file,), output=tmp_path / "replayed", turns=1, candidates=4, draws=3, folds=2)
     with (tmp_path / "shown").open("w") as shown:
         means = run_replay_attempts(config, console=Console(file=shown))
     [told] = map(json.loads, RunFolder(config.output).metrics.read_text().splitlines())

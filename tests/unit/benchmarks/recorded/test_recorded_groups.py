@@ -29,8 +29,7 @@ def write_episodes(path: Path, *more: dict[str, Any]) -> Path:
         "three_blind": [turn("SELECT x", observation="Error executing query: x"), turn("")],
     }
     episodes = [
-        {"run": run, "model": run, "schema_shown": "shown" in run, "task_id": 0, "db": "library"}
-        | {"turns": turns}
+        {"run": run, "model": run, "schema_shown": "shown" in run, "task_id": 0, "db": "library"} | {"turns": turns}
         for run, turns in runs.items()
     ]
     path.write_text("".join(json.dumps(episode) + "\n" for episode in [*episodes, *more]))
@@ -69,11 +68,7 @@ def test_runs_are_chosen_by_their_names(tmp_path: Path) -> None:
 
 def test_all_turns_may_stand_in_the_first_state(tmp_path: Path) -> None:
     config = configure(tmp_path, turns="all")
-    assert [c.action for c in decide(config).nodes] == [
-        "SELECT 1",
-        "SELECT 3",
-        "SELECT x",
-    ]
+    assert [c.action for c in decide(config).nodes] == ["SELECT 1", "SELECT 3", "SELECT x"]
 
 
 def test_errors_may_be_left_out(tmp_path: Path) -> None:
@@ -83,10 +78,7 @@ def test_errors_may_be_left_out(tmp_path: Path) -> None:
 
 def test_candidates_are_drawn_where_there_are_too_many(tmp_path: Path) -> None:
     drawn = [
-        decide(
-            configure(tmp_path, turns="all", most_candidates=2, seed=s, output=tmp_path / str(s))
-        )
-        for s in range(6)
+        decide(configure(tmp_path, turns="all", most_candidates=2, seed=s, output=tmp_path / str(s))) for s in range(6)
     ]
     chosen = {tuple(c.action for c in row.nodes) for row in drawn}
     assert {len(actions) for actions in chosen} == {2}

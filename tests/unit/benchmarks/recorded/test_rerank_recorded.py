@@ -15,9 +15,7 @@ from tests.unit.benchmarks.recorded.test_recorded_groups import configure
 def write_fold(folder: Path, first_seed: int) -> Path:
     """One task's candidates."""
     folder.mkdir()
-    config = configure(
-        folder, environment=InterCodeSqlConfig(first_seed=first_seed, count=1), turns="all"
-    )
+    config = configure(folder, environment=InterCodeSqlConfig(first_seed=first_seed, count=1), turns="all")
     text = config.episodes.read_text()
     config.episodes.write_text(text.replace('"task_id": 0', f'"task_id": {first_seed}'))
     run_recorded_groups(config)
@@ -26,11 +24,7 @@ def write_fold(folder: Path, first_seed: int) -> Path:
 
 def test_a_q_model_and_its_policy_choose_beside_the_baselines(tmp_path: Path) -> None:
     folds = tuple(
-        RerankFold(
-            groups=write_fold(tmp_path / str(seed), seed),
-            qnets=("embedded",),
-            policy="embedded",
-        )
+        RerankFold(groups=write_fold(tmp_path / str(seed), seed), qnets=("embedded",), policy="embedded")
         for seed in (0, 1)
     )
     config = RerankConfig(folds=folds, output=tmp_path / "reranked")

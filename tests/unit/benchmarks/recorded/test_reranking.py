@@ -8,16 +8,12 @@ from tests.support.decision_groups import candidate as with_ends
 from tests.support.decision_groups import groups_row
 
 
-def candidate(
-    action: str, observation: str, reward: float, *sources: str, valid: bool = True
-) -> NodeRow:
+def candidate(action: str, observation: str, reward: float, *sources: str, valid: bool = True) -> NodeRow:
     facts = {"count": len(sources), "observation": observation, "reward": reward, "valid": valid}
     return with_ends(action, (reward, 2), sources=sources, **facts)
 
 
-def task(
-    name: str, fold: int, *candidates: NodeRow, q: tuple[tuple[float, ...], ...] = ()
-) -> RankedTask:
+def task(name: str, fold: int, *candidates: NodeRow, q: tuple[tuple[float, ...], ...] = ()) -> RankedTask:
     return RankedTask(groups_row((candidates, 0), task_id=name), fold, q_values=q)
 
 

@@ -38,8 +38,7 @@ def steps_of(outcome: Outcome) -> int:
 
 def test_every_scenario_answers_the_same_steps_once() -> None:
     outcomes: dict[Scenario, Outcome] = {
-        scenario: played(scenario=scenario, dies_at_s=60.0 if "dies" in scenario else None)
-        for scenario in SCENARIOS
+        scenario: played(scenario=scenario, dies_at_s=60.0 if "dies" in scenario else None) for scenario in SCENARIOS
     }
     assert len({steps_of(outcome) for outcome in outcomes.values()}) == 1
     for outcome in outcomes.values():

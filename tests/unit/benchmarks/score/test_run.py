@@ -92,9 +92,7 @@ def test_a_run_keeps_every_sample_and_everyone_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LOCAL)
-@pytest.mark.parametrize(
-    "point", [POINT, Point(20, 1, 4), Point(120, 6, 16), Point(60, 3, 16, 9)], ids=str
-)
+@pytest.mark.parametrize("point", [POINT, Point(20, 1, 4), Point(120, 6, 16), Point(60, 3, 16, 9)], ids=str)
 def test_every_baseline_computes_the_reference(tiny: LoadedQNet, name: Any, point: Point) -> None:
     baselines = build_baselines(["naive", name], tiny, cache_bytes=2**20)
     for seed in range(3):
@@ -112,9 +110,7 @@ def test_ours_reads_the_tokens_that_the_others_are_given(tiny: LoadedQNet) -> No
     assert len(step.now.history) == POINT.history + OBSERVATION_TOKENS
 
 
-def test_who_computes_something_else_is_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_computes_something_else_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = build_baselines
 
     class Forgetful(Naive):
@@ -163,9 +159,7 @@ def test_a_run_interrupted_at_its_first_turn_says_which_model_it_was(tmp_path: P
     assert kept.points == ()
 
 
-def test_ctrl_c_says_that_the_output_is_incomplete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_says_that_the_output_is_incomplete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -203,9 +197,7 @@ def test_ctrl_c_says_that_the_output_is_incomplete(
     ],
     ids=lambda value: " ".join(value) if value and value[0].startswith("--") else "",
 )
-def test_a_bad_option_is_refused_with_a_remedy(
-    tmp_path: Path, options: list[str], said: list[str]
-) -> None:
+def test_a_bad_option_is_refused_with_a_remedy(tmp_path: Path, options: list[str], said: list[str]) -> None:
     done = invoke(tmp_path, *options)
     assert done.exit_code == 2
     words = " ".join(done.output.split())
@@ -216,12 +208,7 @@ def test_a_bad_option_is_refused_with_a_remedy(
 @pytest.mark.slow
 def test_those_in_processes_of_their_own_take_part_and_agree(tmp_path: Path) -> None:
     config = a_config(
-        tmp_path,
-        points=(POINT,),
-        peers=NAMES,
-        sessions=(2,),
-        repetitions=1,
-        vllm_python=str(vllm_python(tmp_path)),
+        tmp_path, points=(POINT,), peers=NAMES, sessions=(2,), repetitions=1, vllm_python=str(vllm_python(tmp_path))
     )
     turns: list[str] = []
     run = score_bench(config, advance=turns.append)

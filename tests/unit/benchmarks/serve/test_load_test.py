@@ -17,16 +17,7 @@ from qguide.server.app import create_app
 from qguide.server.settings.settings import SCRIPTED, Settings
 from tests.support.serving import serving_app
 
-LOAD = Load(
-    url="",
-    models="scripted",
-    endpoint="act",
-    clients=1,
-    seconds=10.0,
-    warm_up_s=0.0,
-    candidates=3,
-    seed=0,
-)
+LOAD = Load(url="", models="scripted", endpoint="act", clients=1, seconds=10.0, warm_up_s=0.0, candidates=3, seed=0)
 FAKES = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED}, max_candidates=5)
 
 
@@ -72,9 +63,7 @@ def test_what_began_before_it_counted_has_no_latency_but_its_answer_counts_for_t
 
 def test_errors_are_counted_by_kind_and_are_no_answers() -> None:
     row = summary(
-        RequestTiming(101.0, 101.1, "429"),
-        RequestTiming(102.0, 102.1, "429"),
-        RequestTiming(103.0, 104.0, "X"),
+        RequestTiming(101.0, 101.1, "429"), RequestTiming(102.0, 102.1, "429"), RequestTiming(103.0, 104.0, "X")
     )
     assert row.errors == {"429": 2, "X": 1}
     assert row.requests_per_s == 0
@@ -130,12 +119,7 @@ def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> 
     assert "over an idle server at 1 client, goal 1:" in " ".join(done.output.split())
     run = ServeRun.model_validate_json(output.read_text())
     assert run.complete
-    assert [(row.endpoint, row.clients) for row in run.rows] == [
-        ("act", 1),
-        ("act", 2),
-        ("score", 1),
-        ("score", 2),
-    ]
+    assert [(row.endpoint, row.clients) for row in run.rows] == [("act", 1), ("act", 2), ("score", 1), ("score", 2)]
     assert all(row.requests_per_s > 0 and not row.errors for row in run.rows)
     assert all(row.latency_ms and row.latency_ms.p50 > 0 for row in run.rows)
     assert all(row.client_ms is not None and row.client_ms > 0 for row in run.rows)
@@ -185,9 +169,7 @@ def test_a_server_that_refuses_what_it_is_asked_is_not_measured(url: str, tmp_pa
         (("--url", "http://127.0.0.1:9"), "the server cannot be reached (ConnectError); start it"),
     ],
 )
-def test_a_bad_option_is_refused_with_a_remedy(
-    options: tuple[str, str], says: str, tmp_path: Path
-) -> None:
+def test_a_bad_option_is_refused_with_a_remedy(options: tuple[str, str], says: str, tmp_path: Path) -> None:
     done = bench_serve(*options, "--output", str(tmp_path / "serve.json"))
     assert done.exit_code == 2
     assert says in " ".join(done.output.split())

@@ -22,10 +22,7 @@ GO, TAKE = Message("assistant", "go"), Message("assistant", "take")
 def served() -> Iterator[HttpScorer]:
     """A server with the scripted models."""
     settings = Settings(policy=SCRIPTED, q_models={"demo@1": SCRIPTED})
-    with (
-        serving_app(create_app(settings)) as url,
-        closing(HttpScorer(url, connections=2)) as served,
-    ):
+    with serving_app(create_app(settings)) as url, closing(HttpScorer(url, connections=2)) as served:
         yield served
 
 

@@ -21,14 +21,7 @@ from qguide.qnet.types import ScoreRequest, ScoreResult
 from tests.support.tiny_models import CONTEXT, q_model, save_policy, save_qnet
 
 ONE_SLAB = 150_000
-SOAK = Soak(
-    output=Path("soak.json"),
-    sessions=6,
-    minutes=10,
-    cache_mib=4 * ONE_SLAB / 2**20,
-    batch=4,
-    check_share=0.2,
-)
+SOAK = Soak(output=Path("soak.json"), sessions=6, minutes=10, cache_mib=4 * ONE_SLAB / 2**20, batch=4, check_share=0.2)
 TICK_S = 5.0
 """Seconds between two looks at the clock: a run of ten minutes makes some sixty calls."""
 
@@ -43,12 +36,7 @@ def soaked(soak: Soak, tried: Any) -> SoakRun:
     loaded = q_model()
     ticks = count()
     return run_soak(
-        soak,
-        tried,
-        NaiveScorer(loaded),
-        loaded.renderer,
-        context=CONTEXT,
-        clock=lambda: TICK_S * next(ticks),
+        soak, tried, NaiveScorer(loaded), loaded.renderer, context=CONTEXT, clock=lambda: TICK_S * next(ticks)
     )
 
 
@@ -70,9 +58,7 @@ def test_samples_follow_each_other_and_tell_the_memory(run: SoakRun, tmp_path: P
 
 
 def test_growth_is_the_last_quarter_over_the_second(run: SoakRun) -> None:
-    grown = [
-        run.samples[0].model_copy(update={"rss_bytes": n}) for n in (90, 9, 10, 20, 21, 22, 33, 30)
-    ]
+    grown = [run.samples[0].model_copy(update={"rss_bytes": n}) for n in (90, 9, 10, 20, 21, 22, 33, 30)]
     assert run.model_copy(update={"samples": tuple(grown)}).rss_growth_bytes == 33 - 20
     assert run.model_copy(update={"samples": tuple(grown[:3])}).rss_growth_bytes is None
 
@@ -121,9 +107,7 @@ class Noting(Wrong):
         return super().score(requests)
 
 
-def test_no_request_repeats_a_candidate_because_a_server_would_refuse_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_request_repeats_a_candidate_because_a_server_would_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.soak.soak._WORDS", ("go",))  # 13 candidates are possible
     noting = Noting()
     soaked(SOAK.model_copy(update={"minutes": 1}), noting)
@@ -146,9 +130,7 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path) -> None:
 def test_a_broken_promise_ends_the_command_with_1(tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "qguide.qnet.scoring.build.SharedPrefixScorer", lambda *_, **__: Closable(0.01)
-        )
+        patch.setattr("qguide.qnet.scoring.build.SharedPrefixScorer", lambda *_, **__: Closable(0.01))
         command = ["soak", "--q-model", str(checkpoint), "--minutes", "0.001"]
         done = CliRunner().invoke(app, [*command, "--output", str(tmp_path / "soak.json")])
     assert done.exit_code == 1, done.output

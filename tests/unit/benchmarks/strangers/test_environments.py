@@ -15,11 +15,7 @@ from benchmarks.strangers.served_model import build_server
 from qguide.qnet.support.contract import Check, NotCheckedError
 from qguide.qnet.types import History, SampleRequest, Sampling
 from qguide.training.environments.contract import CHECKS, Subject
-from qguide.training.environments.registry import (
-    SelectedSuite,
-    build_selected_suite,
-    environment_config,
-)
+from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
 from qguide.training.trajectory import reply_key
@@ -58,9 +54,7 @@ def test_it_keeps_to_the_contract(check: Check[Subject], stranger: Stranger) -> 
 
 @every
 def test_episodes_follow_from_their_seeds(stranger: Stranger) -> None:
-    first, second = (
-        played(stranger, stranger.suite(new=False), stranger.policy()) for _ in range(2)
-    )
+    first, second = (played(stranger, stranger.suite(new=False), stranger.policy()) for _ in range(2))
     assert [episode.messages for episode in first] == [episode.messages for episode in second]
     assert len({episode.reward for episode in first}) > 1
 
@@ -133,8 +127,7 @@ def test_a_mock_is_served_as_an_openai_model() -> None:
         ]
         body = {"model": "m", "messages": messages, "n": 3, "temperature": 0}
         request = urllib.request.Request(
-            f"http://127.0.0.1:{server.server_address[1]}/v1/chat/completions",
-            json.dumps(body).encode(),
+            f"http://127.0.0.1:{server.server_address[1]}/v1/chat/completions", json.dumps(body).encode()
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             choices = json.load(answer)["choices"]

@@ -49,10 +49,7 @@ def test_recordings_may_tell_the_agents_draws() -> None:
     for row in rows:
         assert {sum(one.count for one in drawn) for drawn in row.drawn} == {4}
         taken = [step.message.text for step in row.steps]
-        assert all(
-            text in {d.message.text for d in own}
-            for text, own in zip(taken, row.drawn, strict=True)
-        )
+        assert all(text in {d.message.text for d in own} for text, own in zip(taken, row.drawn, strict=True))
 
 
 def test_recordings_tell_rewards_on_the_way_where_the_environment_does() -> None:
@@ -118,7 +115,5 @@ def test_results_are_written_as_json_and_as_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reward", "share"), [(0.2, 0.0), (0.6, 1.0), (0.4, 0.5), (0.1, -0.25)])
-def test_the_share_of_the_way_is_0_for_random_and_1_for_the_oracle(
-    reward: float, share: float
-) -> None:
+def test_the_share_of_the_way_is_0_for_random_and_1_for_the_oracle(reward: float, share: float) -> None:
     assert share_of_way(reward, 0.2, 0.6) == pytest.approx(share)

@@ -51,20 +51,14 @@ def test_an_upstream_without_a_scorer_is_said_to_be_unguided() -> None:
     assert "--scorer judge:fake" in line_of(done, "guidance")
 
 
-def test_what_a_dead_upstream_breaks_comes_after_it_and_its_key_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_dead_upstream_breaks_comes_after_it_and_its_key_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"http://127.0.0.1:{free_port()}/v1"
     upstream = f'{{"dead": {{"url": "{address}", "model": "m", "api_key": "{SECRET}"}}}}'
     monkeypatch.setenv("QGUIDE_UPSTREAMS", upstream)
     done = examined("--policy", "dead", "--scorer", "judge:dead")
     assert done.exit_code == 1
     faults = [line for line in done.stdout.splitlines() if line[:2] in ("1.", "2.", "3.")]
-    assert [fault[3:].partition(":")[0] for fault in faults] == [
-        "upstream dead",
-        "policy dead",
-        "Q model judge",
-    ]
+    assert [fault[3:].partition(":")[0] for fault in faults] == ["upstream dead", "policy dead", "Q model judge"]
     assert "start it, or correct its address and key" in faults[0]
     assert SECRET not in done.output
 

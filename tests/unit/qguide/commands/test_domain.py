@@ -36,10 +36,7 @@ def recorded(path: Path, task: str, *, n: int) -> Path:
         {
             "task_id": f"{i}",
             "reward": 1.0,
-            "messages": [
-                {"role": "user", "content": f"{task} {i}"},
-                {"role": "assistant", "content": "Action: look"},
-            ],
+            "messages": [{"role": "user", "content": f"{task} {i}"}, {"role": "assistant", "content": "Action: look"}],
         }
         for i in range(n)
     ]
@@ -47,9 +44,7 @@ def recorded(path: Path, task: str, *, n: int) -> Path:
     return path
 
 
-def test_a_checkpoint_without_a_domain_gets_one_and_still_matches_its_manifest(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_without_a_domain_gets_one_and_still_matches_its_manifest(tmp_path: Path) -> None:
     checkpoint = tmp_path / "q"
     shutil.copytree(embedded_path("qnet"), checkpoint)
     own = recorded(tmp_path / "own.jsonl", "You stand in a cave with lamp number", n=10)
@@ -87,8 +82,6 @@ def test_states_of_the_pages_are_inside_the_shipped_models_domain(page: str) -> 
         assert not distance.outside, state
 
 
-@pytest.mark.parametrize(
-    "text", ["Plan a weekend in Lisbon", "Write a Python function that sorts a list."]
-)
+@pytest.mark.parametrize("text", ["Plan a weekend in Lisbon", "Write a Python function that sorts a list."])
 def test_a_chat_is_outside_the_shipped_models_domain(text: str) -> None:
     assert embedded().distance((Message("user", text),)).outside

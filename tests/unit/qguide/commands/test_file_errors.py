@@ -76,17 +76,11 @@ def test_an_output_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     job = label_job(tmp_path)
     path = pipeline(tmp_path, output="/dev/full", config=str(job))
     assert "/dev/full: File exists; name another place" in refused("run", str(path))
-    assert "/dev/full: File exists" in refused(
-        "label", "--config", str(job), "--set", "output=/dev/full"
-    )
+    assert "/dev/full: File exists" in refused("label", "--config", str(job), "--set", "output=/dev/full")
 
 
 def test_a_full_disk_is_named_with_its_file(capsys: pytest.CaptureFixture[str]) -> None:
-    with (
-        pytest.raises(typer.Exit) as ended,
-        shown_errors(),
-        JsonlWriter(Path("/dev/full")) as writer,
-    ):
+    with pytest.raises(typer.Exit) as ended, shown_errors(), JsonlWriter(Path("/dev/full")) as writer:
         writer.write({"row": 1})
     assert ended.value.exit_code == 1
     said = capsys.readouterr().err

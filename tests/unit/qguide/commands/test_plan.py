@@ -50,9 +50,7 @@ def test_a_mixture_of_experts_is_not_planned_for_training(tmp_path: Path) -> Non
     assert "not planned for this architecture" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("model", "gpu", "said"), [(".", "h300", "gigabytes"), ("nowhere/", "h100", "config.json")]
-)
+@pytest.mark.parametrize(("model", "gpu", "said"), [(".", "h300", "gigabytes"), ("nowhere/", "h100", "config.json")])
 def test_a_wrong_name_is_refused(model: str, gpu: str, said: str) -> None:
     done = CliRunner().invoke(app, ["plan", "--model", model, "--gpu", gpu])
     assert done.exit_code in (1, 2)

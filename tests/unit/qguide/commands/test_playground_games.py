@@ -44,12 +44,7 @@ def test_a_game_is_played_from_its_start_with_all_replies() -> None:
     assert (underway.ended, underway.won) == (False, False)
     assert underway.observation
     over = games.play(3, [*solution, "Action: go left"])
-    assert (over.observation, over.reward, over.ended, over.won) == (
-        "You open the door.",
-        1.0,
-        True,
-        True,
-    )
+    assert (over.observation, over.reward, over.ended, over.won) == ("You open the door.", 1.0, True, True)
 
 
 def test_no_table_is_no_games_and_a_wrong_one_is_told() -> None:
@@ -151,9 +146,7 @@ async def test_games_of_callers_that_hung_up_count_until_they_end() -> None:
     app = create_app(FAKES, games=games)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://localhost"
-        ) as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         for _ in range(GAMES_AT_ONCE + 2):
             call = asyncio.create_task(client.post("/v1/games/play", json=GAME))

@@ -48,19 +48,13 @@ def test_what_a_child_was_trained_to_say_has_the_highest_q(tmp_path: Path) -> No
         assert result.q_values.index(max(result.q_values)) == number
         manifest = read_manifest(output)
         assert manifest is not None
-        assert (manifest.kind, manifest.target, manifest.licence) == (
-            "implicit-q",
-            "progress",
-            None,
-        )
+        assert (manifest.kind, manifest.target, manifest.licence) == ("implicit-q", "progress", None)
 
 
 def test_a_policy_has_made_no_progress_over_itself(tmp_path: Path) -> None:
     parent = save_policy(tmp_path / "parent")
     assert run(parent, parent, "--output", tmp_path / "q", "--name", "none")[0] == 0
-    [result] = build_naive_scorer(load_q_model(tmp_path / "q")).score(
-        [ScoreRequest(HISTORY, REPLIES)]
-    )
+    [result] = build_naive_scorer(load_q_model(tmp_path / "q")).score([ScoreRequest(HISTORY, REPLIES)])
     assert result.q_values == pytest.approx((0.0, 0.0, 0.0), abs=1e-6)
     code, said = run(parent, parent, "--output", tmp_path / "q")
     assert code == 1

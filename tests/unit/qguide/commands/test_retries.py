@@ -39,8 +39,5 @@ def test_many_retries_are_one_line(clock: list[float], capsys: Any) -> None:
         clock[0] += errors.EVERY_S
         fail_twice("upstream [c] cannot be reached")
     shown = capsys.readouterr().err.splitlines()
-    assert shown == [
-        "trying again: upstream [a] cannot be reached",
-        "trying again: upstream [c] cannot be reached",
-    ]
+    assert shown == ["trying again: upstream [a] cannot be reached", "trying again: upstream [c] cannot be reached"]
     assert get_on_retry_hooks() == before

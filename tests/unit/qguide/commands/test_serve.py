@@ -28,9 +28,7 @@ def test_a_port_in_use_is_found_first() -> None:
 
 
 @pytest.mark.usefixtures("never_loading")
-def test_a_missing_keys_file_is_found_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_keys_file_is_found_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QGUIDE_KEYS_FILE", str(tmp_path / "keys.json"))
     refused = CliRunner().invoke(app, ["--port", "0"])
     assert refused.exit_code == 1

@@ -10,11 +10,7 @@ from qguide.pipelines.fingerprint import Fingerprint, InputHashes, changes
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run folder with rows."""
-    for name, text in (
-        ("rows.jsonl", '{"task_id": "a"}\n'),
-        ("metrics.jsonl", "{}\n"),
-        ("run.lock", ""),
-    ):
+    for name, text in (("rows.jsonl", '{"task_id": "a"}\n'), ("metrics.jsonl", "{}\n"), ("run.lock", "")):
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -41,11 +37,7 @@ def test_what_is_not_there_has_an_empty_hash(tmp_path: Path) -> None:
 
 
 def test_differences_are_named() -> None:
-    before = Fingerprint(
-        config={"a": 1, "parallel": 4, "b": {"c": 2}}, inputs={"runs/x": "1", "runs/z": "3"}
-    )
-    now = Fingerprint(
-        config={"a": 1, "parallel": 8, "b": {"c": 3}}, inputs={"runs/x": "2", "runs/y": "3"}
-    )
+    before = Fingerprint(config={"a": 1, "parallel": 4, "b": {"c": 2}}, inputs={"runs/x": "1", "runs/z": "3"})
+    now = Fingerprint(config={"a": 1, "parallel": 8, "b": {"c": 3}}, inputs={"runs/x": "2", "runs/y": "3"})
     assert changes(before, now) == ["b.c was 2 and is 3", "runs/x has changed"]
     assert changes(before, before) == []

@@ -80,9 +80,7 @@ def test_a_repeated_stage_is_overridden_by_its_own_name(tmp_path: Path) -> None:
         ('needs = ["no_{term}"]', 'needs = ["no_{weight}"]', "'no_trajectory'; name another"),
     ],
 )
-def test_a_matrix_that_cannot_be_written_out_is_refused(
-    tmp_path: Path, before: str, after: str, message: str
-) -> None:
+def test_a_matrix_that_cannot_be_written_out_is_refused(tmp_path: Path, before: str, after: str, message: str) -> None:
     assert before in MATRIX
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, MATRIX.replace(before, after))

@@ -95,9 +95,7 @@ def test_a_stage_needs_those_whose_output_it_reads(files: Path) -> None:
         ([], ["expert", "policy", "trees"]),
     ],
 )
-def test_some_stages_are_run_with_those_that_they_need(
-    files: Path, only: list[str], wanted: list[str]
-) -> None:
+def test_some_stages_are_run_with_those_that_they_need(files: Path, only: list[str], wanted: list[str]) -> None:
     plan = plan_of(files, only=only)
     assert [stage.name for stage in plan.order()] == wanted
     assert set(plan.stages) == {"expert", "policy", "trees"}
@@ -149,8 +147,7 @@ def test_a_path_in_a_named_table_of_a_job_is_read_too(files: Path) -> None:
 def test_overrides_follow_those_of_the_file(files: Path) -> None:
     trees = plan_of(files, "trees.parallel=9", "trees.seed=4").stages["trees"]
     assert trees.shown_command == (
-        f"qguide explore --config {files}/explore.toml --set parallel=7 --set parallel=9 "
-        "--set seed=4"
+        f"qguide explore --config {files}/explore.toml --set parallel=7 --set parallel=9 --set seed=4"
     )
     assert trees.config.model_dump()["parallel"] == 9
 
@@ -160,9 +157,7 @@ def test_a_need_that_no_file_shows_is_named(files: Path) -> None:
     (files / "pipeline.toml").write_text(text.replace('"sft.toml"', '"sft.toml"\nneeds = ["late"]'))
     with pytest.raises(ConfigError, match=r"stages\.policy\.needs has 'late'; name another stage"):
         plan_of(files)
-    (files / "pipeline.toml").write_text(
-        text.replace('"collect.toml"', '"collect.toml"\nneeds = ["trees"]')
-    )
+    (files / "pipeline.toml").write_text(text.replace('"collect.toml"', '"collect.toml"\nneeds = ["trees"]'))
     with pytest.raises(ConfigError, match=r"stages .*trees.* need each other"):
         plan_of(files)
 
@@ -182,9 +177,7 @@ def test_a_need_that_no_file_shows_is_named(files: Path) -> None:
         (["trees.paralel=9"], "paralel: there is no such field"),
     ],
 )
-def test_a_plan_that_cannot_be_run_is_refused(
-    files: Path, overrides: list[str], message: str
-) -> None:
+def test_a_plan_that_cannot_be_run_is_refused(files: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_of(files, *overrides)
 
@@ -247,9 +240,7 @@ def test_each_round_of_agentprm_needs_the_values_of_the_one_before(
     assert needs["qnet_3"] == {"sft", "labels_3"}
 
 
-def test_the_table_of_methods_plays_what_each_method_trained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_of_methods_plays_what_each_method_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for games in ("train", "valid_seen"):
         (tmp_path / "data/alfworld" / games).mkdir(parents=True)

@@ -19,16 +19,7 @@ from qguide.pipelines.stage_process import StageProcess, last_lines
 from qguide.pipelines.summary import Summary, SummaryFile, locked_folder
 from qguide.pipelines.views import LiveTable, print_times
 from qguide.qnet.errors import ConfigError, StageFailedError
-from tests.support.scripted_stages import (
-    MOST_S,
-    events,
-    finished,
-    plan_of,
-    run,
-    stage,
-    states,
-    summary,
-)
+from tests.support.scripted_stages import MOST_S, events, finished, plan_of, run, stage, states, summary
 from tests.support.serving import ROOT
 
 
@@ -70,8 +61,7 @@ def test_a_stage_of_two_slots_runs_alone() -> None:
     script = "note('+{0}'); time.sleep(0.05); note('-{0}'); write('{0}/rows')"
     run(
         plan_of(
-            stage("wide", script.format("wide"), slots=2),
-            *(stage(name, script.format(name)) for name in ("a", "b")),
+            stage("wide", script.format("wide"), slots=2), *(stage(name, script.format(name)) for name in ("a", "b"))
         )
     )
     start = events().index("+wide")
@@ -147,9 +137,7 @@ def test_a_stage_whose_input_is_made_anew_and_differs_is_not_kept_silently() -> 
 
 def test_an_unfinished_stage_whose_input_was_replaced_does_not_mix_the_rows_of_both() -> None:
     copy = "write('b/' + pathlib.Path('a/rows').read_text()); note('b')"
-    dies = plan_of(
-        stage("a", finished("a", "old")), stage("b", f"{copy}; sys.exit(1)", needs=("a",))
-    )
+    dies = plan_of(stage("a", finished("a", "old")), stage("b", f"{copy}; sys.exit(1)", needs=("a",)))
     with pytest.raises(StageFailedError, match="stage b ended with status 1"):
         run(dies)
     Path("a/rows").write_text("new")
@@ -186,9 +174,7 @@ with open('a/metrics.jsonl', 'a') as metrics:
 
 
 def test_failures_of_a_finished_stage_are_counted_and_tried_again_when_told() -> None:
-    plan = plan_of(
-        stage("a", "write('a/run.lock')" + PLAY), stage("b", finished("b"), needs=("a",))
-    )
+    plan = plan_of(stage("a", "write('a/run.lock')" + PLAY), stage("b", finished("b"), needs=("a",)))
     Path("able").mkdir()
     Path("able/x").touch()
     assert "CPU" in (told := run(plan))
@@ -214,9 +200,7 @@ def test_failures_of_a_finished_stage_are_counted_and_tried_again_when_told() ->
 def test_a_stage_that_was_blocked_by_a_failure_is_not_blocked_for_good() -> None:
     def plan(first: str) -> Plan:
         return plan_of(
-            stage("c", finished("c"), needs=("b",)),
-            stage("b", finished("b"), needs=("a",)),
-            stage("a", first),
+            stage("c", finished("c"), needs=("b",)), stage("b", finished("b"), needs=("a",)), stage("a", first)
         )
 
     run(plan(finished("a")))
@@ -270,9 +254,7 @@ from qguide.pipelines.stage_process import StageProcess
 sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 StageProcess([sys.executable, "-c", sleeper], shown="sleep", log=Path("log")).wait()
 """
-    pipeline = subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
+    pipeline = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(ROOT)})
     while not (told := last_lines(Path("log"), 1)) or not told[0].isdigit():
         assert pipeline.poll() is None
         time.sleep(0.02)

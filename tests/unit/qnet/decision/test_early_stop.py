@@ -32,9 +32,7 @@ def chosen(names: Sequence[str], *, tau: float | None, weight: float = 0.0) -> s
     st.one_of(st.none(), st.floats(0, 2)),
     st.floats(0, 2),
 )
-def test_what_is_decided_no_further_draws_change(
-    drawn: list[str], left: int, tau: float | None, weight: float
-) -> None:
+def test_what_is_decided_no_further_draws_change(drawn: list[str], left: int, tau: float | None, weight: float) -> None:
     prior = prior_of(said(drawn))
     values = [Q[name] for name in drawn]
     until = UntilDecided(highest_q=1.0)

@@ -17,27 +17,14 @@ from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
-from qguide.qnet.types import (
-    AsyncScorer,
-    History,
-    Message,
-    Policy,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.types import AsyncScorer, History, Message, Policy, Sampling, ScoreRequest, ScoreResult
 from tests.support.tiny_models import WORDS, policy_model, q_model
 
 TASK = (Message("user", "put a mug in shelf 1"),)
 
 
 async def act(
-    history: History,
-    policy: Policy,
-    scorer: AsyncScorer,
-    *,
-    deadline: Deadline = NO_DEADLINE,
-    **how: Any,
+    history: History, policy: Policy, scorer: AsyncScorer, *, deadline: Deadline = NO_DEADLINE, **how: Any
 ) -> Decision:
     return await guide(history, policy, scorer, Guidance(**how), deadline=deadline)
 
@@ -67,9 +54,7 @@ async def test_equal_candidates_are_scored_once_and_have_the_same_q(thread: Devi
     assert decision.usage.scored_tokens == words
 
 
-async def test_candidates_that_are_all_the_same_are_not_scored(
-    thread: DeviceThread,
-) -> None:
+async def test_candidates_that_are_all_the_same_are_not_scored(thread: DeviceThread) -> None:
     policy = ScriptedPolicy(["Action: look"])
     scorer = ScoringWorker(ScriptedScorer({"look": 0.7}), thread)
     decision = await act(TASK, policy, scorer, num_candidates=4, sampling=Sampling())
@@ -99,16 +84,10 @@ class _FailingScorer:
         (ScorerUnavailableError("the thread is dead"), "the thread is dead"),
         (HistoryTooLongError("history has 9,999 tokens"), "history has 9,999 tokens"),
         (RuntimeError("CUDA out of memory on 'a secret'"), "the Q model failed"),
-        (
-            None,
-            "no answer within 1 s, candidates were still being scored; "
-            "ask for less or try again later",
-        ),
+        (None, "no answer within 1 s, candidates were still being scored; ask for less or try again later"),
     ],
 )
-async def test_a_fallback_takes_the_first_candidate_and_says_why(
-    error: Exception | None, why: str
-) -> None:
+async def test_a_fallback_takes_the_first_candidate_and_says_why(error: Exception | None, why: str) -> None:
     decision = await act(
         TASK,
         ScriptedPolicy(),
@@ -144,9 +123,7 @@ async def test_without_a_fallback_a_bug_is_raised_as_it_is() -> None:
 
 async def test_a_q_that_is_no_number_is_no_guidance(thread: DeviceThread) -> None:
     scorer = ScoringWorker(ScriptedScorer({"look": math.nan}), thread)
-    decision = await act(
-        TASK, ScriptedPolicy(), scorer, num_candidates=3, sampling=Sampling(), fallback="first"
-    )
+    decision = await act(TASK, ScriptedPolicy(), scorer, num_candidates=3, sampling=Sampling(), fallback="first")
     assert decision.q_values is None
     assert decision.unguided == "a Q-value is nan; the Q model is broken"
 
@@ -163,9 +140,7 @@ async def test_real_models_give_the_q_of_the_plain_scorer(thread: DeviceThread) 
         [plain] = NaiveScorer(loaded).score([ScoreRequest(history, drawn)])
         assert decision.q_values == pytest.approx(plain.q_values, abs=1e-5)
         assert decision.chosen == plain.q_values.index(max(plain.q_values))
-        assert decision.usage.completion_tokens == sum(
-            candidate.completion_tokens for candidate in decision.candidates
-        )
+        assert decision.usage.completion_tokens == sum(candidate.completion_tokens for candidate in decision.candidates)
         assert decision.timings.sample_ms > 0 < decision.timings.score_ms
         history = (*history, decision.action, Message("user", "you see desk"))
     assert decision.usage.cached_tokens > len(WORDS) * 3

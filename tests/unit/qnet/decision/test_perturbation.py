@@ -24,21 +24,9 @@ from qguide.qnet.errors import (
     ScorerUnavailableError,
 )
 from qguide.qnet.policies.scripted import ScriptedParaphraser
-from qguide.qnet.types import (
-    Candidate,
-    History,
-    Message,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-    TaskMarker,
-)
+from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult, TaskMarker
 
-MARKERS = (
-    TaskMarker("Your task is to:"),
-    TaskMarker("Instruction: [SEP]", end="[SEP]"),
-    TaskMarker("Goal"),
-)
+MARKERS = (TaskMarker("Your task is to:"), TaskMarker("Instruction: [SEP]", end="[SEP]"), TaskMarker("Goal"))
 ALFWORLD = "You see a desk.\n\nYour task is to: put a mug on the desk."
 HISTORY = (
     Message("system", "Your task is to: obey."),
@@ -99,23 +87,12 @@ def paraphraser_of(policy: Any, *, timeout_s: float = 5) -> Paraphraser:
     return Paraphraser(policy, MemoryParaphraseCache(), timeout_s=timeout_s)
 
 
-async def perturbed(
-    policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer: Any = None, **more: Any
-) -> Decision:
-    perturbation = Perturbation(
-        paraphraser, more.pop("task", None), MARKERS, more.pop("repeats_at", None)
-    )
+async def perturbed(policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer: Any = None, **more: Any) -> Decision:
+    perturbation = Perturbation(paraphraser, more.pop("task", None), MARKERS, more.pop("repeats_at", None))
     deadline = more.pop("deadline", NO_DEADLINE)
     sampling = more.pop("sampling", Sampling(seed=1, first_greedy=True))
     guidance = Guidance(m, sampling, **{"batch": 1} | more)
-    return await guide(
-        HISTORY,
-        policy,
-        scorer or Scorer(),
-        guidance,
-        perturbation=perturbation,
-        deadline=deadline,
-    )
+    return await guide(HISTORY, policy, scorer or Scorer(), guidance, perturbation=perturbation, deadline=deadline)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +107,7 @@ async def perturbed(
         ("Your task is to:   ", "Your task is to:   "),
     ],
 )
-def test_the_task_is_what_follows_a_marker_or_else_the_whole_message(
-    content: str, task: str
-) -> None:
+def test_the_task_is_what_follows_a_marker_or_else_the_whole_message(content: str, task: str) -> None:
     history = (Message("system", "s"), Message("user", content), Message("user", "other"))
     place = find_task(history, markers=MARKERS)
     assert (place.message, place.text(history)) == (1, task)
@@ -283,9 +258,7 @@ async def test_one_candidate_needs_no_paraphrase() -> None:
 @pytest.mark.parametrize("rise_over", [None, 0.0])
 async def test_no_candidates_are_refused(rise_over: float | None) -> None:
     with pytest.raises(InvalidCandidatesError, match="num_candidates is 0"):
-        await perturbed(
-            Recording(), paraphraser_of(ScriptedParaphraser()), m=0, rise_over=rise_over
-        )
+        await perturbed(Recording(), paraphraser_of(ScriptedParaphraser()), m=0, rise_over=rise_over)
 
 
 async def test_the_cache_forgets_the_task_unused_for_longest() -> None:
@@ -314,16 +287,11 @@ def draws_of(policy: Recording) -> list[tuple[str, int, float | None, bool]]:
 
 @pytest.mark.parametrize(
     ("news", "draws"),
-    [
-        (GONE, [(TASK, 4, 0.7, True)]),
-        (SAME, [(TASK, 1, 0.0, False), ("mugs belong on desks", 3, 0.7, True)]),
-    ],
+    [(GONE, [(TASK, 4, 0.7, True)]), (SAME, [(TASK, 1, 0.0, False), ("mugs belong on desks", 3, 0.7, True)])],
 )
 async def test_at_temperature_0_repeats_of_a_text_are_drawn_warmer(news: Any, draws: Any) -> None:
     policy = Recording()
-    guided = await perturbed(
-        policy, paraphraser_of(Failing(news)), m=4, sampling=GREEDY, repeats_at=0.7
-    )
+    guided = await perturbed(policy, paraphraser_of(Failing(news)), m=4, sampling=GREEDY, repeats_at=0.7)
     assert draws_of(policy) == draws
     repeats = 3 if news is GONE else 2
     assert f"are equal; {repeats} drawn at 0.7" in guided.warnings[-1]

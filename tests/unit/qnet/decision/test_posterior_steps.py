@@ -59,14 +59,10 @@ class Broken:
 
 def candidates(*texts: str, logprobs: Sequence[float | None] = ()) -> list[Candidate]:
     logs = list(logprobs) or [None] * len(texts)
-    return [
-        Candidate(Message("assistant", text), 1, log) for text, log in zip(texts, logs, strict=True)
-    ]
+    return [Candidate(Message("assistant", text), 1, log) for text, log in zip(texts, logs, strict=True)]
 
 
-def decided(
-    drawn: Sequence[Candidate], scorer: Known | Broken, guidance: Guidance | None = None
-) -> Decision:
+def decided(drawn: Sequence[Candidate], scorer: Known | Broken, guidance: Guidance | None = None) -> Decision:
     guidance = guidance or Guidance(len(drawn), Sampling(), selection="posterior", tau=0.1)
     return asyncio.run(guide(HISTORY, Drawn(drawn), scorer, guidance))
 
@@ -121,9 +117,7 @@ def test_without_logprobs_votes_stand_in_and_a_warning_says_so() -> None:
     guidance = Guidance(3, Sampling(), selection="posterior", tau=0.1, prior="likelihood")
     decision = decided(candidates("a", "b", "b"), Known({"a": 0.5, "b": 0.45}), guidance)
     assert decision.chosen == 1
-    assert decision.warnings == (
-        "prior is likelihood, but a candidate has no logprob; votes were used",
-    )
+    assert decision.warnings == ("prior is likelihood, but a candidate has no logprob; votes were used",)
 
 
 def test_the_scorer_is_told_counts_logprobs_and_tools() -> None:
@@ -146,9 +140,7 @@ def test_a_candidate_behind_a_rule_is_never_taken_and_ranks_last() -> None:
 
 
 def test_candidates_of_another_policy_are_compared_by_q_alone() -> None:
-    guidance = Guidance(
-        3, Sampling(), selection="posterior", tau=1.0, threshold=Threshold(0.5, ("refine",), 1)
-    )
+    guidance = Guidance(3, Sampling(), selection="posterior", tau=1.0, threshold=Threshold(0.5, ("refine",), 1))
     drawn = candidates("a", "b", "a", "better")
     decision = decided(drawn, Known({"a": 0.2, "b": 0.1, "better": 0.6}), guidance)
     assert (decision.action.content, decision.reason) == ("better", "highest_q")

@@ -58,8 +58,7 @@ def test_votes_are_pooled_however_the_act_is_written(one: str, same: str, other:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "```", "``````", "{", "{}", '{"thought": "hm"}', "</action>", "[1, 2]", "{" * 9_999],
+    "text", ["", "```", "``````", "{", "{}", '{"thought": "hm"}', "</action>", "[1, 2]", "{" * 9_999]
 )
 def test_a_text_in_which_nothing_acts_is_its_own_key(text: str) -> None:
     assert message_key(Message("assistant", text)) == text
@@ -111,9 +110,7 @@ def test_a_reply_that_was_drawn_twice_has_its_likelihood_once() -> None:
 
 
 def test_likelihood_may_be_taken_per_token() -> None:
-    prior = prior_of(
-        said("a", "b"), by="likelihood-per-token", logprobs=(-4.0, -6.0), tokens=(2, 6)
-    )
+    prior = prior_of(said("a", "b"), by="likelihood-per-token", logprobs=(-4.0, -6.0), tokens=(2, 6))
     assert prior.likeliest == 1
 
 
@@ -143,9 +140,7 @@ def test_the_posterior_is_the_prior_tilted_by_q() -> None:
 
 def test_at_tau_0_the_posterior_is_the_priors_ratio_among_the_highest_q() -> None:
     prior = prior_of(said("a", "a", "b", "c"))
-    assert posterior((1.0, 1.0, 1.0, 0.5), prior, tau=0) == pytest.approx(
-        (2.5 / 4, 2.5 / 4, 1.5 / 4, 0)
-    )
+    assert posterior((1.0, 1.0, 1.0, 0.5), prior, tau=0) == pytest.approx((2.5 / 4, 2.5 / 4, 1.5 / 4, 0))
 
 
 def test_votes_outweigh_a_small_difference_of_q_and_not_a_large_one() -> None:

@@ -24,9 +24,7 @@ def messages(text: str) -> list[Message]:
         ("aaa", (0.2, 0.2, 0.2), 0, "only_candidate"),
     ],
 )
-def test_the_first_of_the_highest_is_chosen(
-    said: str, q_values: tuple[float, ...], chosen: int, reason: str
-) -> None:
+def test_the_first_of_the_highest_is_chosen(said: str, q_values: tuple[float, ...], chosen: int, reason: str) -> None:
     selection = select(messages(said), q_values)
     assert (selection.chosen, selection.reason) == (chosen, reason)
 

@@ -135,10 +135,7 @@ async def test_actions_follow_each_other_until_the_best_q_is_not_below() -> None
     assert decision.action.content == "take"
     assert decision.below_threshold is not None
     taken = decision.below_threshold.taken
-    assert [(t.action, t.outcome) for t in taken] == [
-        ("refine", "still_below"),
-        ("escalate", "raised"),
-    ]
+    assert [(t.action, t.outcome) for t in taken] == [("refine", "still_below"), ("escalate", "raised")]
     assert [t.best_q for t in taken] == [0.2, 0.6]
 
 
@@ -267,10 +264,7 @@ def test_a_long_proposal_is_shortened() -> None:
 
 
 def test_the_note_has_the_reason_of_a_judge_on_the_proposals_line() -> None:
-    verdicts = {
-        POOR[0]: Verdict({"progress": 2.0}, 'it saw the "desk" before'),
-        CALL: Verdict({"progress": 1.0}),
-    }
+    verdicts = {POOR[0]: Verdict({"progress": 2.0}, 'it saw the "desk" before'), CALL: Verdict({"progress": 1.0})}
     text = with_note(TASK, POOR, verdicts)[-1].content
     assert '- "look"; the reason: "it saw the \\"desk\\" before"\n' in text
     assert noted_proposals(text) == 2

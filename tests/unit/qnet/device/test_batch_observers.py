@@ -22,14 +22,10 @@ class Waiting(NamedTuple):
     prepared: Future[int]
 
 
-async def test_a_batch_is_observed_before_its_callers_have_their_results(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_batch_is_observed_before_its_callers_have_their_results(thread: DeviceThread, gated: Gated) -> None:
     seen: list[BatchRun] = []
     waits: list[tuple[float, Ending]] = []
-    worker = DeviceWorker(
-        thread, gated, observe=seen.append, observe_wait=lambda *told: waits.append(told)
-    )
+    worker = DeviceWorker(thread, gated, observe=seen.append, observe_wait=lambda *told: waits.append(told))
     first = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
     others = [asyncio.create_task(worker.submit(n)) for n in (1, 2)]
@@ -45,13 +41,9 @@ async def test_a_batch_is_observed_before_its_callers_have_their_results(
     assert {ended for _, ended in waits} == {"answered"}
 
 
-async def test_requests_without_an_answer_have_waited_too(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_requests_without_an_answer_have_waited_too(thread: DeviceThread, gated: Gated) -> None:
     waits: dict[Ending, float] = {}
-    worker = DeviceWorker(
-        thread, gated, observe_wait=lambda waited_s, ended: waits.update({ended: waited_s})
-    )
+    worker = DeviceWorker(thread, gated, observe_wait=lambda waited_s, ended: waits.update({ended: waited_s}))
     started = perf_counter()
     running = asyncio.create_task(worker.submit(-1))
     await gated.is_busy()
@@ -73,9 +65,7 @@ async def test_requests_without_an_answer_have_waited_too(
     assert waits["failed"] < began_within_s  # what ran on the device is no waiting
 
 
-async def test_what_runs_when_its_caller_leaves_has_waited_only_until_then(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_what_runs_when_its_caller_leaves_has_waited_only_until_then(thread: DeviceThread, gated: Gated) -> None:
     waits: list[tuple[float, Ending]] = []
     worker = DeviceWorker(thread, gated, observe_wait=lambda *told: waits.append(told))
     started = perf_counter()
@@ -116,18 +106,14 @@ async def never_queued(thread: DeviceThread, gated: Gated) -> AsyncIterator[Wait
     assert (waits, gated.batches) == ([], [])
 
 
-async def test_a_request_whose_preparation_fails_is_never_queued(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_request_whose_preparation_fails_is_never_queued(thread: DeviceThread, gated: Gated) -> None:
     async with never_queued(thread, gated) as waiting:
         waiting.prepared.set_exception(LookupError("no such token"))
         with pytest.raises(LookupError, match="no such token"):
             await waiting.request
 
 
-async def test_a_request_given_up_while_it_is_prepared_is_never_queued(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_request_given_up_while_it_is_prepared_is_never_queued(thread: DeviceThread, gated: Gated) -> None:
     async with never_queued(thread, gated) as waiting:
         waiting.request.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -16,9 +16,7 @@ from tests.support.device_work import Gated, is_red
 from tests.support.queues import until_waiting
 
 
-async def test_what_gathers_during_a_batch_is_the_next_batch(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_what_gathers_during_a_batch_is_the_next_batch(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated, max_batch=3)
     first = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
@@ -44,9 +42,7 @@ async def test_different_work_shares_the_thread_but_not_the_batch(thread: Device
     assert one.threads == other.threads == {"qguide-device"}
 
 
-async def test_a_cancelled_request_never_reaches_the_device(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_cancelled_request_never_reaches_the_device(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated)
     first = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
@@ -59,9 +55,7 @@ async def test_a_cancelled_request_never_reaches_the_device(
     assert gated.batches == [[0], [2]]
 
 
-async def test_a_full_queue_refuses_and_cancelled_requests_make_room(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_full_queue_refuses_and_cancelled_requests_make_room(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated)
     running = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
@@ -77,9 +71,7 @@ async def test_a_full_queue_refuses_and_cancelled_requests_make_room(
     assert await asyncio.gather(running, late, *waiting[1:]) == [0, 12, 2, 4, 6]
 
 
-async def test_a_past_deadline_is_told_and_the_request_dropped(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_past_deadline_is_told_and_the_request_dropped(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated)
     running = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
@@ -92,9 +84,7 @@ async def test_a_past_deadline_is_told_and_the_request_dropped(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_dead_thread_fails_what_waits_and_is_not_healthy(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_dead_thread_fails_what_waits_and_is_not_healthy(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated, max_batch=1)
     killer = asyncio.create_task(worker.submit(666))
     await gated.is_busy()
@@ -160,9 +150,7 @@ async def test_a_scorer_is_awaited_one_request_at_a_time(thread: DeviceThread) -
     assert worker.healthy
 
 
-async def test_a_call_takes_its_turn_even_where_the_queue_is_full(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_call_takes_its_turn_even_where_the_queue_is_full(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated)
     running = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
@@ -174,9 +162,7 @@ async def test_a_call_takes_its_turn_even_where_the_queue_is_full(
     await asyncio.gather(running, *waiting)
 
 
-async def test_a_batch_has_as_much_work_as_it_may_and_none_overtakes(
-    thread: DeviceThread, gated: Gated
-) -> None:
+async def test_a_batch_has_as_much_work_as_it_may_and_none_overtakes(thread: DeviceThread, gated: Gated) -> None:
     worker = DeviceWorker(thread, gated, cost=lambda number: number, max_cost=10)
     first = asyncio.create_task(worker.submit(0))
     await gated.is_busy()
@@ -205,10 +191,7 @@ async def test_what_was_scored_before_takes_no_room_in_a_batch(thread: DeviceThr
     worker = ScoringWorker(scorer, thread, max_batch_tokens=120)
     look = Message("assistant", "look")
     cold = [ScoreRequest((Message("user", f"{i} " * 200),), (look,)) for i in range(3)]
-    warm = [
-        ScoreRequest((*request.history, look, Message("user", "you see " * 10)), (look,))
-        for request in cold
-    ]
+    warm = [ScoreRequest((*request.history, look, Message("user", "you see " * 10)), (look,)) for request in cold]
     for requests in (cold, warm):
         release = threading.Event()
         thread.call(release.wait)

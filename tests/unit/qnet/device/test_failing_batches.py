@@ -93,9 +93,7 @@ def lost(*_: object) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_lost_device_is_the_end_of_its_thread(
-    gated: Gated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_device_is_the_end_of_its_thread(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "synchronize", lost)
     thread = DeviceThread(is_lost=is_lost)
     worker = DeviceWorker[int, int](thread, lost)

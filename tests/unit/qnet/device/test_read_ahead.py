@@ -19,11 +19,7 @@ from qguide.qnet.types import Message, ScoreRequest
 from tests.support.device_work import Gated, is_red
 from tests.support.tiny_models import q_model
 
-HISTORY = (
-    Message("user", "take " * 20),
-    Message("assistant", "open " * 20),
-    Message("user", "desk " * 20),
-)
+HISTORY = (Message("user", "take " * 20), Message("assistant", "open " * 20), Message("user", "desk " * 20))
 CANDIDATES = (Message("assistant", "go to desk"), Message("assistant", "open shelf"))
 REQUEST = ScoreRequest(HISTORY, CANDIDATES)
 PASS_TOKENS = 16
@@ -79,16 +75,12 @@ def test_a_whole_history_leaves_the_candidates_alone(loaded: LoadedQNet) -> None
 def test_the_step_after_a_scored_one_reads_only_its_observation(loaded: LoadedQNet) -> None:
     scorer = fast(loaded)
     scorer.score([REQUEST])
-    later = ScoreRequest(
-        (*HISTORY, CANDIDATES[1], Message("user", "you see mug from desk")), CANDIDATES
-    )
+    later = ScoreRequest((*HISTORY, CANDIDATES[1], Message("user", "you see mug from desk")), CANDIDATES)
     tokens = read(scorer, later)
     [ahead] = scorer.score([later])
     [naive] = NaiveScorer(loaded).score([later])
     assert ahead.q_values == pytest.approx(naive.q_values, abs=1e-5)
-    assert (
-        0 < sum(tokens) < len(scorer.prepare(later).history) - len(scorer.prepare(REQUEST).history)
-    )
+    assert 0 < sum(tokens) < len(scorer.prepare(later).history) - len(scorer.prepare(REQUEST).history)
 
 
 def test_a_history_under_another_salt_is_not_found(loaded: LoadedQNet) -> None:
@@ -122,9 +114,7 @@ class Steps:
             yield
 
 
-async def test_a_request_that_comes_meanwhile_is_served_before_the_next_step(
-    thread: DeviceThread,
-) -> None:
+async def test_a_request_that_comes_meanwhile_is_served_before_the_next_step(thread: DeviceThread) -> None:
     steps, order = Steps(), list[int]()
 
     def run(numbers: Any) -> Any:
@@ -195,9 +185,7 @@ async def test_idle_work_is_refused_when_there_is_too_much_of_it_and_failed_at_t
         thread.when_idle(iter(steps))
 
 
-async def test_a_worker_reads_ahead_and_says_what_it_cost(
-    thread: DeviceThread, loaded: LoadedQNet
-) -> None:
+async def test_a_worker_reads_ahead_and_says_what_it_cost(thread: DeviceThread, loaded: LoadedQNet) -> None:
     scorer = fast(loaded)
     worker = ScoringWorker(scorer, thread)
     reading = worker.read_ahead(ScoreRequest(HISTORY, ()))
@@ -207,9 +195,7 @@ async def test_a_worker_reads_ahead_and_says_what_it_cost(
     assert reading.stop() == result.cached_tokens == len(scorer.prepare(REQUEST).history)
 
 
-async def test_a_reading_that_is_stopped_at_once_costs_at_most_a_pass(
-    thread: DeviceThread, loaded: LoadedQNet
-) -> None:
+async def test_a_reading_that_is_stopped_at_once_costs_at_most_a_pass(thread: DeviceThread, loaded: LoadedQNet) -> None:
     worker = ScoringWorker(fast(loaded), thread)
     reading = worker.read_ahead(ScoreRequest(HISTORY, ()))
     assert reading

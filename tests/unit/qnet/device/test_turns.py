@@ -6,12 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
-from qguide.qnet.device.device_thread import (
-    LONG_CHARACTERS,
-    MOST_UNFINISHED,
-    DeviceThread,
-    DeviceWorker,
-)
+from qguide.qnet.device.device_thread import LONG_CHARACTERS, MOST_UNFINISHED, DeviceThread, DeviceWorker
 from qguide.qnet.errors import OverloadedError
 from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
@@ -65,16 +60,12 @@ async def sliced() -> AsyncIterator[Sliced]:
     sliced.gate.set()
 
 
-def ask(
-    worker: DeviceWorker[Work, str], caller: str, name: str, slices: int
-) -> "asyncio.Task[str]":
+def ask(worker: DeviceWorker[Work, str], caller: str, name: str, slices: int) -> "asyncio.Task[str]":
     with working_for(Tenant(caller)):
         return asyncio.create_task(worker.submit((name, slices)))
 
 
-async def test_a_short_request_waits_for_one_slice_of_anothers_long_work(
-    thread: DeviceThread, sliced: Sliced
-) -> None:
+async def test_a_short_request_waits_for_one_slice_of_anothers_long_work(thread: DeviceThread, sliced: Sliced) -> None:
     worker = DeviceWorker(thread, sliced, max_batch=1)
     long = [ask(worker, "ada", name, 3) for name in ("a1", "a2", "a3")]
     await sliced.is_busy()
@@ -96,9 +87,7 @@ async def test_a_callers_own_requests_stay_in_order(thread: DeviceThread, sliced
     assert sliced.slices == ["long"] * 3 + ["short"]
 
 
-async def test_requests_of_several_callers_still_share_a_batch(
-    thread: DeviceThread, sliced: Sliced
-) -> None:
+async def test_requests_of_several_callers_still_share_a_batch(thread: DeviceThread, sliced: Sliced) -> None:
     worker = DeviceWorker(thread, sliced)
     tasks = [ask(worker, "ada", "a1", 1)]
     await sliced.is_busy()
@@ -109,9 +98,7 @@ async def test_requests_of_several_callers_still_share_a_batch(
     assert sliced.slices == ["a1", "bob+carl"]
 
 
-async def begun_before_an_end(
-    thread: DeviceThread, sliced: Sliced, callers: Sequence[str], *, short: str
-) -> list[str]:
+async def begun_before_an_end(thread: DeviceThread, sliced: Sliced, callers: Sequence[str], *, short: str) -> list[str]:
     """Names in the order in which they began, until one had ended; of 9 slices, one of 1."""
     worker = DeviceWorker(thread, sliced, max_batch=1, cost=lambda work: work[1], max_cost=1)
     tasks = [ask(worker, callers[0], f"{callers[0]}-0", 9)]
@@ -125,9 +112,7 @@ async def begun_before_an_end(
     return list(dict.fromkeys(sliced.slices[: ends[0]]))
 
 
-async def test_only_so_many_long_batches_are_unfinished_at_once(
-    thread: DeviceThread, sliced: Sliced
-) -> None:
+async def test_only_so_many_long_batches_are_unfinished_at_once(thread: DeviceThread, sliced: Sliced) -> None:
     callers = [f"caller{n}" for n in range(2 * MOST_UNFINISHED)]
     begun = await begun_before_an_end(thread, sliced, callers, short="bob")
     assert sorted(begun) == sorted([*(f"{who}-{n}" for n, who in enumerate(callers)), "short"])
@@ -155,9 +140,7 @@ async def test_work_of_a_caller_with_none_unfinished_waits_for_no_end_of_another
     assert sliced.slices.count("own") == 9
 
 
-async def test_costly_work_of_one_caller_is_no_batch_with_anothers(
-    thread: DeviceThread, sliced: Sliced
-) -> None:
+async def test_costly_work_of_one_caller_is_no_batch_with_anothers(thread: DeviceThread, sliced: Sliced) -> None:
     worker = DeviceWorker(thread, sliced, cost=lambda work: work[1], max_shared_cost=5)
     tasks = [ask(worker, "ada", "a0", 1)]
     await sliced.is_busy()
@@ -169,9 +152,7 @@ async def test_costly_work_of_one_caller_is_no_batch_with_anothers(
     assert set(sliced.slices) == {"a0", "bob+carl", "a1+a2"}
 
 
-async def test_a_flood_of_one_caller_closes_the_queue_to_nobody_else(
-    thread: DeviceThread, sliced: Sliced
-) -> None:
+async def test_a_flood_of_one_caller_closes_the_queue_to_nobody_else(thread: DeviceThread, sliced: Sliced) -> None:
     worker = DeviceWorker(thread, sliced, max_batch=1)
     running = ask(worker, "ada", "a0", 1)
     await sliced.is_busy()
@@ -222,9 +203,7 @@ async def test_a_batch_goes_on_for_those_who_wait_and_is_told_who_does_not(
     assert sliced.given_up == [frozenset(), frozenset({0}), frozenset({0})]
 
 
-async def test_unfinished_work_fails_when_the_thread_closes(
-    thread: DeviceThread, sliced: Sliced
-) -> None:
+async def test_unfinished_work_fails_when_the_thread_closes(thread: DeviceThread, sliced: Sliced) -> None:
     worker = DeviceWorker(thread, sliced, max_batch=1)
     long = ask(worker, "ada", "long", 100)
     await sliced.is_busy()
@@ -238,9 +217,7 @@ async def test_unfinished_work_fails_when_the_thread_closes(
     assert sliced.slices == ["long"]
 
 
-async def test_the_device_waits_for_no_tokenizer_and_short_texts_for_no_long_one(
-    thread: DeviceThread,
-) -> None:
+async def test_the_device_waits_for_no_tokenizer_and_short_texts_for_no_long_one(thread: DeviceThread) -> None:
     release, began = threading.Event(), threading.Event()
     names: list[str] = []
 

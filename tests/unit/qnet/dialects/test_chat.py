@@ -25,11 +25,7 @@ def test_calls_of_functions_differ_where_they_would_do_something_else() -> None:
     drawn = [candidate.message for candidate in said(*({"function_call": call} for call in calls))]
     assert distinct(drawn).index == (0, 1, 0)
     assert drawn[0].text == 'Action: go({"to": 1})'
-    assert wire_message(drawn[1]) == {
-        "role": "assistant",
-        "content": None,
-        "function_call": calls[1],
-    }
+    assert wire_message(drawn[1]) == {"role": "assistant", "content": None, "function_call": calls[1]}
 
 
 def test_all_that_an_upstream_says_of_a_turn_is_handed_on() -> None:
@@ -104,10 +100,7 @@ def test_what_else_is_said_stands_with_whom_it_is_said_of() -> None:
         "system_fingerprint": "fp",
         "service_tier": None,
         "choices": [said | {"stop_reason": 7}, said | {"index": 1, "token_ids": [3, 4]}],
-        "usage": {
-            "completion_tokens": 2,
-            "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None},
-        },
+        "usage": {"completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1, "audio_tokens": None}},
     }
     first, second = CHAT.read_answer(json.dumps(body).encode()).candidates
     assert (first.extra, second.extra) == ({"stop_reason": 7}, {"token_ids": [3, 4]})
@@ -163,18 +156,14 @@ def test_a_bill_stands_without_a_completion() -> None:
 
 
 def test_what_json_has_no_word_for_is_null() -> None:
-    logprobs = (
-        '{"content": [{"token": "a", "logprob": -Infinity}, {"token": "b", "logprob": -1e400}]}'
-    )
+    logprobs = '{"content": [{"token": "a", "logprob": -Infinity}, {"token": "b", "logprob": -1e400}]}'
     said = (
         '{"choices": [{"message": {"content": null, "tool_calls": [{"id": "a", "function": '
         f'{{"name": "go", "arguments": null}}}}]}}, "logprobs": {logprobs}}}], '
         '"usage": {"completion_tokens": null, "completion_tokens_details": {"by": {"tool": 1}}}}'
     )
     [candidate] = CHAT.read_answer(said.encode()).candidates
-    assert candidate.logprobs == {
-        "content": [{"token": "a", "logprob": None}, {"token": "b", "logprob": None}]
-    }
+    assert candidate.logprobs == {"content": [{"token": "a", "logprob": None}, {"token": "b", "logprob": None}]}
     assert candidate.message.tool_calls[0].arguments == ""
     assert candidate.completion_tokens == 0
 
@@ -187,8 +176,7 @@ def test_cached_tokens_are_read_as_a_part_of_the_prompt(stated: int | None, read
 
 
 @pytest.mark.parametrize(
-    ("stated", "read"),
-    [(0.25, 0.25), (0, 0.0), (None, None), (-1, None), ("dear", None), (True, None)],
+    ("stated", "read"), [(0.25, 0.25), (0, 0.0), (None, None), (-1, None), ("dear", None), (True, None)]
 )
 def test_the_cost_is_read_where_the_upstream_tells_it(stated: object, read: float | None) -> None:
     usage = {"prompt_tokens": 10, "cost": stated}

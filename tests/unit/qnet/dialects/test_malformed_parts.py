@@ -20,9 +20,7 @@ from qguide.qnet.types import Message, Sampling
         {"type": "file", "file": "a.pdf"},
     ],
 )
-def test_a_part_that_lacks_what_its_type_needs_is_refused(
-    part: dict[str, Any], dialect: Any
-) -> None:
+def test_a_part_that_lacks_what_its_type_needs_is_refused(part: dict[str, Any], dialect: Any) -> None:
     turn = Message("user", "", wire={"role": "user", "content": [part]})
     with pytest.raises(InvalidRequestError):
         dialect.request_body("m", (turn,), n=1, sampling=Sampling())

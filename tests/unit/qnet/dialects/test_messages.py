@@ -122,9 +122,7 @@ def test_tools_and_the_choice_between_them() -> None:
     assert asked["tool_choice"] == one
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"), [("required", "any"), ("auto", "auto"), ("none", "none")]
-)
+@pytest.mark.parametrize(("choice", "expected"), [("required", "any"), ("auto", "auto"), ("none", "none")])
 def test_modes_of_choice(choice: str, expected: str) -> None:
     tool = {"type": "function", "function": {"name": "look"}}
     asked = body(Message("user", "go"), parameters={"tools": [tool], "tool_choice": choice})
@@ -154,10 +152,7 @@ def test_other_parameters_have_anthropics_names() -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [
-        {"response_format": {"type": "json_object"}},
-        {"tools": [{"type": "custom", "custom": {"name": "x"}}]},
-    ],
+    [{"response_format": {"type": "json_object"}}, {"tools": [{"type": "custom", "custom": {"name": "x"}}]}],
 )
 def test_a_parameter_without_a_counterpart_is_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="dialect 'messages'"):
@@ -165,12 +160,7 @@ def test_a_parameter_without_a_counterpart_is_refused(parameters: dict[str, Any]
 
 
 def test_cached_tokens_are_part_of_the_prompt() -> None:
-    usage = {
-        "input_tokens": 2,
-        "cache_read_input_tokens": 5,
-        "cache_creation_input_tokens": 3,
-        "output_tokens": 4,
-    }
+    usage = {"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3, "output_tokens": 4}
     assert drawn(text("go"), usage=usage).spent == TokenUsage(10, 4, 5, written_tokens=3)
 
 

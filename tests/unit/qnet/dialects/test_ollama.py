@@ -80,10 +80,7 @@ def test_thoughts_are_shown_unless_the_caller_declines(thinks: bool) -> None:
     answer = answer_of(completion, thinks=thinks, warnings=["one"])
     assert answer["message"].get("thinking") == ("hm" if thinks else None)
     [call] = answer["message"]["tool_calls"]
-    assert call == {
-        "id": "a",
-        "function": {"name": "look", "arguments": {"INVALID_JSON": "not JSON"}},
-    }
+    assert call == {"id": "a", "function": {"name": "look", "arguments": {"INVALID_JSON": "not JSON"}}}
     assert (answer["created_at"], answer["done_reason"]) == ("1970-01-01T00:00:00Z", "length")
     assert (answer["total_duration"], answer["eval_duration"]) == (2_000_000, 1_500_000)
     assert answer["qguide"]["warnings"][0] == "one"

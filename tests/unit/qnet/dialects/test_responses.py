@@ -29,9 +29,7 @@ def message(*parts: dict[str, Any]) -> dict[str, Any]:
 def test_a_turn_with_calls_is_several_items() -> None:
     asked = body(
         Message("system", "be brief"),
-        Message(
-            "assistant", "I go.", (ToolCall("a", "{}", "1"), ToolCall("b", "x", "2", "custom"))
-        ),
+        Message("assistant", "I go.", (ToolCall("a", "{}", "1"), ToolCall("b", "x", "2", "custom"))),
         Message("tool", "one", tool_call_id="1"),
         Message("tool", "two", tool_call_id="2"),
     )
@@ -62,15 +60,9 @@ def test_parameters_have_the_names_of_responses() -> None:
     }
     asked = body(Message("user", "go"), parameters=given)
     assert {name: asked[name] for name in asked if name not in ("model", "input", "store")} == {
-        "tools": [
-            {"type": "function", "name": "look", "parameters": {}},
-            {"type": "custom", "name": "patch"},
-        ],
+        "tools": [{"type": "function", "name": "look", "parameters": {}}, {"type": "custom", "name": "patch"}],
         "tool_choice": {"type": "function", "name": "look"},
-        "text": {
-            "format": {"type": "json_schema", "name": "a", "schema": {}},
-            "verbosity": "low",
-        },
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}, "verbosity": "low"},
         "reasoning": {"effort": "high"},
         "include": ["message.output_text.logprobs"],
         "top_logprobs": 3,

@@ -11,9 +11,7 @@ from tests.support.tiny_models import ARCHITECTURES, policy_model
 
 
 def job(length: int, draws: int, *, temperature: float = 1.0, tokens: int = 10) -> DrawsAfter:
-    uniforms = torch.rand(
-        (draws, tokens), generator=torch.Generator().manual_seed(length), dtype=torch.float64
-    )
+    uniforms = torch.rand((draws, tokens), generator=torch.Generator().manual_seed(length), dtype=torch.float64)
     token_ids = [(i * i + length) % 300 for i in range(length)]
     return DrawsAfter(token_ids, [Draw(temperature, row) for row in uniforms.tolist()])
 
@@ -40,10 +38,7 @@ def forking_job(*, forks_at: Sequence[int], tokens: int = 12) -> DrawsAfter:
     """Draws whose random numbers are the first one's up to where each forks from it."""
     generator = torch.Generator().manual_seed(0)
     first = torch.rand(tokens, generator=generator, dtype=torch.float64).tolist()
-    rows = [
-        first[:at] + torch.rand(tokens - at, generator=generator, dtype=torch.float64).tolist()
-        for at in forks_at
-    ]
+    rows = [first[:at] + torch.rand(tokens - at, generator=generator, dtype=torch.float64).tolist() for at in forks_at]
     draws = [Draw(1.0, first), *(Draw(1.0, row) for row in rows), Draw(0.0, first)]
     return DrawsAfter([(7 * i) % 300 for i in range(30)], draws)
 

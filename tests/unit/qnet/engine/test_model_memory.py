@@ -22,9 +22,7 @@ WIDE = LlamaConfig(
 
 
 def planned(history: int, *, tokens_per_forward: int = 512) -> ScoringMemory:
-    return scoring_memory(
-        WIDE, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16
-    )
+    return scoring_memory(WIDE, history=history, tokens_per_forward=tokens_per_forward, dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -34,10 +32,7 @@ def test_weights_and_a_kept_history_are_those_of_a_scorer(architecture: str) -> 
     scorer = SharedPrefixScorer(loaded)
     [scored] = scorer.score([ScoreRequest(history, (Message("assistant", "see"),))])
     memory = scoring_memory(
-        config_of(architecture),
-        history=scored.computed_tokens,
-        tokens_per_forward=16,
-        dtype=torch.float32,
+        config_of(architecture), history=scored.computed_tokens, tokens_per_forward=16, dtype=torch.float32
     )
     assert memory.parameters == loaded.model.trunk.num_parameters()
     own = (*loaded.model.trunk.parameters(), *loaded.model.trunk.buffers())

@@ -119,11 +119,7 @@ def test_the_least_recently_used_is_forgotten_first() -> None:
         stored(store, list(range(start, start + 20)))
     stored(store, list(range(100, 120)))
     stored(store, list(range(300, 320)))
-    known = [
-        start
-        for start in (100, 200, 300)
-        if store.lease(list(range(start, start + 20)), at_most=20).token_ids
-    ]
+    known = [start for start in (100, 200, 300) if store.lease(list(range(start, start + 20)), at_most=20).token_ids]
     assert known == [100, 300]
     assert store.nbytes == 2 * BYTES_PER_SLAB
     assert store.evictions == 1
@@ -136,9 +132,7 @@ def test_what_was_cleared_is_gone(store: PrefixCache) -> None:
     assert store.lease(list(range(40)), at_most=40).token_ids == []
 
 
-def test_of_conversations_with_equal_blocks_the_one_that_goes_on_is_found(
-    store: PrefixCache,
-) -> None:
+def test_of_conversations_with_equal_blocks_the_one_that_goes_on_is_found(store: PrefixCache) -> None:
     entries = [stored(store, [*range(40), n], [60 + n], [70 + n]) for n in (1, 2, 3)]
     for n, entry in zip((1, 2, 3), entries, strict=True):
         assert store.lease([*range(40), n, 70 + n, 5], at_most=43) is entry
@@ -161,9 +155,7 @@ def test_of_equal_histories_the_one_whose_branch_was_taken_is_found(store: Prefi
 def test_conversations_that_begin_alike_keep_their_beginning_once() -> None:
     store = PrefixCache(cache_bytes=10**6)
     entries = [stored(store, [*TASK, *range(n, n + 20)]) for n in (0, 100, 200)]
-    assert [columns(entry)[-20:] for entry in entries] == [
-        list(range(n, n + 20)) for n in (0, 100, 200)
-    ]
+    assert [columns(entry)[-20:] for entry in entries] == [list(range(n, n + 20)) for n in (0, 100, 200)]
     assert all(columns(entry)[:300] == TASK for entry in entries)
     assert len({id(entry.buffer.base) for entry in entries}) == 1
     own = sum(entry.buffer.nbytes for entry in entries)

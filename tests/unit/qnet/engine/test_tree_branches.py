@@ -23,13 +23,7 @@ from tests.support.architectures import enliven, tiny_config, tiny_pair
 from tests.support.tiny_models import policy_model, q_model
 
 STEM = list(range(3, 30))
-PATHS = [
-    [*STEM, 40, 41],
-    [*STEM, 40, 42, *range(50, 70)],
-    [*STEM, 40, 42, *range(50, 60), 90],
-    [*STEM[:9], 43],
-    [7, 8],
-]
+PATHS = [[*STEM, 40, 41], [*STEM, 40, 42, *range(50, 70)], [*STEM, 40, 42, *range(50, 60), 90], [*STEM[:9], 43], [7, 8]]
 OPTIONS = QNetLossOptions(ranking_weight=0.7, progress_weight=0.3)
 HYBRIDS = ("granitemoehybrid", "qwen3_next")
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -38,9 +38,7 @@ def test_a_token_sees_its_path_within_the_window(tree: TokenTrie, window: int | 
 def test_the_blocks_are_those_of_the_whole_mask(tree: TokenTrie, window: int | None) -> None:
     mask = TreeMask.of(tree)
     found = mask.blocks(window)
-    expected = create_block_mask(
-        found.mask_mod, None, None, len(tree), len(tree), device="cpu", BLOCK_SIZE=BLOCK
-    )
+    expected = create_block_mask(found.mask_mod, None, None, len(tree), len(tree), device="cpu", BLOCK_SIZE=BLOCK)
     assert found.shape == expected.shape
     assert blocks_of(found) == blocks_of(expected)
     index_T = torch.arange(len(tree))
@@ -53,15 +51,9 @@ def blocks_of(mask: BlockMask) -> list[list[list[int]]]:
     """Columns of each row of blocks: those that are seen in part, and those seen as a whole."""
     assert mask.full_kv_num_blocks is not None
     assert mask.full_kv_indices is not None
-    pairs = (
-        (mask.kv_num_blocks, mask.kv_indices),
-        (mask.full_kv_num_blocks, mask.full_kv_indices),
-    )
+    pairs = ((mask.kv_num_blocks, mask.kv_indices), (mask.full_kv_num_blocks, mask.full_kv_indices))
     return [
-        [
-            sorted(row[:number].tolist())
-            for number, row in zip(numbers[0, 0], columns[0, 0], strict=True)
-        ]
+        [sorted(row[:number].tolist()) for number, row in zip(numbers[0, 0], columns[0, 0], strict=True)]
         for numbers, columns in pairs
     ]
 

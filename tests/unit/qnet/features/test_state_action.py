@@ -3,14 +3,7 @@ import pytest
 
 from qguide.qnet.features.hashing import Hasher, entry
 from qguide.qnet.features.state_action import candidate_features, state_features, state_of
-from qguide.qnet.features.words import (
-    action_words,
-    focused,
-    named_parts,
-    numbers_of,
-    skeleton,
-    surroundings,
-)
+from qguide.qnet.features.words import action_words, focused, named_parts, numbers_of, skeleton, surroundings
 from qguide.qnet.types import History, Message, ToolCall
 
 
@@ -116,9 +109,7 @@ def test_words_of_the_task_are_known_by_what_is_said_of_them() -> None:
 def test_a_salt_hides_which_weights_a_word_has() -> None:
     reply = call("open", '{"place": "fridge"}')
 
-    assert (
-        weight(HISTORY, reply, Hasher(b"a")).keys() != weight(HISTORY, reply, Hasher(b"b")).keys()
-    )
+    assert weight(HISTORY, reply, Hasher(b"a")).keys() != weight(HISTORY, reply, Hasher(b"b")).keys()
 
 
 def test_words_of_states_outside_the_vocabulary_are_not_read() -> None:
@@ -164,10 +155,7 @@ def test_odd_histories_and_replies_have_finite_features(history: History, reply:
     hasher = Hasher(b"")
     state = state_of(history, hasher)
 
-    for indices, values in (
-        state_features(state),
-        candidate_features(state, reply),
-    ):
+    for indices, values in (state_features(state), candidate_features(state, reply)):
         assert np.isfinite(values).all()
         assert ((indices >= 0) & (indices < 1 << hasher.bits)).all()
 
@@ -179,13 +167,10 @@ def test_a_path_is_known_by_its_parts_beside_the_other_words() -> None:
     pairs = set(named_parts(action_words(moved("ann/cv_2041.pdf", "people"))))
     again = set(named_parts(action_words(moved("bob/cv_9316.docx", "people"))))
     assert "source:cv target:people" in pairs & again
-    assert "source:cv target:people" not in named_parts(
-        action_words(moved("bob/cv_9316.docx", "media"))
-    )
+    assert "source:cv target:people" not in named_parts(action_words(moved("bob/cv_9316.docx", "media")))
     hasher = Hasher(b"salt")
     one, other = (
-        weight(HISTORY, moved(source, "people"), hasher)
-        for source in ("ann/cv_2041.pdf", "bob/cv_9316.docx")
+        weight(HISTORY, moved(source, "people"), hasher) for source in ("ann/cv_2041.pdf", "bob/cv_9316.docx")
     )
     apart = weight(HISTORY, moved("bob/log_9316.docx", "media"), hasher)
     assert len(one.keys() & other.keys()) > len(one.keys() & apart.keys())
@@ -212,7 +197,5 @@ def test_parts_of_a_long_action_are_bounded() -> None:
         ("Sum 1" + ",234" * 3_000, {"sum": 1}),
     ],
 )
-def test_a_number_is_read_with_its_sign_and_its_thousands(
-    text: str, numbers: dict[str, float]
-) -> None:
+def test_a_number_is_read_with_its_sign_and_its_thousands(text: str, numbers: dict[str, float]) -> None:
     assert dict(numbers_of(text)) == numbers

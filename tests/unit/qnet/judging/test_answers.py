@@ -7,12 +7,7 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import JudgeAnswerError
-from qguide.qnet.judging.answers import (
-    read_ranking,
-    read_score,
-    read_verdict,
-    weighted_score,
-)
+from qguide.qnet.judging.answers import read_ranking, read_score, read_verdict, weighted_score
 from qguide.qnet.types import Candidate, Message, Verdict
 
 
@@ -57,9 +52,7 @@ def test_an_answer_without_a_score_is_an_error_that_does_not_quote_it(text: str)
     )
 
 
-@pytest.mark.parametrize(
-    "text", ["a" * 500, "The options are:\n1.", "1.", "Score: 1", "I think:\n7", "7 of"]
-)
+@pytest.mark.parametrize("text", ["a" * 500, "The options are:\n1.", "1.", "Score: 1", "I think:\n7", "7 of"])
 def test_an_answer_that_was_cut_off_has_no_score(text: str) -> None:
     with pytest.raises(JudgeAnswerError, match="was cut off by max_tokens; raise it"):
         read_score(answer(text, finished=False), judge="j")
@@ -112,9 +105,7 @@ def test_a_ranking_becomes_equal_steps_from_one_to_zero() -> None:
     assert read_ranking(answer(said), 2, judge="j") == (0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "2", "[1, 1]", "[1]", "[1, 2, 3]", "[0, 1]", "[1.0, 2.0]", "[a]"]
-)
+@pytest.mark.parametrize("text", ["", "2", "[1, 1]", "[1]", "[1, 2, 3]", "[0, 1]", "[1.0, 2.0]", "[a]"])
 def test_a_list_that_is_no_ranking_is_an_error(text: str) -> None:
     with pytest.raises(JudgeAnswerError, match="numbers 1 to 2, each once"):
         read_ranking(answer(text), 2, judge="j")
@@ -179,9 +170,7 @@ def test_a_reason_can_always_be_written_as_utf_8() -> None:
     ],
 )
 def test_a_verdict_that_is_missing_or_no_digit_is_no_answer(text: str) -> None:
-    with pytest.raises(
-        JudgeAnswerError, match="from 0 to 9 for each of progress, safety"
-    ) as raised:
+    with pytest.raises(JudgeAnswerError, match="from 0 to 9 for each of progress, safety") as raised:
         read_verdict(answer(text), CRITERIA, judge="j")
     assert "near the goal" not in str(raised.value)
 

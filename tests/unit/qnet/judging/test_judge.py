@@ -72,9 +72,7 @@ async def test_an_upstream_that_refuses_probabilities_is_asked_without(
         first = await judge.score(request(SAID[0]))
         second = await judge.score(request(SAID[1]))
     assert first.q_values == (1.0,)
-    assert second.q_values == (4 / 9,), (
-        "the digit itself: of two as likely the rule names the lower"
-    )
+    assert second.q_values == (4 / 9,), "the digit itself: of two as likely the rule names the lower"
     assert ["logprobs" in body for body in upstream.asked] == [True, False, False]
 
 
@@ -193,18 +191,14 @@ async def test_a_refusal_for_another_cause_is_not_repeated_and_is_no_fault_of_th
 ) -> None:
     upstream.fault = "policy"
     async with judging() as judge:
-        with pytest.raises(
-            JudgeRefusedError, match=r"j's question \(content_policy_violation\)"
-        ) as error:
+        with pytest.raises(JudgeRefusedError, match=r"j's question \(content_policy_violation\)") as error:
             await judge.score(request(SAID[0]))
     assert len(upstream.asked) == 1
     assert "not allowed" not in str(error.value)
     assert "not allowed" in caplog.text
 
 
-async def test_a_busy_upstream_is_no_quota_of_the_caller(
-    judging: Callable[..., Any], upstream: FakeUpstream
-) -> None:
+async def test_a_busy_upstream_is_no_quota_of_the_caller(judging: Callable[..., Any], upstream: FakeUpstream) -> None:
     upstream.fault = "quota"
     async with judging() as judge:
         with pytest.raises(JudgeBusyError, match="takes no more requests now") as error:
@@ -221,9 +215,7 @@ async def test_a_conversation_beyond_the_judges_context_is_too_long(
             await judge.score(request(SAID[0]))
 
 
-async def test_a_failure_of_the_upstream_is_its_own_error(
-    judging: Callable[..., Any], upstream: FakeUpstream
-) -> None:
+async def test_a_failure_of_the_upstream_is_its_own_error(judging: Callable[..., Any], upstream: FakeUpstream) -> None:
     upstream.fault = "500"
     async with judging() as judge:
         with pytest.raises(UpstreamError, match="upstream demo answered with 500"):
@@ -239,9 +231,7 @@ async def test_observations_are_refused_with_the_reason(judging: Callable[..., A
             await judge.score(ScoreRequest(STATE, ()))
 
 
-async def test_the_digest_names_model_instructions_and_mode(
-    judging: Callable[..., Any], tmp_path: Any
-) -> None:
+async def test_the_digest_names_model_instructions_and_mode(judging: Callable[..., Any], tmp_path: Any) -> None:
     (tmp_path / "own.txt").write_text("Prefer short turns.")
     digests = []
     for settings in ({}, {"mode": "rank"}, {"prompt_file": tmp_path / "own.txt"}, {"parallel": 2}):
@@ -291,9 +281,7 @@ async def test_weights_and_descriptions_make_another_judge(judging: Callable[...
     assert digests[1] == digests[4], "1 is the weight without one"
 
 
-async def test_a_verdict_that_is_missing_fails_the_step(
-    judging: Callable[..., Any], upstream: FakeUpstream
-) -> None:
+async def test_a_verdict_that_is_missing_fails_the_step(judging: Callable[..., Any], upstream: FakeUpstream) -> None:
     upstream.fault = "chatty"
     async with judging(criteria=CRITERIA) as judge:
         with pytest.raises(JudgeAnswerError, match="progress, safety"):

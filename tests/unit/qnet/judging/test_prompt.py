@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.judging.prompt import (
-    DEFAULT_INSTRUCTIONS,
-    SCORE_QUESTION,
-    JudgePrompt,
-    read_prompt,
-)
+from qguide.qnet.judging.prompt import DEFAULT_INSTRUCTIONS, SCORE_QUESTION, JudgePrompt, read_prompt
 from qguide.qnet.types import Message, ToolCall
 
 TASK = Message("user", "find the mug")
@@ -76,9 +71,7 @@ def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
 def test_criteria_are_asked_for_behind_the_proposal_the_reason_first() -> None:
     prompt = JudgePrompt(criteria={"progress": "nearer to the goal", "safety": "harms nothing"})
     question = prompt.score((TASK,), Message("assistant", "go"))[1].content
-    assert question.startswith(
-        JudgePrompt().score((TASK,), Message("assistant", "go"))[1].content.partition("How")[0]
-    )
+    assert question.startswith(JudgePrompt().score((TASK,), Message("assistant", "go"))[1].content.partition("How")[0])
     assert "- progress: nearer to the goal\n- safety: harms nothing\n" in question
     form = json.loads(question[question.rindex("{") :])
     assert list(form) == ["reason", "progress", "safety"]

@@ -28,12 +28,7 @@ def policy_folder(tmp_path: Path) -> Path:
         max_position_embeddings=64,
     )
     manifest = Manifest(kind="policy", name="tiny")
-    save_checkpoint(
-        tmp_path / "policy",
-        model=LlamaForCausalLM(config),
-        tokenizer=tokenizer,
-        manifest=manifest,
-    )
+    save_checkpoint(tmp_path / "policy", model=LlamaForCausalLM(config), tokenizer=tokenizer, manifest=manifest)
     return tmp_path / "policy"
 
 
@@ -141,9 +136,7 @@ def test_a_file_that_nobody_vouches_for_is_refused(qnet_folder: Path) -> None:
         load_qnet(qnet_folder)
 
 
-def test_a_file_in_a_subfolder_that_nobody_vouches_for_is_refused(
-    qnet_folder: Path, tmp_path: Path
-) -> None:
+def test_a_file_in_a_subfolder_that_nobody_vouches_for_is_refused(qnet_folder: Path, tmp_path: Path) -> None:
     templates = qnet_folder / "additional_chat_templates"
     templates.mkdir()
     (templates / "brief.jinja").write_text("{{ messages }}")

@@ -13,8 +13,7 @@ from qguide.qnet.types import Message, ScoreRequest
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 REQUEST = ScoreRequest(
-    (Message("user", "take the mug"),),
-    (Message("assistant", "go to desk"), Message("assistant", "take mug")),
+    (Message("user", "take the mug"),), (Message("assistant", "go to desk"), Message("assistant", "take mug"))
 )
 
 
@@ -39,18 +38,12 @@ def test_q_is_the_mean_over_the_members(members: list[Path], tmp_path: Path) -> 
     assert _q_values(tmp_path / "mean") == pytest.approx(means, abs=1e-5)
 
 
-def test_a_served_ensemble_shares_its_budget_and_counts_every_member(
-    members: list[Path], tmp_path: Path
-) -> None:
+def test_a_served_ensemble_shares_its_budget_and_counts_every_member(members: list[Path], tmp_path: Path) -> None:
     save_ensemble(tmp_path / "mean", members, name="three")
     loaded = load_q_model(tmp_path / "mean")
     assert isinstance(loaded, LoadedEnsemble)
-    assert sum(1 for _ in loaded.model.parameters()) == 3 * sum(
-        1 for _ in loaded.members[0].model.parameters()
-    )
-    scorer = build_serving_scorer(
-        loaded, cache_bytes=1 << 24, tokens_per_forward=64, full_sequences=False
-    )
+    assert sum(1 for _ in loaded.model.parameters()) == 3 * sum(1 for _ in loaded.members[0].model.parameters())
+    scorer = build_serving_scorer(loaded, cache_bytes=1 << 24, tokens_per_forward=64, full_sequences=False)
 
     [cold] = scorer.score([REQUEST])
     [warm] = scorer.score([REQUEST])
@@ -81,9 +74,7 @@ def test_a_folder_that_exists_is_left_alone(members: list[Path], tmp_path: Path)
         save_ensemble(members[0], members, name="three")
 
 
-def test_values_that_mean_different_things_are_not_averaged(
-    members: list[Path], tmp_path: Path
-) -> None:
+def test_values_that_mean_different_things_are_not_averaged(members: list[Path], tmp_path: Path) -> None:
     policy = tmp_path / "policy0"
     implicit = save_implicit_q(tmp_path / "implicit", policy, policy)
     with pytest.raises(CheckpointError, match=r"has kind 'implicit-q'.*trained alike"):

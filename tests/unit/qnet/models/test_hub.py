@@ -91,9 +91,7 @@ def test_models_are_downloaded_by_name_and_pinned_to_a_commit(tmp_path: Path) ->
     assert manifest["trunk"] == f"tiny/policy@{commit}"
 
 
-def test_a_folder_is_taken_before_a_hub_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_taken_before_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs" / "policy").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert model_folder("runs/policy") == Path("runs/policy")

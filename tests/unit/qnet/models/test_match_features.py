@@ -27,10 +27,7 @@ def features_of(turns: Turns, candidate: tuple[int, ...]) -> dict[str, float]:
     return dict(zip(MATCH_FEATURES, map(float, row_F), strict=True))
 
 
-READ = Turns(
-    observations=((1, 2, 3), (4, 5, 9), (4, 6, 7)),
-    actions=((20, 5), (21, 6)),
-)
+READ = Turns(observations=((1, 2, 3), (4, 5, 9), (4, 6, 7)), actions=((20, 5), (21, 6)))
 
 
 def test_each_feature_has_a_name_of_its_own() -> None:
@@ -87,37 +84,27 @@ def test_a_repeated_action_is_told_with_what_it_was_answered() -> None:
 
 
 @given(histories(), st.lists(candidates, min_size=1, max_size=4))
-def test_a_candidate_s_features_depend_on_no_other_candidate(
-    turns: Turns, asked: list[tuple[int, ...]]
-) -> None:
+def test_a_candidate_s_features_depend_on_no_other_candidate(turns: Turns, asked: list[tuple[int, ...]]) -> None:
     together_CF = match_features(turns, asked)
     alone_CF = np.concatenate([match_features(turns, [candidate]) for candidate in asked])
     np.testing.assert_array_equal(together_CF, alone_CF)
 
 
 @given(histories(), candidates, st.permutations(range(1, 7)))
-def test_which_number_a_token_has_says_nothing(
-    turns: Turns, candidate: tuple[int, ...], renamed: list[int]
-) -> None:
+def test_which_number_a_token_has_says_nothing(turns: Turns, candidate: tuple[int, ...], renamed: list[int]) -> None:
     def rename(sequence: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(renamed[token - 1] if token else END for token in sequence)
 
     others = Turns(tuple(map(rename, turns.observations)), tuple(map(rename, turns.actions)))
-    np.testing.assert_array_equal(
-        match_features(turns, [candidate]), match_features(others, [rename(candidate)])
-    )
+    np.testing.assert_array_equal(match_features(turns, [candidate]), match_features(others, [rename(candidate)]))
 
 
 @given(histories(), candidates)
-def test_features_equal_what_the_turns_say_read_one_by_one(
-    turns: Turns, candidate: tuple[int, ...]
-) -> None:
+def test_features_equal_what_the_turns_say_read_one_by_one(turns: Turns, candidate: tuple[int, ...]) -> None:
     found, said = features_of(turns, candidate), candidate[:-1]
     assert found["same.said"] == (said in turns.actions)
     assert found["prefix"] * 8 == max((shared(a, said) for a in turns.actions), default=0)
-    assert found["suffix"] * 8 == max(
-        (shared(a[::-1], said[::-1]) for a in turns.actions), default=0
-    )
+    assert found["suffix"] * 8 == max((shared(a[::-1], said[::-1]) for a in turns.actions), default=0)
     for back, token in enumerate(said[::-1][:8]):
         assert found[f"last-{back}.in_any_observation"] == any(
             token in observation for observation in turns.observations
@@ -145,10 +132,7 @@ def test_turns_are_cut_where_actions_stand(turns: Turns) -> None:
 
 
 def shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    return next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def test_no_candidate_has_no_features_and_an_empty_one_has_no_tokens() -> None:

@@ -56,11 +56,7 @@ def embeddings(folder: Path) -> list[float]:
     """Outputs of the folder's modules, applied one after the other as their files say."""
     modules = json.loads((folder / "modules.json").read_text())
     transformer, pooling, *dense = modules
-    assert [one["type"].rpartition(".")[2] for one in modules] == [
-        "Transformer",
-        "Pooling",
-        *["Dense"] * 3,
-    ]
+    assert [one["type"].rpartition(".")[2] for one in modules] == ["Transformer", "Pooling", *["Dense"] * 3]
     assert transformer["path"] == ""
     pooled = json.loads((folder / pooling["path"] / "config.json").read_text())
     assert [key for key, value in pooled.items() if value is True] == ["pooling_mode_lasttoken"]
@@ -135,9 +131,7 @@ def test_a_trunk_without_a_classifier_of_transformers_is_refused(tmp_path: Path)
         ({"head_bins": 11}, "softmax over 11 bins.*head_bins = 0.*qguide export-trunk"),
     ],
 )
-def test_a_head_that_is_more_than_layers_is_refused(
-    head: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
+def test_a_head_that_is_more_than_layers_is_refused(head: dict[str, Any], reason: str, tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "q", save_policy(tmp_path / "policy"), **head)
     with pytest.raises(CheckpointError, match=reason):
         export_model(checkpoint, tmp_path / "exported")

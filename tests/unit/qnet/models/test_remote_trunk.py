@@ -44,9 +44,7 @@ def seal(checkpoint: Path, **changes: torch.Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(("kind", "features", "bins"), KINDS)
-def test_a_head_on_arrays_gives_the_q_of_the_head_in_torch(
-    kind: HeadKind, features: HeadFeatures, bins: int
-) -> None:
+def test_a_head_on_arrays_gives_the_q_of_the_head_in_torch(kind: HeadKind, features: HeadFeatures, bins: int) -> None:
     torch.manual_seed(0)
     config = QNetConfig(head=kind, head_width=WIDTH, head_features=features, head_bins=bins)
     reference = ValueHead(D, WIDTH, kind=kind, features=features, bins=bins).requires_grad_(False)
@@ -55,9 +53,7 @@ def test_a_head_on_arrays_gives_the_q_of_the_head_in_torch(
     hidden_BD = 3 * torch.randn(7, D)
     features_BF = torch.randn(7, len(MATCH_FEATURES)) if features != "none" else None
     expected_B = reference(hidden_BD, features_BF)
-    found_B = ArrayHead(config, weights)(
-        hidden_BD.numpy(), None if features_BF is None else features_BF.numpy()
-    )
+    found_B = ArrayHead(config, weights)(hidden_BD.numpy(), None if features_BF is None else features_BF.numpy())
     scale = float(expected_B.abs().max())
     torch.testing.assert_close(torch.from_numpy(found_B), expected_B, rtol=0, atol=1e-5 * scale)
     assert found_B.dtype == np.float32

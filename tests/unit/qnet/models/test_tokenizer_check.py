@@ -30,9 +30,7 @@ def model(tmp_path: Path) -> Model:
         folder = save_policy(tmp_path / "models--a--b" / "snapshots" / "0123")
         file = folder / "tokenizer.json"
         tokenizer: dict[str, Any] = json.loads(file.read_text())
-        steps = [
-            {"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in replaced
-        ]
+        steps = [{"type": "Replace", "pattern": {"String": old}, "content": new} for old, new in replaced]
         if steps:
             tokenizer["normalizer"] = {"type": "Sequence", "normalizers": steps}
             file.write_text(json.dumps(tokenizer))

@@ -122,9 +122,7 @@ def test_a_mixtures_experts_are_found_one_by_one(tmp_path: Path) -> None:
     manifest = Manifest(kind="qnet", name="tiny-q", read_at="last_token")
     checkpoint = tmp_path / "qnet"
     save_checkpoint(checkpoint, model=qnet, tokenizer=renderer().tokenizer, manifest=manifest)
-    assert "trunk.layers.0.mlp.experts.0.up_proj.weight" in load_file(
-        checkpoint / "model.safetensors"
-    )
+    assert "trunk.layers.0.mlp.experts.0.up_proj.weight" in load_file(checkpoint / "model.safetensors")
     export_trunk(checkpoint, tmp_path / "trunk")
     with torch.inference_mode():
         together = q_of_the_parts(checkpoint, tmp_path / "trunk")
@@ -197,9 +195,7 @@ def test_a_trunk_that_is_not_finite_is_refused(checkpoint: Path) -> None:
         ({"intermediate_size": 50}, r"mlp\.down_proj\.weight', \(32, 48\), \(32, 50\)"),
     ],
 )
-def test_a_trunk_of_another_shape_is_refused(
-    changes: dict[str, object], reason: str, checkpoint: Path
-) -> None:
+def test_a_trunk_of_another_shape_is_refused(changes: dict[str, object], reason: str, checkpoint: Path) -> None:
     change_trunk_config(checkpoint, **changes)
     assert_refused(checkpoint, reason)
 
@@ -242,9 +238,7 @@ def break_head_width(checkpoint: Path) -> None:
         (break_head_width, r"config\.json does not load \(TypeError: "),
     ],
 )
-def test_a_file_that_was_sealed_broken_is_refused(
-    damage: Callable[[Path], None], what: str, checkpoint: Path
-) -> None:
+def test_a_file_that_was_sealed_broken_is_refused(damage: Callable[[Path], None], what: str, checkpoint: Path) -> None:
     damage(checkpoint)
     assert_refused(checkpoint, rf"(?s){what}.*; copy it again")
 

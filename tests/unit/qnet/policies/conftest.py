@@ -15,12 +15,7 @@ from tests.support.upstream_policy import QUICK
 def connect(address: tuple[FakeUpstream, str]) -> Any:
     @asynccontextmanager
     async def connected(**more: Any) -> AsyncIterator[OpenAICompatiblePolicy]:
-        given: dict[str, Any] = {
-            "url": address[1],
-            "model": "fake",
-            "limits": QUICK,
-            "api_key": "secret",
-        }
+        given: dict[str, Any] = {"url": address[1], "model": "fake", "limits": QUICK, "api_key": "secret"}
         policy = OpenAICompatiblePolicy("demo", **(given | more))
         try:
             yield policy

@@ -26,9 +26,7 @@ async def test_no_garbage_is_collected_while_a_large_answer_is_parsed_and_all_of
         both.wait()
         raise ValueError
 
-    first, second = await asyncio.gather(
-        parse(read, LARGE), parse(fail, LARGE), return_exceptions=True
-    )
+    first, second = await asyncio.gather(parse(read, LARGE), parse(fail, LARGE), return_exceptions=True)
     assert first is False
     assert isinstance(second, ValueError)
     assert gc.isenabled()

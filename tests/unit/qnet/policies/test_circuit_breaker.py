@@ -52,9 +52,7 @@ async def test_a_success_between_failures_keeps_it_closed(breaker: CircuitBreake
     assert breaker.wait_s == 0
 
 
-async def test_one_probe_goes_first_and_its_success_closes_it(
-    breaker: CircuitBreaker, clock: Clock
-) -> None:
+async def test_one_probe_goes_first_and_its_success_closes_it(breaker: CircuitBreaker, clock: Clock) -> None:
     await fail(breaker, 2)
     clock.now_s += 10
     probe = await breaker.admit()
@@ -73,18 +71,14 @@ async def test_a_failing_probe_opens_it_again(breaker: CircuitBreaker, clock: Cl
     assert breaker.wait_s == pytest.approx(10.0)
 
 
-async def test_a_probe_that_is_given_up_makes_room_for_another(
-    breaker: CircuitBreaker, clock: Clock
-) -> None:
+async def test_a_probe_that_is_given_up_makes_room_for_another(breaker: CircuitBreaker, clock: Clock) -> None:
     await fail(breaker, 2)
     clock.now_s += 10
     breaker.abandon(await breaker.admit())
     assert breaker.wait_s == 0
 
 
-async def test_a_probe_that_takes_long_does_not_keep_others_from_probing(
-    breaker: CircuitBreaker, clock: Clock
-) -> None:
+async def test_a_probe_that_takes_long_does_not_keep_others_from_probing(breaker: CircuitBreaker, clock: Clock) -> None:
     await fail(breaker, 2)
     clock.now_s += 10
     slow = await breaker.admit()
@@ -157,9 +151,7 @@ async def test_calls_that_are_drawn_with_the_probe_wait_for_it(
     assert len(draw.admitted) == 3
 
 
-async def test_calls_that_wait_for_a_failing_probe_are_refused(
-    breaker: CircuitBreaker, clock: Clock
-) -> None:
+async def test_calls_that_wait_for_a_failing_probe_are_refused(breaker: CircuitBreaker, clock: Clock) -> None:
     await fail(breaker, 2)
     clock.now_s += 10
     draw = Draw(breaker)

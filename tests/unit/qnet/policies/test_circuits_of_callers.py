@@ -33,9 +33,7 @@ async def answer(circuits: UpstreamCircuits, key: str) -> None:
     circuits.succeed(await call(circuits, key))
 
 
-async def test_one_keys_failures_close_the_upstream_to_that_key_alone(
-    circuits: UpstreamCircuits,
-) -> None:
+async def test_one_keys_failures_close_the_upstream_to_that_key_alone(circuits: UpstreamCircuits) -> None:
     await fail(circuits, "eve")
     with pytest.raises(CircuitOpenError) as refused:
         await call(circuits, "eve")
@@ -86,9 +84,7 @@ async def test_a_failing_key_and_the_health_check_close_it_to_all_until_one_call
         await answer(circuits, key)
 
 
-async def test_a_probe_that_fails_keeps_it_closed_to_all(
-    circuits: UpstreamCircuits, clock: Clock
-) -> None:
+async def test_a_probe_that_fails_keeps_it_closed_to_all(circuits: UpstreamCircuits, clock: Clock) -> None:
     circuits.checked(is_well=False)
     await fail(circuits, "ada")
     clock.now_s += OPEN_S
@@ -98,9 +94,7 @@ async def test_a_probe_that_fails_keeps_it_closed_to_all(
             await call(circuits, key)
 
 
-async def test_a_health_check_that_passes_opens_it_to_all_at_once(
-    circuits: UpstreamCircuits,
-) -> None:
+async def test_a_health_check_that_passes_opens_it_to_all_at_once(circuits: UpstreamCircuits) -> None:
     circuits.checked(is_well=False)
     await fail(circuits, "eve")
     circuits.checked(is_well=True)
@@ -110,9 +104,7 @@ async def test_a_health_check_that_passes_opens_it_to_all_at_once(
     assert refused.value.caller == "eve"
 
 
-async def test_a_failing_health_check_closes_it_to_nobody_while_calls_are_answered(
-    circuits: UpstreamCircuits,
-) -> None:
+async def test_a_failing_health_check_closes_it_to_nobody_while_calls_are_answered(circuits: UpstreamCircuits) -> None:
     await fail(circuits, "eve")
     await answer(circuits, "ada")
     circuits.checked(is_well=False)  # its list of models fails, and nothing else
@@ -123,9 +115,7 @@ async def test_a_failing_health_check_closes_it_to_nobody_while_calls_are_answer
     assert refused.value.caller is None
 
 
-async def test_a_health_check_that_comes_after_one_keys_failures_closes_it_too(
-    circuits: UpstreamCircuits,
-) -> None:
+async def test_a_health_check_that_comes_after_one_keys_failures_closes_it_too(circuits: UpstreamCircuits) -> None:
     await fail(circuits, "eve")
     circuits.checked(is_well=False)
     with pytest.raises(CircuitOpenError):

@@ -4,11 +4,7 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.errors import (
-    InvalidCandidatesError,
-    InvalidRequestError,
-    UpstreamError,
-)
+from qguide.qnet.errors import InvalidCandidatesError, InvalidRequestError, UpstreamError
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
@@ -24,10 +20,7 @@ async def test_candidates_come_from_one_request(connect: Any, upstream: FakeUpst
     [asked] = upstream.asked
     assert asked == {
         "model": "fake",
-        "messages": [
-            {"role": "system", "content": "be brief"},
-            {"role": "user", "content": "find the mug"},
-        ],
+        "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "find the mug"}],
         "n": 3,
         "temperature": 0.7,
         "max_tokens": 9,
@@ -47,9 +40,7 @@ async def test_usage_is_the_upstreams(connect: Any, upstream: FakeUpstream) -> N
     assert sum(candidate.completion_tokens for candidate in drawn) == words
 
 
-async def test_other_parameters_are_passed_on_and_unset_ones_left_out(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_other_parameters_are_passed_on_and_unset_ones_left_out(connect: Any, upstream: FakeUpstream) -> None:
     parameters = {"top_k": 3, "tools": [TOOL], "note": "\ud800"}
     sampling = Sampling(temperature=None, max_tokens=None, parameters=parameters)
     async with connect() as policy:
@@ -78,9 +69,7 @@ async def test_tool_turns_are_sent_as_they_came(connect: Any, upstream: FakeUpst
     ]
 
 
-async def test_the_greedy_candidate_is_a_request_of_its_own(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_the_greedy_candidate_is_a_request_of_its_own(connect: Any, upstream: FakeUpstream) -> None:
     async with connect() as policy:
         drawn = await policy.sample(HISTORY, n=3, sampling=Sampling(first_greedy=True))
         assert len(drawn) == 3
@@ -99,9 +88,7 @@ async def test_parallel_requests_count_the_seed_up(connect: Any, upstream: FakeU
     assert all(candidate.spent for candidate in drawn)
 
 
-@pytest.mark.parametrize(
-    ("seed", "sent"), [(2**63 - 2, [-(2**63), 2**63 - 2, 2**63 - 1]), (-1, [-1, 0, 1])]
-)
+@pytest.mark.parametrize(("seed", "sent"), [(2**63 - 2, [-(2**63), 2**63 - 2, 2**63 - 1]), (-1, [-1, 0, 1])])
 async def test_a_seed_is_counted_up_within_what_upstreams_take(
     connect: Any, upstream: FakeUpstream, seed: int, sent: list[int]
 ) -> None:
@@ -130,9 +117,7 @@ async def test_fewer_than_one_candidate_is_refused(connect: Any) -> None:
             await policy.sample(HISTORY, n=0, sampling=Sampling())
 
 
-async def test_numbers_that_json_lacks_are_refused_before_they_are_sent(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_numbers_that_json_lacks_are_refused_before_they_are_sent(connect: Any, upstream: FakeUpstream) -> None:
     async with connect() as policy:
         with pytest.raises(InvalidRequestError, match="NaN or Infinity"):
             await policy.sample(HISTORY, n=1, sampling=Sampling(parameters={"x": float("nan")}))

@@ -6,11 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from qguide.qnet.errors import (
-    UpstreamError,
-    UpstreamTimeoutError,
-    UpstreamUnavailableError,
-)
+from qguide.qnet.errors import UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.types import Message, Sampling
 from qguide.qnet.work_context import Tenant, working_for
@@ -104,9 +100,7 @@ async def test_completions_that_are_too_long_shut_nobody_out_while_others_are_an
         assert await policy.sample(HISTORY, n=1, sampling=Sampling())
 
 
-async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_an_answer_that_makes_no_sense_to_one_shuts_nobody_out(connect: Any, upstream: FakeUpstream) -> None:
     async with connect(limits=UpstreamLimits(breaker_failures=2)) as policy:
         upstream.fault = "empty"
         for _ in range(3):
@@ -149,17 +143,13 @@ async def test_one_step_that_breaks_the_upstream_shuts_nobody_out(
     connect: Any, upstream: FakeUpstream, sampling: Sampling
 ) -> None:
     limits = UpstreamLimits(retries=2, breaker_failures=2)
-    async with connect(
-        limits=limits, takes_n=False, transport=DropsBadRequests(b"poison", together=5)
-    ) as policy:
+    async with connect(limits=limits, takes_n=False, transport=DropsBadRequests(b"poison", together=5)) as policy:
         with pytest.raises(UpstreamError, match="cannot be reached"):
             await policy.sample((Message("user", "poison"),), n=5, sampling=sampling)
         assert await policy.sample(HISTORY, n=3, sampling=Sampling())
 
 
-async def test_the_step_that_opens_the_circuit_reads_its_own_error(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_the_step_that_opens_the_circuit_reads_its_own_error(connect: Any, upstream: FakeUpstream) -> None:
     limits = UpstreamLimits(retries=2, breaker_failures=1)
     transport = DropsBadRequests(b"poison")
     async with connect(limits=limits, transport=transport) as policy:
@@ -169,9 +159,7 @@ async def test_the_step_that_opens_the_circuit_reads_its_own_error(
     assert transport.dropped == 1
 
 
-async def test_different_steps_that_fail_open_the_circuit(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_different_steps_that_fail_open_the_circuit(connect: Any, upstream: FakeUpstream) -> None:
     limits = UpstreamLimits(retries=2, breaker_failures=2)
     async with connect(limits=limits, transport=DropsBadRequests(b"poison")) as policy:
         for is_open in (False, True):

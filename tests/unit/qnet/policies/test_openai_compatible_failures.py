@@ -39,9 +39,7 @@ async def test_what_passes_is_asked_again(connect: Any, upstream: FakeUpstream, 
     assert waited_s >= (1.0 if fault == "429" else 0.0)
 
 
-async def test_retries_of_many_callers_do_not_come_at_once(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_retries_of_many_callers_do_not_come_at_once(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "503"
     waits: list[float] = []
     hooks = stamina.instrumentation.get_on_retry_hooks()
@@ -70,9 +68,7 @@ async def test_an_answer_that_is_lost_half_way_is_asked_for_again() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        policy = OpenAICompatiblePolicy(
-            "demo", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
-        )
+        policy = OpenAICompatiblePolicy("demo", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK)
         drawn = await policy.sample(HISTORY, n=1, sampling=Sampling())
         await policy.close()
     assert said(drawn) == ["go"]
@@ -104,9 +100,7 @@ async def test_failures_name_the_upstream_and_no_secret(
     assert len(upstream.asked) == requests
 
 
-async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "429"
     limits = UpstreamLimits(longest_wait_s=0.5)
     async with connect(limits=limits) as policy:
@@ -133,12 +127,7 @@ async def test_a_longer_wait_than_allowed_is_handed_to_the_caller(
         pytest.param("Fri, 31 Dec 99999 23:59:59 GMT", None, None, id="a year too far"),
         pytest.param("Fri, 31 Dec 2026 23:59:59 +9999999999", None, None, id="a zone too far"),
         pytest.param(f"Fri, {'9' * 30} Dec 2026 23:59:59", None, None, id="a day too far"),
-        pytest.param(
-            format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True),
-            60.0,
-            3600.0,
-            id="a date",
-        ),
+        pytest.param(format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True), 60.0, 3600.0, id="a date"),
     ],
 )
 async def test_retry_after_is_read_in_every_shape_and_is_never_too_large_to_answer(
@@ -156,9 +145,7 @@ async def test_retry_after_is_read_in_every_shape_and_is_never_too_large_to_answ
         assert least_s <= wait_s <= most_s
 
 
-async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(connect: Any, upstream: FakeUpstream) -> None:
     async with connect() as policy:
         with pytest.raises(UpstreamRefusedError, match="demo refused: messages is empty"):
             await policy.sample((), n=2, sampling=Sampling())
@@ -167,9 +154,7 @@ async def test_a_wrong_request_is_the_callers_with_the_upstreams_reason(
 async def test_nobody_there_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    policy = OpenAICompatiblePolicy(
-        "gone", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK
-    )
+    policy = OpenAICompatiblePolicy("gone", url=f"http://127.0.0.1:{port}/v1", model="m", limits=QUICK)
     with pytest.raises(UpstreamUnavailableError, match="gone cannot be reached") as raised:
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     assert str(port) not in str(raised.value)
@@ -186,9 +171,7 @@ async def test_a_busy_upstream_is_not_a_broken_one(connect: Any, upstream: FakeU
 
 async def test_a_full_pool_is_said_to_be_full(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "hang"
-    limits = UpstreamLimits(
-        max_connections=1, connect_timeout_s=2.0, timeout_s=600.0, retries=3, breaker_failures=1
-    )
+    limits = UpstreamLimits(max_connections=1, connect_timeout_s=2.0, timeout_s=600.0, retries=3, breaker_failures=1)
     async with connect(limits=limits) as policy:
         hanging = asyncio.create_task(policy.sample(HISTORY, n=1, sampling=Sampling()))
         while not upstream.asked:

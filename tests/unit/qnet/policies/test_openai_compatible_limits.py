@@ -87,17 +87,10 @@ async def test_a_large_answer_is_parsed_on_another_thread(monkeypatch: pytest.Mo
     [
         pytest.param(b"{}", {"Content-Encoding": "br"}, "encoding 'br'; only gzip", id="unknown"),
         pytest.param(b"{}", {"Content-Encoding": "gzip"}, "cannot be reached", id="broken"),
-        pytest.param(
-            gzip.compress(b"{}" * 99)[:-9],
-            {"Content-Encoding": "gzip"},
-            "cannot be reached",
-            id="cut off",
-        ),
+        pytest.param(gzip.compress(b"{}" * 99)[:-9], {"Content-Encoding": "gzip"}, "cannot be reached", id="cut off"),
     ],
 )
-async def test_an_answer_that_cannot_be_decompressed_says_so(
-    sent: bytes, headers: dict[str, str], said: str
-) -> None:
+async def test_an_answer_that_cannot_be_decompressed_says_so(sent: bytes, headers: dict[str, str], said: str) -> None:
     policy = answering(Body([sent]), headers)
     with pytest.raises(UpstreamError, match=said):
         await policy.sample(HISTORY, n=1, sampling=Sampling())
@@ -111,9 +104,7 @@ async def test_the_list_of_models_has_a_limit_too() -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_on(
-    kind: str,
-) -> None:
+async def test_an_answer_in_endless_tiny_chunks_is_given_up_and_lets_others_go_on(kind: str) -> None:
     async def drip(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
         writer.write(f"Content-Type: {kind}\r\n\r\n".encode())
@@ -156,9 +147,7 @@ def test_a_stream_of_events_may_not_come_in_shorter_chunks_than_events() -> None
         drip(b" ", 2 * MAX_CHUNKS)
 
 
-async def test_large_requests_of_one_step_are_written_one_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_large_requests_of_one_step_are_written_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = 0
     written: list[int] = []
     dumps = json.dumps
@@ -175,9 +164,7 @@ async def test_large_requests_of_one_step_are_written_one_at_a_time(
 
     answer = b'{"choices": [{"message": {"content": "go"}}]}'
     transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Body([answer])))
-    policy = OpenAICompatiblePolicy(
-        "demo", url="http://demo/v1", model="m", takes_n=False, transport=transport
-    )
+    policy = OpenAICompatiblePolicy("demo", url="http://demo/v1", model="m", takes_n=False, transport=transport)
     monkeypatch.setattr("qguide.qnet.policies.upstream_http.json.dumps", noted)
     counting = asyncio.create_task(count_turns())
     history = (Message("user", "find the mug " * 10_000),)

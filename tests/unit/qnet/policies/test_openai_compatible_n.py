@@ -61,9 +61,7 @@ async def test_an_upstream_without_n_is_asked_in_parallel_for_some_minutes(
         assert sent(upstream) == [3]
 
 
-async def test_a_refusal_that_names_n_is_believed_at_once(
-    connect: Any, upstream: FakeUpstream
-) -> None:
+async def test_a_refusal_that_names_n_is_believed_at_once(connect: Any, upstream: FakeUpstream) -> None:
     upstream.fault = "refuse_n"
     async with connect() as policy:
         await draw(policy)

@@ -25,11 +25,7 @@ from tests.support.upstream_policy import HISTORY, MIB, Body
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 DONE = b"data: [DONE]\n\n"
-ENDED = {
-    "type": "message_delta",
-    "delta": {"stop_reason": "tool_use"},
-    "usage": {"output_tokens": 9},
-}
+ENDED = {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}}
 
 
 def sse(events: Iterable[Any]) -> list[bytes]:
@@ -47,11 +43,7 @@ def piece(index: int, kind: str, **fields: str) -> dict[str, Any]:
 
 
 async def drawn(
-    pieces: Iterable[bytes],
-    *,
-    dialect: DialectName = "chat",
-    n: int = 1,
-    limits: UpstreamLimits | None = None,
+    pieces: Iterable[bytes], *, dialect: DialectName = "chat", n: int = 1, limits: UpstreamLimits | None = None
 ) -> list[Candidate]:
     """Candidates of a policy whose upstream sends these pieces, once."""
     answer = httpx.Response(200, headers=EVENTS, stream=Body(pieces))
@@ -104,10 +96,7 @@ async def test_chunks_of_calls_whose_arguments_come_in_pieces() -> None:
         delta(finish_reason="tool_calls"),
     ]
     [candidate] = await drawn(sse(chunks))
-    assert candidate.message.tool_calls == (
-        ToolCall("go", '{"to": "desk"}', "a"),
-        ToolCall("look", "{}", "b"),
-    )
+    assert candidate.message.tool_calls == (ToolCall("go", '{"to": "desk"}', "a"), ToolCall("look", "{}", "b"))
     assert candidate.finish_reason == "tool_calls"
 
 
@@ -119,31 +108,15 @@ async def test_events_of_a_message_with_thoughts_text_and_a_call() -> None:
         {"type": "message_start", "message": {"id": "m", "content": [], "usage": usage}},
         {"type": "ping"},
         {"type": "content_block_start", "index": 0, "content_block": thought},
-        {
-            "type": "content_block_delta",
-            "index": 0,
-            "delta": {"type": "thinking_delta", "thinking": "hm"},
-        },
-        {
-            "type": "content_block_delta",
-            "index": 0,
-            "delta": {"type": "signature_delta", "signature": "s"},
-        },
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}},
         {"type": "content_block_stop", "index": 0},
         {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
         piece(1, "text", text="I "),
         piece(1, "text", text="go."),
         {"type": "content_block_start", "index": 2, "content_block": call},
-        {
-            "type": "content_block_delta",
-            "index": 2,
-            "delta": {"type": "input_json_delta", "partial_json": '{"to":'},
-        },
-        {
-            "type": "content_block_delta",
-            "index": 2,
-            "delta": {"type": "input_json_delta", "partial_json": '"desk"}'},
-        },
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": '{"to":'}},
+        {"type": "content_block_delta", "index": 2, "delta": {"type": "input_json_delta", "partial_json": '"desk"}'}},
         ENDED,
         {"type": "message_stop"},
     ]
@@ -217,10 +190,7 @@ async def test_a_stream_that_breaks_off_is_no_answer(dialect: DialectName, event
         ),
         (
             "responses",
-            {
-                "type": "response.failed",
-                "response": {"status": "failed", "error": {"code": "rate_limit_exceeded"}},
-            },
+            {"type": "response.failed", "response": {"status": "failed", "error": {"code": "rate_limit_exceeded"}}},
             UpstreamUnavailableError,
             r"an error \(rate_limit_exceeded\)$",
             True,
@@ -276,9 +246,7 @@ async def test_the_limit_is_the_silence_and_not_the_whole_time() -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     limits = UpstreamLimits(timeout_s=1.0, retries=0)
-    policy = OpenAICompatiblePolicy(
-        "demo", url=f"http://127.0.0.1:{port}", model="m", streams=True, limits=limits
-    )
+    policy = OpenAICompatiblePolicy("demo", url=f"http://127.0.0.1:{port}", model="m", streams=True, limits=limits)
     async with server:
         [candidate] = await policy.sample(HISTORY, n=1, sampling=Sampling())
         assert candidate.message.content == "go " * 15

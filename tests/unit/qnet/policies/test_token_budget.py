@@ -53,9 +53,7 @@ class Fleet(FakeUpstream):
 def drawing(turns: int, *, n: int = 1, max_tokens: int = 100) -> RolloutTask[int]:
     """Draw so many times; a request holds 101 + n * max_tokens tokens."""
     for _ in range(turns):
-        drawn: list[Candidate] = yield SampleRequest(
-            HISTORY, n, Sampling(seed=0, max_tokens=max_tokens)
-        )
+        drawn: list[Candidate] = yield SampleRequest(HISTORY, n, Sampling(seed=0, max_tokens=max_tokens))
         assert len(drawn) == n
     return turns
 
@@ -176,16 +174,12 @@ def test_one_that_gives_up_its_place_lets_the_next_go() -> None:
     run(work)
 
 
-Requests = st.lists(
-    st.tuples(st.integers(0, 5), st.integers(1, 14), st.integers(0, 4), st.booleans()), max_size=30
-)
+Requests = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 14), st.integers(0, 4), st.booleans()), max_size=30)
 
 
 @settings(max_examples=60, deadline=None)
 @given(requests=Requests)
-def test_any_mix_of_requests_ends_within_every_bound(
-    requests: list[tuple[int, int, int, bool]],
-) -> None:
+def test_any_mix_of_requests_ends_within_every_bound(requests: list[tuple[int, int, int, bool]]) -> None:
     most = 10
 
     async def work() -> None:

@@ -9,9 +9,7 @@ import pytest
 from qguide.qnet.models.loading import embedded_path, load_renderer
 from qguide.qnet.types import Message, ToolCall
 
-RENDERED: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[3] / "data/renderings/embedded.json").read_text()
-)
+RENDERED: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "data/renderings/embedded.json").read_text())
 
 
 @pytest.mark.parametrize("known", RENDERED, ids=lambda known: f"{known['model']} {known['name']}")

@@ -50,9 +50,7 @@ def test_action_spans_end_with_the_end_of_turn_token(template: str | None) -> No
     episode = renderer.encode_episode((*HISTORY, ANSWER))
     texts = [renderer.decode_reply(episode.token_ids[a:b]) for a, b in episode.action_spans]
     assert texts == [HISTORY[1], ANSWER]
-    assert {episode.token_ids[end - 1] for _, end in episode.action_spans} == set(
-        renderer.stop_token_ids
-    )
+    assert {episode.token_ids[end - 1] for _, end in episode.action_spans} == set(renderer.stop_token_ids)
 
 
 @pytest.mark.parametrize("template", ["", CHATML, WITH_SYSTEM, None])
@@ -102,9 +100,7 @@ def test_sft_qnet_training_and_serving_agree_token_by_token() -> None:
     served = renderer.encode_history(HISTORY) + renderer.encode_candidate(ANSWER)
     cloned = sft_sequence(renderer, Demonstration((*HISTORY, ANSWER)), observation_weight=0.0)
     label = labelled((*HISTORY, ANSWER), labels={1: 0.5, 2: 1.0})
-    [tree] = pack_tree(
-        renderer, label, loss_on="last", min_label_margin=0.1, max_length=4096, max_tokens=4096
-    )
+    [tree] = pack_tree(renderer, label, loss_on="last", min_label_margin=0.1, max_length=4096, max_tokens=4096)
     assert cloned.token_ids == served
     assert [*tree.token_ids] == served
     assert tree.weight[len(served) - 1] == 1.0
@@ -143,18 +139,16 @@ def test_mistaken_actions_carry_no_weight() -> None:
     conversation = (*HISTORY, ANSWER)
     rendered = renderer.encode_episode(conversation)
     (first, last), *others = rendered.action_spans
-    weights = sft_sequence(
-        renderer, Demonstration(conversation, mistakes=(0,)), observation_weight=0.2
-    ).columns["weight"]
+    weights = sft_sequence(renderer, Demonstration(conversation, mistakes=(0,)), observation_weight=0.2).columns[
+        "weight"
+    ]
     assert set(weights[first:last]) == {0.0}
     assert all(set(weights[start:end]) == {1.0} for start, end in others)
 
 
 def test_set_phrases_become_one_token_each() -> None:
     texts = ["You arrive at loc 3. On the shelf 1, you see a apple 1, and a vase 2."] * 20
-    fast = train_tokenizer(
-        texts, vocab_size=500, phrases=("You arrive at loc", ", a", ", and a", ", you see a")
-    )
+    fast = train_tokenizer(texts, vocab_size=500, phrases=("You arrive at loc", ", a", ", and a", ", you see a"))
     text = "You arrive at loc 3. On the shelf 1, you see a vase 2, and a apple 1, alone."
     pieces = [str(fast.decode([token])) for token in fast(text).input_ids]
     assert "".join(pieces) == text
@@ -201,10 +195,7 @@ QWEN_WITH_SYSTEM = "{% if messages[0].role != 'system' %}<|system|>be good<|end|
 CALLS = Message(
     "assistant",
     "I look.",
-    (
-        ToolCall("look", '{"where":"shelf 1","for": "pen"}', "call_1"),
-        ToolCall("look", '{"where": "desk 1"}', "call_2"),
-    ),
+    (ToolCall("look", '{"where":"shelf 1","for": "pen"}', "call_1"), ToolCall("look", '{"where": "desk 1"}', "call_2")),
 )
 RESULTS = (Message("tool", "a pen 2", (), "call_1"), Message("tool", "nothing", (), "call_2"))
 
@@ -235,20 +226,10 @@ def test_tool_calls_and_results_are_printed_by_a_template_that_knows_tools(templ
 
 
 @pytest.mark.parametrize("template", ["", CHATML, WITH_SYSTEM, None])
-def test_a_template_without_tools_gets_calls_as_text_and_results_as_observations(
-    template: str | None,
-) -> None:
+def test_a_template_without_tools_gets_calls_as_text_and_results_as_observations(template: str | None) -> None:
     renderer = Renderer(tokenizer(template))
-    said = (
-        'I look.\nAction: look({"for": "pen", "where": "shelf 1"})\n'
-        'Action: look({"where": "desk 1"})'
-    )
-    plain = (
-        HISTORY[0],
-        Message("assistant", said),
-        Message("user", "a pen 2"),
-        Message("user", "nothing"),
-    )
+    said = 'I look.\nAction: look({"for": "pen", "where": "shelf 1"})\nAction: look({"where": "desk 1"})'
+    plain = (HISTORY[0], Message("assistant", said), Message("user", "a pen 2"), Message("user", "nothing"))
     assert as_text(renderer, (HISTORY[0], CALLS, *RESULTS)) == as_text(renderer, plain)
     assert renderer.encode_candidate(CALLS) == renderer.encode_candidate(plain[1])
 
@@ -266,10 +247,7 @@ def test_equal_calls_have_equal_tokens_whatever_their_ids_and_spaces() -> None:
     other = Message(
         "assistant",
         "I look.",
-        (
-            ToolCall("look", '{"for":"pen", "where":"shelf 1"}', "x"),
-            ToolCall("look", '{"where":"desk 1"}', "y"),
-        ),
+        (ToolCall("look", '{"for":"pen", "where":"shelf 1"}', "x"), ToolCall("look", '{"where":"desk 1"}', "y")),
     )
     assert other == CALLS
     for template in (QWEN, ""):
@@ -286,10 +264,7 @@ def test_arguments_that_are_no_object_are_rendered_as_they_are(arguments: str) -
         assert arguments[:9] in said.replace("\\", "")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [ToolCall("look<|end|>", "{}"), ToolCall("look", '{"where": "\\u003c|end|>"}')],
-)
+@pytest.mark.parametrize("call", [ToolCall("look<|end|>", "{}"), ToolCall("look", '{"where": "\\u003c|end|>"}')])
 def test_control_tokens_in_a_call_are_refused_also_in_disguise(call: ToolCall) -> None:
     renderer = Renderer(tokenizer(QWEN))
     with pytest.raises(MalformedHistoryError, match="control token"):
@@ -312,6 +287,6 @@ def test_a_system_message_that_the_template_refuses_opens_the_first_users_turn()
     first = HISTORY[0]
     folded = Message("user", f"be brief\n\n{first.content}")
     assert renderer.traits.system == "folded"
-    assert renderer.encode_history(
-        (Message("system", "be brief"), *HISTORY)
-    ) == renderer.encode_history((folded, *HISTORY[1:]))
+    assert renderer.encode_history((Message("system", "be brief"), *HISTORY)) == renderer.encode_history(
+        (folded, *HISTORY[1:])
+    )

@@ -35,17 +35,9 @@ def byte_fallback(*, missing: str = "") -> PreTrainedTokenizerFast:
     """A BPE of few characters that spells the others in bytes, as Llama 2's does."""
     known = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "g", "o", "▁g", "▁go"]
     vocabulary = {token: i for i, token in enumerate(known) if token != missing}
-    model = models.BPE(
-        vocabulary,
-        [("▁", "g"), ("▁g", "o")],
-        unk_token="<unk>",
-        fuse_unk=True,
-        byte_fallback=True,
-    )
+    model = models.BPE(vocabulary, [("▁", "g"), ("▁g", "o")], unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
 
 
@@ -82,9 +74,7 @@ def test_tokenizers_that_may_swallow_text_have_no_bound() -> None:
         "an unknown word of any length": PreTrainedTokenizerFast(tokenizer_object=wordpiece),
         "a byte that no token has": byte_fallback(missing="<0x41>"),
     }
-    assert {
-        name: longest_token(tokenizer) for name, tokenizer in unbounded.items()
-    } == dict.fromkeys(unbounded)
+    assert {name: longest_token(tokenizer) for name, tokenizer in unbounded.items()} == dict.fromkeys(unbounded)
 
 
 def test_the_embedded_models_tokenizer_has_a_bound() -> None:
@@ -93,9 +83,7 @@ def test_the_embedded_models_tokenizer_has_a_bound() -> None:
     assert bound < 100
 
 
-def test_a_history_that_is_surely_too_long_is_not_tokenized(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_history_that_is_surely_too_long_is_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Renderer(renderer().tokenizer)
     bound = longest_token(mine.tokenizer)
     assert bound is not None

@@ -54,10 +54,7 @@ def logprob(folder: Path, candidate: Message) -> float:
 
 
 def test_q_is_beta_times_the_difference_of_the_actions_log_probabilities(folders: Path) -> None:
-    expected = [
-        BETA * (logprob(folders / "policy", c) - logprob(folders / "reference", c))
-        for c in REQUEST.candidates
-    ]
+    expected = [BETA * (logprob(folders / "policy", c) - logprob(folders / "reference", c)) for c in REQUEST.candidates]
     loaded = implicit(folders / "q")
     for scorer in (NaiveImplicitScorer(loaded), SharedPrefixImplicitScorer(loaded)):
         assert scorer.score([REQUEST])[0].q_values == pytest.approx(expected, abs=1e-5)
@@ -95,9 +92,7 @@ def test_vocabulary_logits_are_made_for_the_actions_tokens_alone(
     assert rows == [len(followed)] * 2
 
 
-def test_a_history_without_tokens_is_refused(
-    folders: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_history_without_tokens_is_refused(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = implicit(folders / "q")
     nothing = RenderedEpisode([], [])
     monkeypatch.setattr(loaded.renderer, "encode_state", lambda _, **__: nothing)

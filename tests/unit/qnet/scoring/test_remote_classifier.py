@@ -50,9 +50,7 @@ def connect(folder: Path, url: str, *, timeout_s: float = 30.0) -> RemoteClassif
     return RemoteClassifyScorer(loaded, client)
 
 
-def test_q_is_the_logit_and_each_conversation_is_sent_once(
-    folder: Path, server: ScriptedVllm
-) -> None:
+def test_q_is_the_logit_and_each_conversation_is_sent_once(folder: Path, server: ScriptedVllm) -> None:
     with closing(connect(folder, server.url)) as scorer:
         server.asked.clear()
         [found] = scorer.score([REQUEST])
@@ -69,10 +67,7 @@ def test_callers_with_other_salts_share_no_request(folder: Path, server: Scripte
     with closing(connect(folder, server.url)) as scorer:
         server.asked.clear()
         scorer.score([ScoreRequest((TASK,), SAID, cache_salt=salt) for salt in ("a", "b", "a")])
-    assert [(body["cache_salt"], len(body["input"])) for body in server.asked] == [
-        ("a", 6),
-        ("b", 3),
-    ]
+    assert [(body["cache_salt"], len(body["input"])) for body in server.asked] == [("a", 6), ("b", 3)]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +80,7 @@ def test_callers_with_other_salts_share_no_request(folder: Path, server: Scripte
         ("silence", "no answer within 0.3 s"),
     ],
 )
-def test_a_fault_has_a_reason_and_no_address(
-    folder: Path, server: ScriptedVllm, fault: Fault, reason: str
-) -> None:
+def test_a_fault_has_a_reason_and_no_address(folder: Path, server: ScriptedVllm, fault: Fault, reason: str) -> None:
     with closing(connect(folder, server.url, timeout_s=0.3)) as scorer:
         server.fault = fault
         with pytest.raises(ScorerUnavailableError, match=reason) as failed:
@@ -128,9 +121,7 @@ def test_a_server_that_will_not_do_is_refused_when_it_is_connected(
         connect(folder, state.url)
 
 
-def test_a_server_that_gives_sigmoids_in_place_of_logits_is_refused(
-    folder: Path, server: ScriptedVllm
-) -> None:
+def test_a_server_that_gives_sigmoids_in_place_of_logits_is_refused(folder: Path, server: ScriptedVllm) -> None:
     server.fault = "always_activated"
     with pytest.raises(ConfigError, match="so it gives sigmoids where Q is the logit; serve"):
         connect(folder, server.url)

@@ -46,9 +46,7 @@ def called(arguments: Any, name: str = "book") -> Message:
         ("", (), ""),
     ],
 )
-def test_rules_are_named_before_what_they_stand_before(
-    source: str, rules: tuple[str, ...], behind: str
-) -> None:
+def test_rules_are_named_before_what_they_stand_before(source: str, rules: tuple[str, ...], behind: str) -> None:
     assert split_rules(source) == (rules, behind)
 
 

@@ -12,9 +12,7 @@ from qguide.qnet.scoring.score_plan import BLOCK_TOKENS, segments
 HISTORY = list(range(100, 130))
 LIKE = torch.zeros(())
 
-candidates = st.lists(
-    st.lists(st.integers(0, 2), min_size=1, max_size=2 * BLOCK_TOKENS), min_size=1, max_size=12
-)
+candidates = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=2 * BLOCK_TOKENS), min_size=1, max_size=12)
 
 
 def request_of(sequences: list[list[int]]) -> RenderedRequest:
@@ -34,9 +32,7 @@ def test_every_token_of_a_candidate_sees_what_comes_before_it_and_nothing_else(
     sees: dict[int, list[int]] = {}
     token_of = dict(enumerate(HISTORY[:known]))
     for segment in segments(request, entry, read=[], like=LIKE):
-        for row, (token, position) in enumerate(
-            zip(segment.token_ids, segment.positions, strict=True)
-        ):
+        for row, (token, position) in enumerate(zip(segment.token_ids, segment.positions, strict=True)):
             column = segment.column + row
             assert column not in token_of
             token_of[column] = token

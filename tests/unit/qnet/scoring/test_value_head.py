@@ -43,9 +43,7 @@ def test_the_fast_scorer_equals_the_plain_one_step_after_step(architecture: str)
         candidates = (said(0, 1, step), said(0, 1), said(5, 2, 7, step, 9), said(0, 1))
         requests = [ScoreRequest(h, candidates) for h in histories]
         assert_equal(fast.score(requests), naive.score(requests))
-        histories = [
-            (*h, candidates[i], Message("user", WORDS[step])) for i, h in enumerate(histories)
-        ]
+        histories = [(*h, candidates[i], Message("user", WORDS[step])) for i, h in enumerate(histories)]
 
 
 def test_q_depends_on_every_part_of_the_state() -> None:
@@ -71,9 +69,7 @@ def test_a_later_step_computes_the_observation_and_the_candidates() -> None:
     scorer = SharedPrefixScorer(q_model())
     first = ScoreRequest(history(30), (said(1, 2), said(3, 4, 5)))
     scorer.score([first])
-    second = ScoreRequest(
-        (*first.history, said(3, 4, 5), Message("user", "you see desk")), (said(6),)
-    )
+    second = ScoreRequest((*first.history, said(3, 4, 5), Message("user", "you see desk")), (said(6),))
     [result] = scorer.score([second])
     known = tokens(first)[0] + len(renderer().encode_candidate(said(3, 4, 5)))
     assert result.cached_tokens == known
@@ -122,8 +118,7 @@ def test_a_beginning_that_many_sessions_share_is_computed_and_kept_once() -> Non
 def test_rows_beyond_one_chunk_of_attention_see_what_they_should() -> None:
     loaded = q_model(context=512)
     requests = [
-        ScoreRequest(history(200, start=n), (said(*range(n, n + 90)), said(n), said(*range(40))))
-        for n in range(2)
+        ScoreRequest(history(200, start=n), (said(*range(n, n + 90)), said(n), said(*range(40)))) for n in range(2)
     ]
     fast, naive = SharedPrefixScorer(loaded), NaiveScorer(loaded)
     assert_equal(fast.score(requests), naive.score(requests))

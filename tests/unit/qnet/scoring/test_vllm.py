@@ -70,11 +70,7 @@ def connect() -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def build(
-            vllm: ScriptedVllm,
-            head: RemoteTrunk,
-            *,
-            timeout_s: float = 30,
-            max_tokens: int | None = None,
+            vllm: ScriptedVllm, head: RemoteTrunk, *, timeout_s: float = 30, max_tokens: int | None = None
         ) -> VllmScorer:
             server = VllmServer(
                 f"{vllm.url}/v1",
@@ -103,9 +99,7 @@ def test_q_equals_the_naive_scorers_step_after_step(
     assert vllm.keys == {"Bearer key"}
 
 
-def test_a_batch_is_one_request_of_distinct_sequences(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_a_batch_is_one_request_of_distinct_sequences(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     scorer = connect(vllm, head)
     vllm.asked.clear()
     scorer.score([ScoreRequest(h, said("go", "take", "go")) for h in (HISTORY, OTHER)])
@@ -123,22 +117,16 @@ def test_tokens_are_told_apart_by_what_the_server_found(
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
     lengths = [
-        len(renderer().encode_history(HISTORY)) + len(renderer().encode_candidate(c))
-        for c in request.candidates
+        len(renderer().encode_history(HISTORY)) + len(renderer().encode_candidate(c)) for c in request.candidates
     ]
     shared = len(renderer().encode_history(HISTORY)) // BLOCK * BLOCK
     [first] = scorer.score([request])
-    assert (first.computed_tokens + first.cached_tokens, first.cached_tokens) == (
-        sum(lengths),
-        shared,
-    )
+    assert (first.computed_tokens + first.cached_tokens, first.cached_tokens) == (sum(lengths), shared)
     [again] = scorer.score([request])
     assert again.cached_tokens == sum((length - 1) // BLOCK * BLOCK for length in lengths)
 
 
-def test_what_others_may_have_found_is_not_counted(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_what_others_may_have_found_is_not_counted(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     scorer = connect(vllm, head)
     request = ScoreRequest(HISTORY, said("go", "take mug"))
     scorer.score([request])
@@ -214,9 +202,7 @@ def test_a_state_that_is_not_finite_is_no_number_for_its_candidate_alone(
     assert (broken.q_values[1], sound.q_values) == (before[0].q_values[1], before[1].q_values)
 
 
-def test_a_server_without_finite_states_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_a_server_without_finite_states_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     vllm.fault = "not_finite"
     with pytest.raises(ConfigError, match="Q of an ordinary prompt is not finite"):
         connect(vllm, head)
@@ -267,25 +253,19 @@ def test_a_lost_connection_is_tried_once_more_and_silence_is_not(
     assert len(vllm.asked) == 3
 
 
-def test_a_server_without_prefix_caching_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_a_server_without_prefix_caching_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     vllm.caching = False
     with pytest.raises(ConfigError, match=r"found none of 256 tokens.*--enable-prefix-caching"):
         connect(vllm, head)
 
 
-def test_a_server_without_counters_is_refused(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_a_server_without_counters_is_refused(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     vllm.fault = "no_metrics"
     with pytest.raises(ConfigError, match="without --disable-log-stats"):
         connect(vllm, head)
 
 
-def test_another_trunk_is_refused_at_start_and_later(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_another_trunk_is_refused_at_start_and_later(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     scorer = connect(vllm, head)
     vllm.model = "tiny-q@000000000000"
     with pytest.raises(ScorerUnavailableError, match=r"404: The model .* does not exist"):
@@ -309,9 +289,7 @@ def test_a_server_that_is_not_there_is_refused(vllm: ScriptedVllm, head: RemoteT
         VllmScorer(head, server)
 
 
-def test_a_head_that_gives_no_number_gives_no_score(
-    connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk
-) -> None:
+def test_a_head_that_gives_no_number_gives_no_score(connect: Connect, vllm: ScriptedVllm, head: RemoteTrunk) -> None:
     config = QNetConfig(head_width=16)
     weights = {
         name: np.full(shape, np.inf if name == "out.bias" else 0, np.float32)
@@ -322,9 +300,7 @@ def test_a_head_that_gives_no_number_gives_no_score(
         connect(vllm, broken)
 
 
-@pytest.mark.parametrize(
-    ("total", "weights"), [(0, [3, 1]), (7, [1, 1, 1]), (10, [1, 9]), (99, [50, 1, 49])]
-)
+@pytest.mark.parametrize(("total", "weights"), [(0, [3, 1]), (7, [1, 1, 1]), (10, [1, 9]), (99, [50, 1, 49])])
 def test_shares_add_up_and_exceed_no_weight(total: int, weights: list[int]) -> None:
     total = min(total, sum(weights))
     shares = share(total, weights)

@@ -15,9 +15,7 @@ PIXEL = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 
 
 def turns(*messages: Any, system: Any = None) -> list[dict[str, Any]]:
-    body = MessagesRequest.model_validate(
-        {"max_tokens": 1, "messages": list(messages), "system": system}
-    )
+    body = MessagesRequest.model_validate({"max_tokens": 1, "messages": list(messages), "system": system})
     return chat_turns(body.system, body.messages)
 
 
@@ -43,36 +41,23 @@ def result(content: Any = "there", **more: Any) -> dict[str, Any]:
 
 def test_texts_stay_and_system_comes_first() -> None:
     said = turns({"role": "user", "content": "find it"}, system="Be brief.")
-    assert said == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "find it"},
-    ]
+    assert said == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "find it"}]
 
 
 def test_blocks_of_text_are_one_text() -> None:
     cached = text("a") | {"cache_control": {"type": "ephemeral"}}
-    said = turns(
-        user(cached, text("b")), assistant(text("c"), text("d")), system=[cached, text("b")]
-    )
+    said = turns(user(cached, text("b")), assistant(text("c"), text("d")), system=[cached, text("b")])
     assert [turn["content"] for turn in said] == ["a\nb", "a\nb", "cd"]
 
 
 def test_a_call_and_its_result_are_turns_of_their_own() -> None:
-    said = turns(
-        user(text("find it")),
-        assistant(text("Well."), call(to="desk")),
-        user(result(), text("go on")),
-    )
+    said = turns(user(text("find it")), assistant(text("Well."), call(to="desk")), user(result(), text("go on")))
     assert said[1:] == [
         {
             "role": "assistant",
             "content": "Well.",
             "tool_calls": [
-                {
-                    "id": "toolu_1",
-                    "type": "function",
-                    "function": {"name": "go", "arguments": '{"to": "desk"}'},
-                }
+                {"id": "toolu_1", "type": "function", "function": {"name": "go", "arguments": '{"to": "desk"}'}}
             ],
         },
         {"role": "tool", "tool_call_id": "toolu_1", "content": "there"},
@@ -106,10 +91,7 @@ def test_an_image_of_a_result_is_in_the_users_message_after_it() -> None:
         {"role": "tool", "tool_call_id": "toolu_1", "content": "a photo"},
         {
             "role": "user",
-            "content": [
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-                text("what is it?"),
-            ],
+            "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}, text("what is it?")],
         },
     ]
 
@@ -162,9 +144,7 @@ def test_thoughts_go_back_only_to_the_upstream_that_had_them() -> None:
         (user({"type": "search_result"}), r"content\[0\].source is missing"),
         (user({"type": "image", "source": "a.png"}), "source is a text"),
         (
-            user(
-                {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}
-            ),
+            user({"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}}),
             r"source.content has the type 'image'",
         ),
         (user({"type": "server_tool_use"}), "has the type 'server_tool_use'"),
@@ -180,14 +160,7 @@ def test_a_block_that_cannot_be_translated_is_named(message: Any, said: str) -> 
         turns(message)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "read"),
-    [
-        ('{"to": "desk"}', {"to": "desk"}),
-        ("", {}),
-        (" ", {}),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "read"), [('{"to": "desk"}', {"to": "desk"}), ("", {}), (" ", {})])
 def test_arguments_are_an_object(arguments: str, read: Any) -> None:
     assert input_of(arguments) == (read, True)
 
@@ -196,9 +169,7 @@ DEEP = '{"x": ' * 96 + "1" + "}" * 96
 BEYOND_JSON = ['{"x": NaN}', '{"x": -Infinity}', '{"x": 1e999}', r'{"x": "\ud800"}', DEEP]
 
 
-@pytest.mark.parametrize(
-    "arguments", ['{"to": "de', "[1]", "null", "desk", "[" * 100_000, *BEYOND_JSON]
-)
+@pytest.mark.parametrize("arguments", ['{"to": "de', "[1]", "null", "desk", "[" * 100_000, *BEYOND_JSON])
 def test_arguments_that_are_no_object_come_and_go_as_they_were_written(arguments: str) -> None:
     read, is_object = input_of(arguments)
     assert (read, is_object) == ({INVALID_JSON: arguments}, False)

@@ -52,9 +52,7 @@ def events_of(response: Any) -> list[dict[str, Any]]:
 
 
 def test_the_best_candidate_is_the_content(guided: TestClient, upstream: FakeUpstream) -> None:
-    answer = ask(
-        guided, system="Be brief.", qguide={"return_candidates": True, "num_candidates": 3}
-    )
+    answer = ask(guided, system="Be brief.", qguide={"return_candidates": True, "num_candidates": 3})
     assert answer["content"] == [{"type": "text", "text": DEFAULT_REPLIES[2]}]
     assert answer["model"] == "demo"
     assert answer["qguide"]["q_values"] == [0.5, 0.25, 0.75]
@@ -73,9 +71,7 @@ def test_options_come_as_headers_too(guided: TestClient) -> None:
     assert post(guided, headers=headers).json()["qguide"]["num_candidates"] == 4
 
 
-def test_images_reach_the_upstream_and_the_q_model_reads_the_text(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_images_reach_the_upstream_and_the_q_model_reads_the_text(guided: TestClient, upstream: FakeUpstream) -> None:
     text = {"type": "text", "text": "what is it?"}
     guidance = ask(guided, messages=[{"role": "user", "content": [IMAGE, text]}])["qguide"]
     assert guidance["guided"] is True
@@ -85,9 +81,7 @@ def test_images_reach_the_upstream_and_the_q_model_reads_the_text(
     assert [part["type"] for part in parts] == ["image_url", "text"]
 
 
-def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
-    guided: TestClient,
-) -> None:
+def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(guided: TestClient) -> None:
     messages = [{"role": "user", "content": [IMAGE]}]
     guidance = ask(guided, messages=messages)["qguide"]
     assert guidance["guided"] is False
@@ -102,13 +96,7 @@ def test_an_image_alone_is_answered_without_guidance_unless_that_is_an_error(
     [
         ({"model": "gpt-9"}, 404, "not_found_error", "unknown_model", "this server has demo"),
         ({"messages": []}, 400, "invalid_request_error", "malformed_history", "is empty"),
-        (
-            {"thread": {"type": "continue"}},
-            400,
-            "invalid_request_error",
-            "thread_unsupported_request",
-            "thread",
-        ),
+        ({"thread": {"type": "continue"}}, 400, "invalid_request_error", "thread_unsupported_request", "thread"),
         ({"messages": 3}, 400, "invalid_request_error", "malformed_body", "valid list"),
         ({"max_tokens": None}, 400, "invalid_request_error", "malformed_body", "max_tokens"),
         ({"qguide": {"m": 3}}, 400, "invalid_request_error", "malformed_body", "qguide.m"),
@@ -142,11 +130,7 @@ def test_a_wrong_request_is_explained_in_anthropics_shape(
         ("tools", [TOOL], "tools"),
         ("stop_sequences", ["x"], "stop_sequences"),
         ("top_k", 3, "top_k"),
-        (
-            "output_config",
-            {"format": {"type": "json_schema", "schema": {}}},
-            "output_config.format",
-        ),
+        ("output_config", {"format": {"type": "json_schema", "schema": {}}}, "output_config.format"),
     ],
 )
 def test_what_a_policy_in_this_process_cannot_do_is_refused_by_anthropics_name(
@@ -157,10 +141,7 @@ def test_what_a_policy_in_this_process_cannot_do_is_refused_by_anthropics_name(
     assert f"does not support {name!r}" in error["message"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "kind"),
-    [("500", 502, "api_error"), ("401", 502, "api_error")],
-)
+@pytest.mark.parametrize(("fault", "status", "kind"), [("500", 502, "api_error"), ("401", 502, "api_error")])
 def test_an_upstreams_failure_is_the_apis(
     guided: TestClient, upstream: FakeUpstream, fault: Any, status: int, kind: str
 ) -> None:
@@ -183,10 +164,7 @@ def test_without_a_scorer_it_is_unguided_or_overloaded_where_that_was_asked_for(
     assert ask(client)["qguide"]["guided"] is False
     response = post(client, qguide={"fallback": "error"})
     error = refusal(response, 503)
-    assert (error["type"], error["details"]["error_code"]) == (
-        "overloaded_error",
-        "scorer_unavailable",
-    )
+    assert (error["type"], error["details"]["error_code"]) == ("overloaded_error", "scorer_unavailable")
     assert int(response.headers["Retry-After"]) >= 1
 
 
@@ -216,9 +194,7 @@ def test_a_waiting_stream_pings_and_says_its_error_as_an_event(
     assert error["request_id"]
 
 
-def test_tokens_are_counted_by_the_policy_or_else_refused(
-    client: TestClient, tiny_client: TestClient
-) -> None:
+def test_tokens_are_counted_by_the_policy_or_else_refused(client: TestClient, tiny_client: TestClient) -> None:
     counted = post(tiny_client, "/count_tokens").json()
     assert counted["qguide"] == {"counted_by": "policy", "name": "tiny-policy", "exact": True}
     assert counted["input_tokens"] == ask(tiny_client)["usage"]["input_tokens"]
@@ -230,9 +206,7 @@ def test_tokens_are_counted_by_the_policy_or_else_refused(
     error = refusal(post(client, "/count_tokens"), 400)
     assert "nothing can count" in error["message"]
     image = [{"role": "user", "content": [IMAGE]}]
-    assert (
-        "read only text" in refusal(post(client, "/count_tokens", messages=image), 400)["message"]
-    )
+    assert "read only text" in refusal(post(client, "/count_tokens", messages=image), 400)["message"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "half \ud800"])
@@ -255,9 +229,7 @@ def test_arguments_that_json_cannot_carry_come_as_they_were_written(
 
 
 @pytest.mark.parametrize("path", ["", "/count_tokens"])
-def test_a_schema_that_is_too_deep_for_a_chat_completion_is_refused(
-    guided: TestClient, path: str
-) -> None:
+def test_a_schema_that_is_too_deep_for_a_chat_completion_is_refused(guided: TestClient, path: str) -> None:
     schema: dict[str, Any] = {"type": "object"}
     for _ in range(96):
         schema = {"items": schema}

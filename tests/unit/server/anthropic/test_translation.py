@@ -143,9 +143,7 @@ def test_a_call_of_a_toolset_goes_out_and_comes_back() -> None:
 
 def test_a_tool_that_is_called_as_a_toolset_is_no_part_of_it() -> None:
     own = {"name": "browser", "input_schema": {"type": "object"}}
-    message = answer(
-        drawn("", ToolCall("browser", "{}", "c1")), tools=[{"type": TOOLSETS["browser"]}, own]
-    )
+    message = answer(drawn("", ToolCall("browser", "{}", "c1")), tools=[{"type": TOOLSETS["browser"]}, own])
     [block] = message["content"]
     assert (block["name"], block.get("toolset_name")) == ("browser", None)
 
@@ -216,18 +214,10 @@ def test_parameters_that_no_chat_completion_has_are_named() -> None:
         {"role": "assistant", "content": [foreign, {"type": "text", "text": "look"}]},
         {"role": "user", "content": "a mug"},
     ]
-    asked = read(
-        messages=messages,
-        service_tier="auto",
-        fallbacks=[],
-        n="many",
-        output_config={"effort": "high"},
-    )
+    asked = read(messages=messages, service_tier="auto", fallbacks=[], n="many", output_config={"effort": "high"})
     assert asked.chat.parameters == {}
     parameters, thoughts = asked.warnings
-    assert parameters == (
-        "parameters without effect on this server: fallbacks, n, output_config.effort, service_tier"
-    )
+    assert parameters == ("parameters without effect on this server: fallbacks, n, output_config.effort, service_tier")
     assert thoughts.startswith("1 thinking blocks were left out")
     assert answer(drawn("look"), speed="fast")["qguide"]["warnings"] == [
         "parameters without effect on this server: speed"
@@ -272,9 +262,7 @@ def test_a_tool_of_anthropics_is_refused_by_name() -> None:
         (drawn("look", finish_reason="stop", extra={"stop_reason": 128009}), "end_turn", None),
     ],
 )
-def test_the_reason_for_the_end_is_one_of_anthropics(
-    candidate: Candidate, reason: str, sequence: str | None
-) -> None:
+def test_the_reason_for_the_end_is_one_of_anthropics(candidate: Candidate, reason: str, sequence: str | None) -> None:
     message = answer(candidate, stop_sequences=["END"])
     assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
 

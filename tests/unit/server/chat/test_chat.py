@@ -15,9 +15,7 @@ from tests.support.chats import TOOL, USER, ask, events_of
 from tests.unit.server.conftest import Serve, models_of, settings_of
 
 
-def test_the_best_of_m_is_an_ordinary_completion(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_the_best_of_m_is_an_ordinary_completion(guided: TestClient, upstream: FakeUpstream) -> None:
     answer = ask(guided, model="demo", qguide={"num_candidates": 3})
     assert (answer["object"], answer["model"]) == ("chat.completion", "demo")
     assert answer["id"].startswith("chatcmpl-")
@@ -46,11 +44,7 @@ def test_usage_is_what_all_candidates_cost(guided: TestClient) -> None:
         "prompt_tokens_details": {"cached_tokens": 3},
     }
     usage = answer["qguide"]["usage"]
-    assert usage["sample"] == {
-        "prompt_tokens": 4,
-        "cached_tokens": 3,
-        "completion_tokens": words,
-    }
+    assert usage["sample"] == {"prompt_tokens": 4, "cached_tokens": 3, "completion_tokens": words}
     distinct = sum(len(reply.split()) for reply in DEFAULT_REPLIES)
     assert usage["score"] == {"scored_tokens": 4 + distinct, "cached_tokens": 0}
     timings = answer["qguide"]["timings_ms"]
@@ -77,9 +71,7 @@ def test_tool_calls_are_candidates_and_the_best_is_returned_with_its_id(
         scripted = models_of(ScriptedPolicy(), ScriptedScorer({'"shelf"': 0.9}), DeviceThread())
         models.runtime.thread.close()
         models.runtime.shadow_thread.close()
-        return Models(
-            scripted.runtime, models.policy, scripted.q_models, upstreams=models.upstreams
-        )
+        return Models(scripted.runtime, models.policy, scripted.q_models, upstreams=models.upstreams)
 
     client = serve(settings_of(address[1]), build)
     answer = ask(client, tools=[TOOL], tool_choice="required", qguide={"return_candidates": True})
@@ -97,15 +89,10 @@ def test_tool_calls_are_candidates_and_the_best_is_returned_with_its_id(
     # The result goes back as agents send it, with what else the answer's message had.
     result = {"role": "tool", "content": "a mug", "tool_call_id": call["id"]}
     ask(client, messages=[USER, choice["message"], result], tools=[TOOL])
-    assert upstream.asked[1]["messages"][1:] == [
-        {k: v for k, v in choice["message"].items() if k != "refusal"},
-        result,
-    ]
+    assert upstream.asked[1]["messages"][1:] == [{k: v for k, v in choice["message"].items() if k != "refusal"}, result]
 
 
-def test_unknown_parameters_and_fields_of_turns_reach_the_upstream(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_unknown_parameters_and_fields_of_turns_reach_the_upstream(guided: TestClient, upstream: FakeUpstream) -> None:
     turn = USER | {"name": "anna"}
     more = {"top_k": 7, "stop": ["\n"], "user": "u", "max_completion_tokens": 5, "seed": 3}
     ask(guided, messages=[turn], **more)
@@ -157,9 +144,7 @@ def test_a_header_goes_before_the_body_and_the_body_before_the_default(
 
 
 @pytest.mark.parametrize("num_candidates", [1, 3])
-def test_identical_candidates_skip_the_scorer(
-    guided: TestClient, upstream: FakeUpstream, num_candidates: int
-) -> None:
+def test_identical_candidates_skip_the_scorer(guided: TestClient, upstream: FakeUpstream, num_candidates: int) -> None:
     upstream.replies = ["Action: look"]
     answer = ask(guided, qguide={"num_candidates": num_candidates})
     guidance = answer["qguide"]
@@ -258,9 +243,7 @@ def test_models_are_listed_as_openai_lists_them(guided: TestClient) -> None:
     assert {card["owned_by"] for card in cards["q_models"]} == {"qguide"}
 
 
-def test_half_a_character_of_an_upstream_is_one_that_was_lost(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_half_a_character_of_an_upstream_is_one_that_was_lost(guided: TestClient, upstream: FakeUpstream) -> None:
     upstream.fault = "half"
     options = {"num_candidates": 2, "return_candidates": True}
     answer = ask(guided, model="demo", qguide=options)

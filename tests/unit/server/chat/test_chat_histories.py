@@ -50,12 +50,7 @@ def client(serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstre
     "messages",
     [
         [{"role": "assistant", "content": "Hello, what shall I do?"}, USER],
-        [
-            USER,
-            {"role": "assistant", "content": "One"},
-            {"role": "assistant", "content": "2"},
-            USER,
-        ],
+        [USER, {"role": "assistant", "content": "One"}, {"role": "assistant", "content": "2"}, USER],
         [{"role": "user", "content": [{"type": "text", "text": "find the mug"} | CACHED]}],
         [
             USER,
@@ -102,11 +97,7 @@ SAID: Any = {"role": "assistant", "content": "Thought: I"}
             [("user", "find the mug"), ("user", "find the mug")],
             "messages[1] (assistant) is empty",
         ),
-        (
-            [SYSTEM],
-            [("user", SYSTEM["content"])],
-            "the last message (system) was read as the user's",
-        ),
+        ([SYSTEM], [("user", SYSTEM["content"])], "the last message (system) was read as the user's"),
         (
             [USER, SAID, SYSTEM],
             [("user", "find the mug"), ("assistant", "Thought: I"), ("user", SYSTEM["content"])],
@@ -132,9 +123,7 @@ def test_a_q_model_reads_what_it_can_and_says_what_it_cannot(
 
 
 @pytest.mark.parametrize(("parameters", "between"), [({}, "\n"), (CONTINUED, "")])
-def test_a_candidate_is_scored_with_the_prefill_that_it_goes_on_with(
-    parameters: dict[str, Any], between: str
-) -> None:
+def test_a_candidate_is_scored_with_the_prefill_that_it_goes_on_with(parameters: dict[str, Any], between: str) -> None:
     view = readable_view(history_of([USER, SAID]), parameters)
     assert view is not None
     call = ToolCall("go", "{}")
@@ -147,10 +136,7 @@ def test_a_candidate_is_scored_with_the_prefill_that_it_goes_on_with(
 @pytest.mark.parametrize(
     ("messages", "why"),
     [
-        (
-            [{"role": "user", "content": [IMAGE]}],
-            "a content part of type 'image_url'; Q models read",
-        ),
+        ([{"role": "user", "content": [IMAGE]}], "a content part of type 'image_url'; Q models read"),
         ([SAID], "the last message has the role 'assistant'"),
         (
             [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, USER],
@@ -179,9 +165,7 @@ def test_what_no_q_model_reads_goes_on_unguided_unless_the_request_refuses_that(
     assert "n" not in asked  # what nobody can choose from is not drawn
 
 
-def test_n_choices_are_drawn_though_nobody_can_tell_which_is_best(
-    client: TestClient, upstream: FakeUpstream
-) -> None:
+def test_n_choices_are_drawn_though_nobody_can_tell_which_is_best(client: TestClient, upstream: FakeUpstream) -> None:
     body = {"messages": [{"role": "user", "content": [IMAGE]}], "n": 2} | FIRST
     assert len(client.post(CHAT, json=body).json()["choices"]) == 2
     assert upstream.asked[0]["n"] == 2
@@ -193,9 +177,7 @@ def test_a_policy_in_this_process_reads_no_more_than_a_q_model(serve: Serve) -> 
     assert (refused.status_code, "image_url" in refused.text) == (400, True)
 
 
-def test_a_paraphrase_changes_the_words_of_a_part_and_nothing_else(
-    client: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_paraphrase_changes_the_words_of_a_part_and_nothing_else(client: TestClient, upstream: FakeUpstream) -> None:
     parts = [
         {"type": "text", "text": "You see a desk."} | CACHED,
         {"type": "text", "text": "Your task is to: find the mug"} | CACHED,
@@ -242,16 +224,12 @@ HALF = "\ud800"
     ],
     ids=["in a text", "in a call's id", "in what is passed on"],
 )
-def test_half_a_character_is_a_400(
-    client: TestClient, guided: TestClient, messages: Any, place: str
-) -> None:
+def test_half_a_character_is_a_400(client: TestClient, guided: TestClient, messages: Any, place: str) -> None:
     body = json.dumps({"messages": messages, "qguide": {"episode_id": "e"}})
     for server in (client, guided):
         refused = server.post(CHAT, content=body, headers={"Content-Type": "application/json"})
         assert refused.status_code == 400, refused.text
-        assert refused.json()["error"]["message"].startswith(
-            f"body.{place} contains a lone surrogate"
-        )
+        assert refused.json()["error"]["message"].startswith(f"body.{place} contains a lone surrogate")
 
 
 def test_a_conversation_with_an_image_is_no_record(
@@ -279,9 +257,7 @@ def test_what_differs_in_an_image_alone_is_another_state(client: TestClient) -> 
     assert outcome["steps"] == 2
 
 
-def test_a_task_without_words_is_not_paraphrased(
-    client: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_task_without_words_is_not_paraphrased(client: TestClient, upstream: FakeUpstream) -> None:
     options = FIRST["qguide"] | {"perturb": True}
     body = {"messages": [{"role": "user", "content": [IMAGE]}], "n": 3, "qguide": options}
     answer = client.post(CHAT, json=body).json()
@@ -295,9 +271,7 @@ def test_a_task_without_words_is_not_paraphrased(
 @pytest.mark.parametrize("levels", [50, 300, 930, 945, 1_000, 10_000, 30_000])
 @pytest.mark.parametrize("where", ["tools", "part"])
 @pytest.mark.parametrize("form", ["[]", "{}"])
-def test_what_is_nested_without_measure_is_a_400(
-    client: TestClient, form: str, where: str, levels: int
-) -> None:
+def test_what_is_nested_without_measure_is_a_400(client: TestClient, form: str, where: str, levels: int) -> None:
     nested = "[" * levels + "]" * levels if form == "[]" else '{"a":' * levels + "1" + "}" * levels
     part = nested if where == "part" else "1"
     body = f"""{{"messages": [{{"role": "user", "content": [{{"type": "thinking", "x": {part}}}]}}],

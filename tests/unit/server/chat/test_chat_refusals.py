@@ -24,12 +24,8 @@ from tests.unit.server.conftest import Serve, settings_of
         ("X-QGuide-Fallback", "never", "X-QGuide-Fallback: Input should be"),
     ],
 )
-def test_a_header_that_is_no_option_is_explained(
-    guided: TestClient, header: str, value: str, said: str
-) -> None:
-    response = guided.post(
-        "/v1/chat/completions", json={"messages": [USER]}, headers={header: value}
-    )
+def test_a_header_that_is_no_option_is_explained(guided: TestClient, header: str, value: str, said: str) -> None:
+    response = guided.post("/v1/chat/completions", json={"messages": [USER]}, headers={header: value})
     assert response.status_code == 400
     assert said in response.json()["error"]["message"]
 
@@ -70,11 +66,7 @@ def test_the_operator_decides_on_the_fallback_and_a_request_before_the_operator(
 
 @pytest.mark.parametrize(
     ("fault", "status", "code"),
-    [
-        ("503", 503, "upstream_unavailable"),
-        ("garbage", 502, "upstream_failed"),
-        ("401", 502, "upstream_failed"),
-    ],
+    [("503", 503, "upstream_unavailable"), ("garbage", 502, "upstream_failed"), ("401", 502, "upstream_failed")],
 )
 def test_an_upstreams_failure_is_said_in_openais_shape(
     guided: TestClient, upstream: FakeUpstream, fault: Any, status: int, code: str
@@ -119,11 +111,7 @@ def test_an_upstreams_retry_after_is_passed_on_in_every_dialect(
 
 @pytest.mark.parametrize(("fault", "requests"), [("429", 2), ("quota", 1)])
 def test_a_rate_limit_is_waited_for_and_a_used_up_quota_is_not(
-    serve: Serve,
-    address: tuple[FakeUpstream, str],
-    upstream: FakeUpstream,
-    fault: Any,
-    requests: int,
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, fault: Any, requests: int
 ) -> None:
     upstream.fault = fault
     served = Upstream.model_validate({"url": address[1], "model": "m", "retries": 1})
@@ -200,10 +188,7 @@ def test_where_all_connections_are_busy_the_caller_may_come_back(
             "n is 3 but qguide.num_candidates is 2",
         ),
         (
-            {
-                "messages": [{"role": "user", "content": [{"type": "image_url"}]}],
-                "qguide": {"fallback": "error"},
-            },
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}], "qguide": {"fallback": "error"}},
             400,
             "malformed_history",
             None,

@@ -18,10 +18,7 @@ from tests.unit.server.conftest import FAKES, Serve
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "go",
-        "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}},
-    },
+    "function": {"name": "go", "parameters": {"type": "object", "properties": {"to": {"enum": ["desk", "shelf"]}}}},
 }
 
 
@@ -92,14 +89,10 @@ def test_an_upstream_may_paraphrase_and_its_tokens_are_counted(
     }
 
 
-def test_a_reasoning_model_acts_and_paraphrases(
-    serve: Serve, upstream: tuple[FakeUpstream, str]
-) -> None:
+def test_a_reasoning_model_acts_and_paraphrases(serve: Serve, upstream: tuple[FakeUpstream, str]) -> None:
     state, url = upstream
     state.fault = "reasoning"
-    thinks = Upstream.model_validate(
-        {"url": url, "model": "o", "max_tokens_name": "max_completion_tokens"}
-    )
+    thinks = Upstream.model_validate({"url": url, "model": "o", "max_tokens_name": "max_completion_tokens"})
     more = {"upstreams": {"demo": thinks}, "paraphraser": "demo", "paraphrase_max_tokens": 0}
     client = serve(settings_of(url, **more))
     asked: dict[str, Any] = {"messages": [TASK], "num_candidates": 2}
@@ -133,9 +126,7 @@ def test_adaptive_m_rises_over_the_episodes_previous_q(client: TestClient) -> No
     assert (lost["num_candidates"], lost["draws_saved"]) == (6, 0)
 
 
-def test_adaptive_m_draws_as_many_as_are_to_be_returned(
-    serve: Serve, upstream: tuple[FakeUpstream, str]
-) -> None:
+def test_adaptive_m_draws_as_many_as_are_to_be_returned(serve: Serve, upstream: tuple[FakeUpstream, str]) -> None:
     client = serve(settings_of(upstream[1]))
     options = {"num_candidates": 6, "adaptive": True, "previous_q": -1.0}
     body = {"messages": [TASK], "n": 3, "qguide": options}
@@ -144,9 +135,7 @@ def test_adaptive_m_draws_as_many_as_are_to_be_returned(
     assert answer["qguide"]["num_candidates"] == 4  # two batches of two
 
 
-def test_without_a_q_adaptive_m_takes_the_first_candidate_and_the_episode_goes_on(
-    serve: Serve,
-) -> None:
+def test_without_a_q_adaptive_m_takes_the_first_candidate_and_the_episode_goes_on(serve: Serve) -> None:
     def dead_scorer(settings: Settings) -> Models:
         models = build_models(settings)
         models.runtime.thread.close()
@@ -179,23 +168,18 @@ def test_steps_of_an_episode_become_a_record_tool_calls_too(
     assert [node["action"] for node in nodes] == said
     assert [node["observation"] for node in nodes] == ["a mug", ""]
     for node, answer in zip(nodes, (first, second), strict=True):
-        calls = [
-            call["function"] for call in answer["choices"][0]["message"].get("tool_calls") or ()
-        ]
+        calls = [call["function"] for call in answer["choices"][0]["message"].get("tool_calls") or ()]
         written = node.get("reply", {}).get("tool_calls", [])
         assert [(call["name"], call["arguments"]) for call in written] == [
             (call["name"], call["arguments"]) for call in calls
         ]
-    refused = client.post(
-        "/v1/chat/completions", json={"messages": [TASK], "qguide": {"episode_id": "e"}}
-    )
+    refused = client.post("/v1/chat/completions", json={"messages": [TASK], "qguide": {"episode_id": "e"}})
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "episode_closed")
 
 
 def _text(answer: dict[str, Any]) -> str:
     message = answer["choices"][0]["message"]
     calls = [
-        f"Action: {call['function']['name']}({call['function']['arguments']})"
-        for call in message.get("tool_calls", ())
+        f"Action: {call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", ())
     ]
     return "\n".join([message["content"], *calls] if message["content"] else calls)

@@ -69,9 +69,7 @@ def test_a_stream_shows_life_while_it_waits_and_ends_with_the_error(
     assert "upstream demo was silent for 1 s" in detail["message"]
 
 
-def test_a_stream_that_fails_at_once_has_a_status(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_stream_that_fails_at_once_has_a_status(guided: TestClient, upstream: FakeUpstream) -> None:
     upstream.fault = "500"
     assert refusal(guided, 502, stream=True)["code"] == "upstream_failed"
     upstream.fault = ""

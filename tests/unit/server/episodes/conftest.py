@@ -28,11 +28,7 @@ def end(client: TestClient, reward: Any = 1.0, *, episode: str = "e", **more: An
 
 
 def then(messages: list[Any], action: str, observation: str) -> list[Any]:
-    return [
-        *messages,
-        {"role": "assistant", "content": action},
-        {"role": "user", "content": observation},
-    ]
+    return [*messages, {"role": "assistant", "content": action}, {"role": "user", "content": observation}]
 
 
 def play(client: TestClient, *, steps: int = 3, first: Any = (TASK,)) -> list[str]:

@@ -27,14 +27,7 @@ def tree(task: str, *actions: str, reward: float = 1.0, seen: str = "A room.") -
         )
         for number, action in enumerate(actions, start=1)
     )
-    return TreeRow(
-        task_id=task,
-        kind="served",
-        environment="served",
-        first_observation=seen,
-        nodes=nodes,
-        draws=1,
-    )
+    return TreeRow(task_id=task, kind="served", environment="served", first_observation=seen, nodes=nodes, draws=1)
 
 
 def append(folder: Path, *rows: OfferRow | TreeRow, number: int = 1) -> None:
@@ -44,9 +37,7 @@ def append(folder: Path, *rows: OfferRow | TreeRow, number: int = 1) -> None:
             file.write(row.model_dump_json() + "\n")
 
 
-def ids(
-    archive: EpisodeArchive, *, search: str = "", rewarded: bool | None = None, limit: int = 10
-) -> list[str]:
+def ids(archive: EpisodeArchive, *, search: str = "", rewarded: bool | None = None, limit: int = 10) -> list[str]:
     found, _ = archive.newest(search=search, rewarded=rewarded, limit=limit)
     return [one.episode for one in found]
 
@@ -167,9 +158,7 @@ def test_only_an_admin_key_lists_them(serve: Serve, tmp_path: Path) -> None:
     headers = {"X-API-Key": root}
     listed = client.get("/v1/episodes", params={"search": "room"}, headers=headers).json()
     assert listed["matching"] == 1
-    assert listed["episodes"][0]["steps"] == [
-        {"depth": 1, "taken": 0.8, "lowest": 0.2, "highest": 0.8}
-    ]
+    assert listed["episodes"][0]["steps"] == [{"depth": 1, "taken": 0.8, "lowest": 0.2, "highest": 0.8}]
     rows = client.get("/v1/episodes/one", headers=headers).json()
     assert OfferRow.model_validate(rows["offers"][0]) == offer(episode="one")
     assert TreeRow.model_validate(rows["tree"]) == tree("t", "a1")

@@ -48,12 +48,9 @@ def test_every_dialect_ends_its_episode_by_the_header(client: TestClient, path: 
 
 
 @pytest.mark.parametrize(
-    ("said", "reward"),
-    [("true", 1.0), ("False", 0.0), ("1", 1.0), ("0", 0.0), (".5", 0.5), ("1e-1", 0.1)],
+    ("said", "reward"), [("true", 1.0), ("False", 0.0), ("1", 1.0), ("0", 0.0), (".5", 0.5), ("1e-1", 0.1)]
 )
-def test_the_header_is_a_number_or_a_truth_value(
-    client: TestClient, said: str, reward: float
-) -> None:
+def test_the_header_is_a_number_or_a_truth_value(client: TestClient, said: str, reward: float) -> None:
     headers = {"X-QGuide-Outcome": said}
     body = {"messages": [TASK], "episode_id": "e"}
     assert client.post("/v1/act", json=body, headers=headers).status_code == 200
@@ -146,22 +143,13 @@ def response(answer: str | None) -> dict[str, Any]:
     return {"input": [TASK, *([call, told] if answer else [])], "tools": tools}
 
 
-BODIES = {
-    "/v1/chat/completions": chat,
-    "/v1/messages": message,
-    "/v1/responses": response,
-}
+BODIES = {"/v1/chat/completions": chat, "/v1/messages": message, "/v1/responses": response}
 
 
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(("answer", "reward"), [("Thanks from Ana.", 1.0), ("Nobody.", 0.25)])
 def test_every_dialect_with_tools_ends_its_episodes_by_the_rules(
-    serve: Serve,
-    address: tuple[FakeUpstream, str],
-    upstream: FakeUpstream,
-    path: str,
-    answer: str,
-    reward: float,
+    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, path: str, answer: str, reward: float
 ) -> None:
     client = serve(settings_of(address[1], outcome_rules=RULES))
     session = {"X-Session-ID": "e"}
@@ -200,11 +188,7 @@ def test_steps_after_the_end_by_a_rule_are_answered_and_belong_to_no_record(
     for answer in (None, "Thanks.", "Thanks.", "Nobody."):
         step = client.post("/v1/chat/completions", json=chat(answer), headers={"X-Session-ID": "e"})
         assert step.status_code == 200, step.text
-    [tree] = [
-        json.loads(line)
-        for file in tmp_path.glob("trees-*")
-        for line in file.read_text().splitlines()
-    ]
+    [tree] = [json.loads(line) for file in tmp_path.glob("trees-*") for line in file.read_text().splitlines()]
     assert len(tree["nodes"]) == 2, "the call and the final reply"
     closed = client.post("/v1/episodes/e/outcome", json={"reward": 1.0}).json()
     assert (closed["steps"], closed["recorded"]) == (2, True)

@@ -68,9 +68,7 @@ async def all_wait() -> None:
 
 
 def recorder_of(folder: Path, redactor: Redactor | None = None) -> EpisodeRecorder:
-    return EpisodeRecorder(
-        folder, max_file_bytes=10**9, max_files=9, redactor=redactor or NoRedaction()
-    )
+    return EpisodeRecorder(folder, max_file_bytes=10**9, max_files=9, redactor=redactor or NoRedaction())
 
 
 def memory() -> MemoryEpisodeStore:
@@ -180,9 +178,7 @@ async def test_a_full_disk_takes_no_recorded_episode_and_leaves_no_file(disk: Di
 
 
 async def test_a_disk_that_is_full_now_and_then_uses_up_no_files(disk: Disk) -> None:
-    recorder = EpisodeRecorder(
-        disk.folder, max_file_bytes=10**9, max_files=2, redactor=NoRedaction()
-    )
+    recorder = EpisodeRecorder(disk.folder, max_file_bytes=10**9, max_files=2, redactor=NoRedaction())
     end = partial(ended, Episodes(memory(), recorder, Metrics()), observation=disk.observation)
     for name in "abcde":
         assert await end(name) == [True]
@@ -209,9 +205,7 @@ async def test_episode_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
-async def test_what_the_disk_does_not_confirm_is_not_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_the_disk_does_not_confirm_is_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = RotatedFile(tmp_path, "trees", max_bytes=10**6, max_files=2)
     file.append([Text(text="first")])
 
@@ -295,11 +289,7 @@ async def test_two_servers_that_are_told_at_once_write_once(tmp_path: Path) -> N
             done, _ = await asyncio.wait({second}, timeout=60)
             redactor.gate.set()
             assert done, "the second waits to write, too"
-            told: list[Closed] = [
-                await second,
-                await first,
-                await two.close("e", Outcome(reward=1)),
-            ]
+            told: list[Closed] = [await second, await first, await two.close("e", Outcome(reward=1))]
     finally:
         redis.kill()
     assert "another replica is recording it now" in told[0].not_recorded

@@ -42,9 +42,7 @@ async def test_callers_share_the_memory_evenly_when_all_want_more() -> None:
     store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
     for number in range(9):
         await keep(store, *(f"{caller}/{number}" for caller in "abc"))
-    kept = [
-        f"{caller}/{n}" for caller in "abc" for n in range(9) if await store.get(f"{caller}/{n}")
-    ]
+    kept = [f"{caller}/{n}" for caller in "abc" for n in range(9) if await store.get(f"{caller}/{n}")]
     assert kept == ["a/7", "a/8", "b/7", "b/8", "c/7", "c/8"]
 
 

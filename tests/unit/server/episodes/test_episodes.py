@@ -68,9 +68,7 @@ def test_perturbed_candidates_are_counted_and_their_cost_is_said(serve: Serve) -
     again = act(client, [TASK], perturb=True, adaptive=True)
     assert again["usage"]["paraphrase_tokens"] == 0
     assert act(client, [TASK])["perturbed"] == 0
-    misplaced = client.post(
-        "/v1/act", json={"messages": [TASK], "perturb": True, "task": "take the cup"}
-    )
+    misplaced = client.post("/v1/act", json={"messages": [TASK], "perturb": True, "task": "take the cup"})
     assert (misplaced.status_code, misplaced.json()["error"]["code"]) == (400, "invalid_request")
 
 
@@ -106,9 +104,7 @@ def test_half_a_character_is_no_text(client: TestClient, field: str) -> None:
 
 def test_a_key_cannot_push_out_anothers_open_episodes(serve: Serve, tmp_path: Path) -> None:
     ada, eve = ({"X-API-Key": create_key(tmp_path / "keys.json", name)} for name in ("ada", "eve"))
-    client = serve(
-        recording(tmp_path, keys_file=tmp_path / "keys.json", episodes_memory_bytes=20_000)
-    )
+    client = serve(recording(tmp_path, keys_file=tmp_path / "keys.json", episodes_memory_bytes=20_000))
     body = {"messages": [TASK], "num_candidates": 1}
     assert client.post("/v1/act", json=body | {"episode_id": "e"}, headers=ada).status_code == 200
     for number in range(100):
@@ -146,9 +142,7 @@ def test_an_outcome_without_an_episode_is_404(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("episode_id", ["a\nb", "\n", "a\r\n", "a\x00", "\x85"])
-def test_an_id_with_a_control_character_is_unknown_like_any_other(
-    client: TestClient, episode_id: str
-) -> None:
+def test_an_id_with_a_control_character_is_unknown_like_any_other(client: TestClient, episode_id: str) -> None:
     """A line break in it missed the route, and its 404 was in another shape."""
     answer = client.post(f"/v1/episodes/{quote(episode_id, safe='')}/outcome", json={"reward": 1.0})
     error = answer.json()["error"]
@@ -160,17 +154,13 @@ def test_an_id_with_a_control_character_is_unknown_like_any_other(
 def test_a_reward_is_a_finite_number(client: TestClient, reward: str) -> None:
     play(client, steps=1)
     response = client.post(
-        "/v1/episodes/e/outcome",
-        content=f'{{"reward": {reward}}}',
-        headers={"content-type": "application/json"},
+        "/v1/episodes/e/outcome", content=f'{{"reward": {reward}}}', headers={"content-type": "application/json"}
     )
     assert (response.status_code, response.json()["error"]["code"]) == (422, "malformed_body")
 
 
 @pytest.mark.parametrize("reward", [1e308, -1e308, 100.5, -101])
-def test_a_reward_out_of_bounds_is_refused_and_the_episode_stays_open(
-    client: TestClient, reward: float
-) -> None:
+def test_a_reward_out_of_bounds_is_refused_and_the_episode_stays_open(client: TestClient, reward: float) -> None:
     play(client, steps=1)
     for _ in range(2):
         error = end(client, reward).json()["error"]

@@ -29,11 +29,7 @@ def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) 
     (tree,) = read_rows(path, TreeRow)
     assert (tree.system, tree.first_observation) == (system["content"], TASK["content"])
     assert [node.action for node in tree.nodes] == actions
-    assert [node.observation for node in tree.nodes] == [
-        "observation 0",
-        "observation 1",
-        "You won!",
-    ]
+    assert [node.observation for node in tree.nodes] == ["observation 0", "observation 1", "You won!"]
     assert [node.reward for node in tree.nodes] == [0, 0, 0.5]
     assert [node.terminated for node in tree.nodes] == [False, False, True]
     assert {node.source for node in tree.nodes} == {"scripted"}
@@ -53,9 +49,7 @@ def test_an_episode_becomes_a_tree_and_its_offers(serve: Serve, tmp_path: Path) 
     assert len(list(read_rows(file, OfferRow))) == 3
 
 
-def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(serve: Serve, tmp_path: Path) -> None:
     client = serve(recording(tmp_path))
     messages = [TASK]
     for step, earned in enumerate((None, 0.25, None, 0.5)):
@@ -73,9 +67,7 @@ def test_what_was_earned_on_the_way_is_told_apart_from_the_outcome(
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-def test_every_dialect_tells_what_was_earned_by_a_header(
-    serve: Serve, tmp_path: Path, path: str
-) -> None:
+def test_every_dialect_tells_what_was_earned_by_a_header(serve: Serve, tmp_path: Path, path: str) -> None:
     client = serve(recording(tmp_path))
     named = {"X-QGuide-Earned": "0.25", "X-Session-ID": "e"}
     assert client.post(path, json=DIALECTS[path], headers=named).status_code == 200
@@ -87,9 +79,7 @@ def test_every_dialect_tells_what_was_earned_by_a_header(
     assert found == [{"earned": [0.25, None]}]
 
 
-@pytest.mark.parametrize(
-    ("path", "more"), [("/v1/act", {}), ("/v1/score", {"candidates": ["Action: go"]})]
-)
+@pytest.mark.parametrize(("path", "more"), [("/v1/act", {}), ("/v1/score", {"candidates": ["Action: go"]})])
 def test_the_header_of_what_was_earned_takes_precedence(
     serve: Serve, tmp_path: Path, path: str, more: dict[str, list[str]]
 ) -> None:
@@ -157,9 +147,7 @@ def test_the_guidance_report_reads_what_the_server_recorded(serve: Serve, tmp_pa
     assert all(arm.tokens.mean and arm.ms.mean for arm in report.arms)
 
 
-def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(serve: Serve, tmp_path: Path) -> None:
     client = serve(recording(tmp_path))
     act(client, [TASK])
     act(client, then([TASK], "Action: my own", "odd"))
@@ -168,10 +156,7 @@ def test_what_the_agent_did_stands_in_the_tree_not_what_was_chosen(
     assert [node["action"] for node in tree["nodes"]] == ["Action: my own", "Action: give up"]
     assert {node["source"] for node in tree["nodes"]} == {"agent"}
     assert not tree["nodes"][-1]["terminated"]
-    assert [offer["taken"] for offer in rows(tmp_path, "offers")] == [
-        "Action: my own",
-        "Action: give up",
-    ]
+    assert [offer["taken"] for offer in rows(tmp_path, "offers")] == ["Action: my own", "Action: give up"]
 
 
 def test_the_callers_own_candidates_are_steps_too(serve: Serve, tmp_path: Path) -> None:
@@ -181,11 +166,7 @@ def test_the_callers_own_candidates_are_steps_too(serve: Serve, tmp_path: Path) 
         assert client.post("/v1/score", json=given).status_code == 200
     assert end(client).json()["steps"] == 1
     (offer,) = rows(tmp_path, "offers")
-    assert [c["content"] for c in offer["candidates"]] == [
-        "Action: look",
-        "Action: wait",
-        "Action: inventory",
-    ]
+    assert [c["content"] for c in offer["candidates"]] == ["Action: look", "Action: wait", "Action: inventory"]
     assert offer["policy"] == "agent"
 
 
@@ -218,9 +199,7 @@ def test_an_episode_that_is_full_takes_no_step_and_is_recorded(
         assert "episode 'e' has 2 steps of " in error["message"]
         assert said in error["message"]
         assert "report its outcome and use another episode_id" in error["message"]
-    assert "qguide_distinct_candidates_count 2.0" in client.get("/metrics").text, (
-        "nothing was drawn"
-    )
+    assert "qguide_distinct_candidates_count 2.0" in client.get("/metrics").text, "nothing was drawn"
     act(client, [TASK], episode_id="another")
     assert end(client).json()["recorded"]
     assert len(rows(tmp_path, "offers")) == 2
@@ -260,9 +239,7 @@ def test_every_text_is_redacted_before_it_is_written(serve: Serve, tmp_path: Pat
         ("hang", "the redaction hook took longer than 3 s (QGUIDE_EPISODES_REDACT_TIMEOUT_S)"),
     ],
 )
-def test_nothing_is_written_where_redaction_fails(
-    serve: Serve, tmp_path: Path, hook: str, reason: str
-) -> None:
+def test_nothing_is_written_where_redaction_fails(serve: Serve, tmp_path: Path, hook: str, reason: str) -> None:
     options = {"episodes_redact": f"{HOOKS}:{hook}", "episodes_redact_timeout_s": 3}
     client = serve(recording(tmp_path, **options))
     play(client, first=({"role": "user", "content": HANGS},))

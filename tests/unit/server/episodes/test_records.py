@@ -12,14 +12,9 @@ from qguide.training.data.records import tree_from_row
 SYSTEM = Message("system", "You find things.")
 TASK = Message("user", "Find the mug.")
 BOTH = Message(
-    "assistant",
-    "Both.",
-    (ToolCall("look", '{"at": "desk"}', "call-1"), ToolCall("look", '{"at": "secret"}', "call-2")),
+    "assistant", "Both.", (ToolCall("look", '{"at": "desk"}', "call-1"), ToolCall("look", '{"at": "secret"}', "call-2"))
 )
-SEEN = (
-    Message("tool", "A mug.", tool_call_id="call-1"),
-    Message("tool", "No.", tool_call_id="call-2"),
-)
+SEEN = (Message("tool", "A mug.", tool_call_id="call-1"), Message("tool", "No.", tool_call_id="call-2"))
 TAKE = Message("assistant", "", (ToolCall("take", '{"what": "mug"}', "call-3"),))
 DROP = Message("assistant", "", (ToolCall("drop", "{}", "call-3"),))
 OUTCOME = Outcome(reward=1.0, observation="You have it.")
@@ -37,10 +32,7 @@ def offer(at: int, *candidates: Message) -> Offer:
     )
 
 
-EPISODE = Transcript(
-    messages=(SYSTEM, TASK, BOTH, *SEEN),
-    offers=(offer(2, BOTH), offer(5, TAKE, DROP)),
-)
+EPISODE = Transcript(messages=(SYSTEM, TASK, BOTH, *SEEN), offers=(offer(2, BOTH), offer(5, TAKE, DROP)))
 
 
 def plain(text: str) -> str:

@@ -93,13 +93,7 @@ async def test_a_hook_that_hangs_holds_up_no_other_outcome_and_not_the_end(tmp_p
 
 
 def test_a_hook_that_hangs_ends_after_the_server_has_gone() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "qguide.server.episodes.redaction_worker",
-        f"{HOOKS}:hang",
-        "0.2",
-    ]
+    command = [sys.executable, "-m", "qguide.server.episodes.redaction_worker", f"{HOOKS}:hang", "0.2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as worker:
         assert worker.stdin is not None
         write_message(worker.stdin, [HANGS])

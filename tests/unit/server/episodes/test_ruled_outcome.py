@@ -108,15 +108,7 @@ def test_a_test_report_is_the_share_that_passed(text: str, expected: float | Non
 
 
 def test_the_newest_report_counts_though_another_result_follows_it() -> None:
-    history = (
-        ASKED,
-        CALL,
-        result("2 failed in 0.1s"),
-        CALL,
-        result("2 passed in 0.1s"),
-        CALL,
-        result("committed"),
-    )
+    history = (ASKED, CALL, result("2 failed in 0.1s"), CALL, result("2 passed in 0.1s"), CALL, result("committed"))
     assert ruled_outcome([OutcomeRule(where="test_report")], history, final=True) == 1
 
 

@@ -30,9 +30,7 @@ async def allocated_by(episodes: Episodes, step: int) -> int:
         tracemalloc.stop()
 
 
-async def test_a_step_of_a_long_episode_holds_as_many_bytes_as_one_of_a_short_episode(
-    tmp_path: Path,
-) -> None:
+async def test_a_step_of_a_long_episode_holds_as_many_bytes_as_one_of_a_short_episode(tmp_path: Path) -> None:
     episodes, costs = recording(tmp_path), {}
     for step in range(LAST + 1):
         if step in (FIRST, LAST):

@@ -13,9 +13,7 @@ SEEN = Message("tool", "A mug.", tool_call_id="call-1")
 
 def offer(at: int, chosen: str, **more: object) -> Offer:
     """One candidate, which was chosen."""
-    return Offer(at=at, q_values={chosen: 0.5}, chosen=chosen, q_model="q@1").model_copy(
-        update=more
-    )
+    return Offer(at=at, q_values={chosen: 0.5}, chosen=chosen, q_model="q@1").model_copy(update=more)
 
 
 def recorded(*steps: tuple[History, Offer]) -> tuple[Episode, Transcript]:
@@ -40,9 +38,7 @@ def test_each_message_is_kept_once_and_without_its_wire_format() -> None:
 
 def test_offers_of_one_state_are_one() -> None:
     drawn = offer(1, "look", counts={"look": 1}, completion_tokens=3, duration_ms=1.0)
-    again = Offer(
-        at=1, q_values={"look": None, "go": 0.25}, chosen="go", q_model="q@2", counts={"look": 1}
-    )
+    again = Offer(at=1, q_values={"look": None, "go": 0.25}, chosen="go", q_model="q@2", counts={"look": 1})
     episode, transcript = recorded(((TASK,), drawn), ((TASK,), again))
     [one] = transcript.offers
     assert (episode.steps, episode.records) == (1, 2)

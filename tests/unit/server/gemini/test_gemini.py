@@ -26,9 +26,7 @@ LOOK = {
 TOOLS = [{"functionDeclarations": [LOOK]}]
 
 
-def post(
-    client: TestClient, method: str = "generateContent", model: str = "demo", **body: Any
-) -> Any:
+def post(client: TestClient, method: str = "generateContent", model: str = "demo", **body: Any) -> Any:
     return client.post(f"/v1beta/models/{model}:{method}", json={"contents": [FIND]} | body)
 
 
@@ -61,10 +59,7 @@ def test_the_best_candidate_is_the_content(guided: TestClient, upstream: FakeUps
     [asked] = upstream.asked
     assert asked == {
         "model": "fake-1",
-        "messages": [
-            {"role": "system", "content": "Be brief."},
-            {"role": "user", "content": "find the mug"},
-        ],
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "find the mug"}],
         "max_tokens": 9,
         "top_k": 40,
         "stop": ["END"],
@@ -73,17 +68,13 @@ def test_the_best_candidate_is_the_content(guided: TestClient, upstream: FakeUps
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta"])
-def test_both_versions_of_the_path_and_both_spellings_of_fields(
-    guided: TestClient, version: str
-) -> None:
+def test_both_versions_of_the_path_and_both_spellings_of_fields(guided: TestClient, version: str) -> None:
     body = {"contents": [FIND], "generation_config": {"max_output_tokens": 9}}
     response = guided.post(f"/{version}/models/demo:generateContent", json=body)
     assert parts_of(response.json()) == [{"text": DEFAULT_REPLIES[2]}]
 
 
-def test_a_call_goes_out_and_its_result_comes_back(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_call_goes_out_and_its_result_comes_back(guided: TestClient, upstream: FakeUpstream) -> None:
     upstream.calls = [("look", {"place": "desk"})]
     config = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["look"]}}
     answer = ask(guided, tools=TOOLS, toolConfig=config, qguide={"num_candidates": 1})
@@ -101,29 +92,17 @@ def test_a_call_goes_out_and_its_result_comes_back(
 
     upstream.calls = []
     result = {"functionResponse": {"name": "look", "response": {"result": "a mug"}}}
-    ask(
-        guided,
-        contents=[FIND, answer["candidates"][0]["content"], {"role": "user", "parts": [result]}],
-        tools=TOOLS,
-    )
+    ask(guided, contents=[FIND, answer["candidates"][0]["content"], {"role": "user", "parts": [result]}], tools=TOOLS)
     *_, called, told = upstream.asked[-1]["messages"]
     assert called["tool_calls"][0]["id"] == told["tool_call_id"] == call["id"]
     assert told["content"] == "a mug"
 
 
-def test_results_without_ids_belong_to_the_calls_of_their_names(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
-    calls: list[dict[str, Any]] = [
-        {"functionCall": {"name": name, "args": {}}} for name in ("look", "go", "look")
-    ]
+def test_results_without_ids_belong_to_the_calls_of_their_names(guided: TestClient, upstream: FakeUpstream) -> None:
+    calls: list[dict[str, Any]] = [{"functionCall": {"name": name, "args": {}}} for name in ("look", "go", "look")]
     results = [
         {"functionResponse": {"name": name, "response": response}}
-        for name, response in [
-            ("go", {"error": "no way"}),
-            ("look", {"seen": 1}),
-            ("look", {"output": "two"}),
-        ]
+        for name, response in [("go", {"error": "no way"}), ("look", {"seen": 1}), ("look", {"output": "two"})]
     ]
     ask(guided, contents=[FIND, {"role": "model", "parts": calls}, {"parts": results}])
     _, called, *told = upstream.asked[-1]["messages"]
@@ -135,23 +114,15 @@ def test_results_without_ids_belong_to_the_calls_of_their_names(
     ]
 
 
-def test_thoughts_go_back_only_to_the_upstream_that_gave_them(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_thoughts_go_back_only_to_the_upstream_that_gave_them(guided: TestClient, upstream: FakeUpstream) -> None:
     own = {"text": "hm", "thought": True, "thoughtSignature": signature_of("reasoning_content")}
     foreign = {"text": "ah", "thought": True, "thoughtSignature": "Zm9yZWlnbg=="}
     model = {"role": "model", "parts": [foreign, own, {"text": "yes"}]}
     ask(guided, contents=[FIND, model, FIND])
-    assert upstream.asked[-1]["messages"][1] == {
-        "role": "assistant",
-        "content": "yes",
-        "reasoning_content": "hm",
-    }
+    assert upstream.asked[-1]["messages"][1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
 
 
-def test_images_reach_the_upstream_and_the_q_model_reads_the_text(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_images_reach_the_upstream_and_the_q_model_reads_the_text(guided: TestClient, upstream: FakeUpstream) -> None:
     data = base64.b64encode(b"hi").decode()
     image = {"inlineData": {"mimeType": "image/png", "data": data}}
     answer = ask(guided, contents=[{"role": "user", "parts": [image, {"text": "what is it?"}]}])
@@ -211,16 +182,11 @@ def test_an_answer_by_a_schema(guided: TestClient, upstream: FakeUpstream) -> No
     }
     ask(guided, generationConfig=config)
     form = upstream.asked[-1]["response_format"]
-    assert form["json_schema"]["schema"] == {
-        "type": "object",
-        "properties": {"n": {"type": "integer"}},
-    }
+    assert form["json_schema"]["schema"] == {"type": "object", "properties": {"n": {"type": "integer"}}}
 
 
 def test_a_stream_of_events_adds_up_to_the_answer(guided: TestClient) -> None:
-    response = guided.post(
-        "/v1beta/models/demo:streamGenerateContent?alt=sse", json={"contents": [FIND]}
-    )
+    response = guided.post("/v1beta/models/demo:streamGenerateContent?alt=sse", json={"contents": [FIND]})
     assert response.headers["content-type"].startswith("text/event-stream")
     events = [line for line in response.text.split("\n\n") if line]
     read = [json.loads(event.removeprefix("data: ")) for event in events]
@@ -249,9 +215,7 @@ def test_tokens_are_counted(tiny_client: TestClient) -> None:
     model = name.removeprefix("models/")
     short = post(tiny_client, method="countTokens", model=model).json()["totalTokens"]
     request = {"model": name, "contents": [FIND, FIND]}
-    counted = tiny_client.post(
-        f"/v1beta/{name}:countTokens", json={"generateContentRequest": request}
-    ).json()
+    counted = tiny_client.post(f"/v1beta/{name}:countTokens", json={"generateContentRequest": request}).json()
     assert 0 < short < counted["totalTokens"]
 
 
@@ -285,10 +249,7 @@ def test_the_key_of_geminis_clients(serve: Serve, address: Any, tmp_path: Any) -
             "no tools that Google runs",
         ),
         (
-            {
-                "tools": TOOLS,
-                "toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["fly"]}},
-            },
+            {"tools": TOOLS, "toolConfig": {"functionCallingConfig": {"allowedFunctionNames": ["fly"]}}},
             400,
             "INVALID_ARGUMENT",
             "invalid_request",
@@ -344,9 +305,7 @@ def test_a_wrong_request_is_explained_in_googles_shape(
 
 def test_what_has_no_effect_is_told(guided: TestClient) -> None:
     answer = ask(
-        guided,
-        safetySettings=[],
-        generationConfig={"thinkingConfig": {"thinkingBudget": 9}, "speechConfig": {}},
+        guided, safetySettings=[], generationConfig={"thinkingConfig": {"thinkingBudget": 9}, "speechConfig": {}}
     )
     [warning] = answer["qguide"]["warnings"]
     for name in ("safetySettings", "thinkingConfig.thinkingBudget", "speechConfig"):

@@ -27,14 +27,9 @@ def compared(client: TestClient, attempts: list[Any], **body: Any) -> Any:
 def test_the_half_with_the_highest_values_goes_on(client: TestClient) -> None:
     answer = compared(client, [attempt("low"), attempt("high")]).json()
     assert answer["go_on"] == ["high"]
-    assert [(one["value"], one["verdict"]) for one in answer["attempts"]] == [
-        (0.5, "behind"),
-        (0.75, "best"),
-    ]
+    assert [(one["value"], one["verdict"]) for one in answer["attempts"]] == [(0.5, "behind"), (0.75, "best")]
     assert (answer["spent_tokens"], answer["left_tokens"], answer["q_model"]) == (200, None, "demo")
-    assert 'qguide_attempts_total{q_model="demo@0",verdict="behind"} 1.0' in (
-        client.get("/metrics").text
-    )
+    assert 'qguide_attempts_total{q_model="demo@0",verdict="behind"} 1.0' in (client.get("/metrics").text)
 
 
 def test_the_budget_pays_a_turn_of_each_that_goes_on(client: TestClient) -> None:
@@ -64,9 +59,7 @@ def test_values_of_another_q_model_are_not_compared(client: TestClient) -> None:
     answer = compared(client, [{"episode_id": "a"}, attempt("high")], q_model="other").json()
     assert answer["go_on"] == ["high"]
     assert answer["attempts"][0]["value"] is None
-    assert answer["warnings"] == [
-        "attempts[0]: its latest step has no Q by other@0; send its messages"
-    ]
+    assert answer["warnings"] == ["attempts[0]: its latest step has no Q by other@0; send its messages"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +71,7 @@ def test_values_of_another_q_model_are_not_compared(client: TestClient) -> None:
         ([attempt("low", messages=[TASK])], "attempts[0]: messages has no action"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    client: TestClient, attempts: list[Any], said: str
-) -> None:
+def test_what_cannot_be_compared_is_refused(client: TestClient, attempts: list[Any], said: str) -> None:
     answer = compared(client, attempts)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]

@@ -77,20 +77,12 @@ def metric(client: TestClient, start: str) -> float:
 
 
 def rows_in(folder: Path) -> tuple[list[OfferRow], list[TreeRow]]:
-    offers = [
-        line for file in folder.glob("offers-*.jsonl") for line in file.read_text().splitlines()
-    ]
-    trees = [
-        line for file in folder.glob("trees-*.jsonl") for line in file.read_text().splitlines()
-    ]
-    return list(map(OfferRow.model_validate_json, offers)), list(
-        map(TreeRow.model_validate_json, trees)
-    )
+    offers = [line for file in folder.glob("offers-*.jsonl") for line in file.read_text().splitlines()]
+    trees = [line for file in folder.glob("trees-*.jsonl") for line in file.read_text().splitlines()]
+    return list(map(OfferRow.model_validate_json, offers)), list(map(TreeRow.model_validate_json, trees))
 
 
-def test_a_refined_step_says_what_was_done_and_what_it_cost(
-    serve: Serve, weak: str, upstream: FakeUpstream
-) -> None:
+def test_a_refined_step_says_what_was_done_and_what_it_cost(serve: Serve, weak: str, upstream: FakeUpstream) -> None:
     client = serve(settings_of(weak, REFINE))
     answer = act(client)
     assert answer["action"] == GOOD
@@ -117,18 +109,14 @@ def _words(body: Body) -> int:
     return sum(len(message["content"].split()) for message in body["messages"])
 
 
-def test_a_step_that_is_good_enough_is_left_alone(
-    serve: Serve, weak: str, upstream: FakeUpstream
-) -> None:
+def test_a_step_that_is_good_enough_is_left_alone(serve: Serve, weak: str, upstream: FakeUpstream) -> None:
     upstream.replies = [GOOD, *POOR]
     answer = act(serve(settings_of(weak, REFINE)))
     assert "threshold" not in answer
     assert (answer["usage"]["threshold_tokens"], len(upstream.asked)) == (0, 1)
 
 
-def test_a_step_with_one_candidate_is_left_alone(
-    serve: Serve, weak: str, upstream: FakeUpstream
-) -> None:
+def test_a_step_with_one_candidate_is_left_alone(serve: Serve, weak: str, upstream: FakeUpstream) -> None:
     answer = act(serve(settings_of(weak, STOP)), num_candidates=1)
     assert (answer["action"], answer["candidates"][0]["q_value"]) == (POOR[0], None)
 
@@ -160,15 +148,10 @@ def test_an_escalated_step_names_the_policy_and_records_who_drew(
     assert [node.source for node in tree.nodes] == ["strong"]
 
 
-def test_what_a_step_escalated_to_costs_its_own_price(
-    serve: Serve, weak: str, strong: Address
-) -> None:
+def test_what_a_step_escalated_to_costs_its_own_price(serve: Serve, weak: str, strong: Address) -> None:
     settings = settings_of(weak, ESCALATE, other=strong[1])
     prices = {"demo": Prices(prompt=1, completion=1), "strong": Prices(prompt=50, completion=50)}
-    upstreams = {
-        name: one.model_copy(update={"prices": prices[name]})
-        for name, one in settings.upstreams.items()
-    }
+    upstreams = {name: one.model_copy(update={"prices": prices[name]}) for name, one in settings.upstreams.items()}
     client = serve(settings.model_copy(update={"upstreams": upstreams}))
     answer = act(client)
     [taken] = answer["threshold"]["actions"]
@@ -178,9 +161,7 @@ def test_what_a_step_escalated_to_costs_its_own_price(
     assert answer["cost"]["sample"] == answer["cost"]["total"] == pytest.approx(cost)
 
 
-def test_an_escalation_that_fails_leaves_the_step_as_it_is(
-    serve: Serve, weak: str, strong: Address
-) -> None:
+def test_an_escalation_that_fails_leaves_the_step_as_it_is(serve: Serve, weak: str, strong: Address) -> None:
     strong[0].fault = "500"
     answer = act(serve(settings_of(weak, ESCALATE, other=strong[1])))
     assert answer["action"] == POOR[0]
@@ -276,17 +257,13 @@ def test_a_stopped_later_step_ends_the_path_before_it(
 
 def test_a_threshold_may_belong_to_one_version(serve: Serve, weak: str) -> None:
     threshold = ThresholdSettings.model_validate({"below": 0.6} | REFINE)
-    settings = settings_of(
-        weak, REFINE, q_models={"q@1": SCRIPTED, "q@2": SCRIPTED}, thresholds={"q@2": threshold}
-    )
+    settings = settings_of(weak, REFINE, q_models={"q@1": SCRIPTED, "q@2": SCRIPTED}, thresholds={"q@2": threshold})
     client = serve(settings)
     assert "threshold" not in act(client, q_model="q@1")
     assert "threshold" in act(client, q_model="q@2")
 
 
-def test_the_tokens_of_actions_count_against_the_callers_budget(
-    serve: Serve, weak: str, tmp_path: Path
-) -> None:
+def test_the_tokens_of_actions_count_against_the_callers_budget(serve: Serve, weak: str, tmp_path: Path) -> None:
     from qguide.server.http.keys import create_key
 
     keys = tmp_path / "keys.json"
@@ -328,11 +305,6 @@ def test_unknown_names_are_refused_at_the_start() -> None:
         build_models(unknown)
     with pytest.raises(ConfigError, match=r"escalates to 'strong', which is no upstream \(demo\)"):
         build_models(settings_of(url, ESCALATE))
-    ranking = settings_of(
-        url,
-        REFINE,
-        q_models={"q": "judge:demo"},
-        judges={"q": JudgeSettings(mode="rank")},
-    )
+    ranking = settings_of(url, REFINE, q_models={"q": "judge:demo"}, judges={"q": JudgeSettings(mode="rank")})
     with pytest.raises(ConfigError, match="a judge that ranks the candidates"):
         build_models(ranking)

@@ -109,9 +109,7 @@ async def test_a_dead_device_turns_readiness_red_with_a_time_to_come_back() -> N
     app = create_app(FAKES, build=lambda _: models)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://localhost"
-        ) as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client,
     ):
         thread.close()
         response = await client.get("/readyz")

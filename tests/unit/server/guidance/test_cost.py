@@ -13,10 +13,7 @@ from tests.unit.server.conftest import Serve, settings_of
 
 PRICES = Prices(prompt=2, completion=10, cached_prompt=0.5, written_prompt=2.5)
 ASKED = {
-    "messages": [
-        {"role": "system", "content": "one two three"},
-        {"role": "user", "content": "find the mug"},
-    ],
+    "messages": [{"role": "system", "content": "one two three"}, {"role": "user", "content": "find the mug"}],
     "max_tokens": 9,
 }
 MILLION = 1e6
@@ -78,18 +75,13 @@ STRONG = Prices(prompt=20, completion=100)
 JUDGE = Prices(prompt=0.5, completion=4)
 
 
-def test_each_action_below_a_threshold_tells_what_its_draws_and_the_judge_cost(
-    serve: Serve, address: Any
-) -> None:
+def test_each_action_below_a_threshold_tells_what_its_draws_and_the_judge_cost(serve: Serve, address: Any) -> None:
     settings = settings_of(address[1])
     plain = settings.upstreams["demo"]
     prices = {"demo": PRICES, "strong": STRONG, "judging": JUDGE}
     below = {"below": 1.0, "actions": ["refine", "escalate"], "policy": "strong"}
     changes = {
-        "upstreams": {
-            name: plain.model_copy(update={"prices": of, "model": name})
-            for name, of in prices.items()
-        },
+        "upstreams": {name: plain.model_copy(update={"prices": of, "model": name}) for name, of in prices.items()},
         "q_models": {"q": "judge:judging"},
         "thresholds": {"q": ThresholdSettings.model_validate(below)},
     }

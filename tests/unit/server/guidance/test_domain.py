@@ -21,9 +21,7 @@ DRAWERS = ["Action: open the red drawer", "Action: open the blue drawer"]
 @pytest.fixture
 def start(serve: Serve, tmp_path: Path) -> Any:
     """Starts a server whose Q model has learned where rings and coins are."""
-    run_learn(
-        LearnConfig(source=(recording(tmp_path / "chats.jsonl"),), output=tmp_path / "r", bits=12)
-    )
+    run_learn(LearnConfig(source=(recording(tmp_path / "chats.jsonl"),), output=tmp_path / "r", bits=12))
     checkpoint = str(tmp_path / "r" / CHECKPOINT)
 
     def started(**more: Any) -> TestClient:
@@ -99,9 +97,7 @@ def test_a_verifier_has_no_confidence_in_the_answer_to_a_foreign_question(start:
         assert (told["confidence"] == 0) is outside
 
 
-def test_the_record_says_which_steps_were_outside_and_which_reply_was_greedy(
-    start: Any, tmp_path: Path
-) -> None:
+def test_the_record_says_which_steps_were_outside_and_which_reply_was_greedy(start: Any, tmp_path: Path) -> None:
     client = start(episodes_dir=tmp_path, beside={"demo": SCRIPTED}, shadows={"drawers": "demo"})
     asked = {"greedy_candidate": True, "temperature": 0.7}
     for episode, messages in (("in", INSIDE), ("out", OUTSIDE)):

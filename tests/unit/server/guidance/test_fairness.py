@@ -138,9 +138,7 @@ async def test_a_key_that_fills_the_queue_closes_it_to_no_other_key(tmp_path: Pa
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "overloaded")
 
 
-async def test_a_draw_ends_when_its_caller_hangs_up_and_is_charged_to_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_draw_ends_when_its_caller_hangs_up_and_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     thread = DeviceThread()
     policy = LocalPolicy(policy_model(), thread=thread, tokens_per_forward=64)
     passes = GatedPasses(policy._packed, free=6, patch=monkeypatch)
@@ -160,9 +158,7 @@ async def test_a_draw_ends_when_its_caller_hangs_up_and_is_charged_to_it(
     assert prompt + decoded < account.tokens <= prompt + 2 * (decoded + 1)
 
 
-async def test_a_score_ends_when_its_caller_hangs_up_and_is_charged_to_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_score_ends_when_its_caller_hangs_up_and_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = SharedPrefixScorer(q_model(), tokens_per_forward=8)
     passes = GatedPasses(scorer._packed, free=2, patch=monkeypatch)
     models = models_of(scorer, max_batch=4)
@@ -181,9 +177,7 @@ async def test_a_score_ends_when_its_caller_hangs_up_and_is_charged_to_it(
     assert scorer.cache.nbytes == 0  # what was not finished is not kept
 
 
-async def test_draws_give_way_to_a_score_between_two_tokens(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_draws_give_way_to_a_score_between_two_tokens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "keys.json"
     ada, bob = ({"X-API-Key": create_key(file, name)} for name in ("ada", "bob"))
     passes_before: list[int] = []

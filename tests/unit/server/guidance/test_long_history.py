@@ -16,25 +16,14 @@ from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.settings.remote_models import Upstream, VllmTrunk
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from tests.support.scripted_vllm import scripted_vllm
-from tests.support.tiny_models import (
-    CONTEXT,
-    WORDS,
-    save_classifier,
-    save_implicit_q,
-    save_policy,
-    save_qnet,
-)
+from tests.support.tiny_models import CONTEXT, WORDS, save_classifier, save_implicit_q, save_policy, save_qnet
 from tests.unit.server.conftest import Serve
 
 Body = dict[str, Any]
 TASK: Body = {"role": "user", "content": "go to desk take mug"}
 SAW = " ".join(WORDS[:8])
 ACT: Body = {"num_candidates": 3, "greedy_candidate": False, "long_history": "window"}
-CALL: Body = {
-    "id": "c",
-    "type": "function",
-    "function": {"name": "go", "arguments": '{"to": "desk"}'},
-}
+CALL: Body = {"id": "c", "type": "function", "function": {"name": "go", "arguments": '{"to": "desk"}'}}
 WINDOW = {"read_messages", "left_out_messages", "left_out_tokens"}
 
 
@@ -43,10 +32,7 @@ def turns(count: int) -> list[Body]:
     said = [
         message
         for number in range(count)
-        for message in (
-            {"role": "assistant", "content": f"go to desk {number}"},
-            {"role": "user", "content": SAW},
-        )
+        for message in ({"role": "assistant", "content": f"go to desk {number}"}, {"role": "user", "content": SAW})
     ]
     return [TASK, *said]
 
@@ -91,9 +77,7 @@ def tiny(serve: Serve, tmp_path: Path) -> TestClient:
 
 
 @pytest.mark.parametrize("kind", SCORERS)
-def test_every_scorer_reads_the_task_and_the_newest_turns(
-    serve: Serve, tmp_path: Path, kind: str
-) -> None:
+def test_every_scorer_reads_the_task_and_the_newest_turns(serve: Serve, tmp_path: Path, kind: str) -> None:
     client = serve(SCORERS[kind](tmp_path))
     answer = act(client, turns(40))
     assert answer["guided"] is True
@@ -104,10 +88,7 @@ def test_every_scorer_reads_the_task_and_the_newest_turns(
     assert "left out" in answer["warnings"][0]
     read = window["read_messages"]
     shorter = [TASK, *turns(40)[-(read - 1) :]]
-    body = {
-        "messages": shorter,
-        "candidates": [c["message"] for c in answer["candidates"]],
-    }
+    body = {"messages": shorter, "candidates": [c["message"] for c in answer["candidates"]]}
     scores = client.post("/v1/score", json=body).raise_for_status().json()
     assert "window" not in scores
     expected = [score["q_value"] for score in scores["scores"]]
@@ -121,9 +102,7 @@ def test_a_trunk_on_another_server_reads_the_same_window(serve: Serve, tmp_path:
     with scripted_vllm(tmp_path / "trunk", model=name, context=CONTEXT) as vllm:
         trunk = VllmTrunk.model_validate({"url": vllm.url, "api_key": "key"})
         settings = Settings(
-            policy=SCRIPTED,
-            q_models={"there@v1": str(saved), "here@v1": str(saved)},
-            vllm_trunks={"there": trunk},
+            policy=SCRIPTED, q_models={"there@v1": str(saved), "here@v1": str(saved)}, vllm_trunks={"there": trunk}
         )
         client = serve(settings)
         there, here = (act(client, turns(40), q_model=name) for name in ("there", "here"))
@@ -150,9 +129,7 @@ def test_a_judge_with_a_context_is_asked_about_a_window(
     answer = act(client, turns(40), long_history=None)
     assert answer["window"]["left_out_messages"] > 0
     questions = [
-        body["messages"][1]["content"]
-        for body in upstream.asked
-        if "The proposal:" in body["messages"][-1]["content"]
+        body["messages"][1]["content"] for body in upstream.asked if "The proposal:" in body["messages"][-1]["content"]
     ]
     assert len(questions) == 3
     assert all(TASK["content"] in question for question in questions)
@@ -180,9 +157,7 @@ def test_the_window_stays_where_it_begins_until_it_is_full(tiny: TestClient) -> 
     assert left_out == sorted(left_out)
     assert 1 <= moves < len(left_out) // 2
     still = [
-        answer
-        for answer, (before, now) in zip(answers[first + 1 :], pairwise(left_out), strict=True)
-        if before == now
+        answer for answer, (before, now) in zip(answers[first + 1 :], pairwise(left_out), strict=True) if before == now
     ]
     # Where the window did not move, the step before has left everything but the new turn.
     assert all(answer["usage"]["cached_tokens"] > CONTEXT // 4 for answer in still)
@@ -201,13 +176,9 @@ def test_tool_calls_stay_with_their_results(serve: Serve, tmp_path: Path) -> Non
     assert answer["qguide"]["window"]["left_out_messages"] % 2 == 0
 
 
-def test_a_stream_and_other_dialects_say_that_a_window_was_read(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_stream_and_other_dialects_say_that_a_window_was_read(serve: Serve, tmp_path: Path) -> None:
     client = serve(SCORERS["qnet"](tmp_path).model_copy(update={"long_history": "window"}))
-    streamed = client.post(
-        "/v1/chat/completions", json={"messages": turns(40), "stream": True}
-    ).text
+    streamed = client.post("/v1/chat/completions", json={"messages": turns(40), "stream": True}).text
     assert '"left_out_messages"' in streamed
     responses = client.post("/v1/responses", json={"input": turns(40)}).raise_for_status().json()
     body = {"messages": turns(40), "max_tokens": 50, "model": "default"}
@@ -252,9 +223,7 @@ def test_a_dense_text_is_counted_before_anything_is_drawn(
     serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream, dense: str
 ) -> None:
     served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
-    client = serve(
-        Settings(policy="demo", upstreams={"demo": served}, q_models={"embedded": EMBEDDED})
-    )
+    client = serve(Settings(policy="demo", upstreams={"demo": served}, q_models={"embedded": EMBEDDED}))
     refused(client, [{"role": "user", "content": dense}], long_history="error")
     assert upstream.asked == []
 
@@ -281,9 +250,7 @@ def test_an_error_names_only_what_its_endpoint_takes(serve: Serve, tmp_path: Pat
         assert unnamed not in said, said
 
 
-def test_a_task_that_does_not_fit_is_unguided_where_the_operator_says_so(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_task_that_does_not_fit_is_unguided_where_the_operator_says_so(serve: Serve, tmp_path: Path) -> None:
     more = {"long_history": "window", "fallback": "first"}
     client = serve(SCORERS["qnet"](tmp_path).model_copy(update=more))
     answer = act(client, [LONG_TASK, *turns(2)], long_history=None)
@@ -314,9 +281,7 @@ def test_a_window_is_counted_and_recorded(serve: Serve, tmp_path: Path) -> None:
     assert row.left_out_tokens == window["left_out_tokens"]
     metrics = client.get("/metrics").text
     assert 'qguide_windows_total{q_model="tiny@' in metrics
-    tokens = next(
-        line for line in metrics.splitlines() if line.startswith("qguide_left_out_tokens_total")
-    )
+    tokens = next(line for line in metrics.splitlines() if line.startswith("qguide_left_out_tokens_total"))
     assert float(tokens.rpartition(" ")[2]) == window["left_out_tokens"]
 
 
@@ -324,9 +289,7 @@ def test_an_agent_of_an_upstream_gets_a_window_or_the_first_candidate_by_default
     serve: Serve, tmp_path: Path, address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     served = Upstream.model_validate({"url": address[1], "model": "fake-1", "retries": 0})
-    settings = SCORERS["qnet"](tmp_path).model_copy(
-        update={"upstreams": {"demo": served}, "policy": "demo"}
-    )
+    settings = SCORERS["qnet"](tmp_path).model_copy(update={"upstreams": {"demo": served}, "policy": "demo"})
     client = serve(settings)
     answer = act(client, turns(40), long_history=None)
     assert (answer["guided"], answer["window"]["left_out_messages"] > 0) == (True, True)

@@ -76,9 +76,7 @@ def client(serve: Serve) -> Any:
     with serving_app(large.app()) as one, serving_app(small.app()) as other:
         urls = {"large": f"{one}/v1", "small": f"{other}/v1", "gone": "http://127.0.0.1:9/v1"}
         upstreams = {
-            name: Upstream.model_validate(
-                {"url": url, "model": f"{name}-1", "retries": 0, "prices": PRICES}
-            )
+            name: Upstream.model_validate({"url": url, "model": f"{name}-1", "retries": 0, "prices": PRICES})
             for name, url in urls.items()
         }
         settings: Settings = FAKES.model_copy(update={"upstreams": upstreams, "policy": "large"})
@@ -120,13 +118,9 @@ def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
     headers = {"X-QGuide-Policies": "large=2, small=1"}
     answer = client.post("/v1/chat/completions", json=asked, headers=headers).json()
     told = answer["qguide"]
-    assert [(one["name"], one["candidates"]) for one in told["policies"]] == [
-        *(("large", 2), ("small", 1))
-    ]
+    assert [(one["name"], one["candidates"]) for one in told["policies"]] == [*(("large", 2), ("small", 1))]
     assert Counter(one["policy"] for one in told["candidates"]) == {"large": 2, "small": 1}
-    refused = client.post(
-        "/v1/chat/completions", json=asked, headers={"X-QGuide-Policies": "large=x"}
-    )
+    refused = client.post("/v1/chat/completions", json=asked, headers={"X-QGuide-Policies": "large=x"})
     assert refused.status_code == 400
     assert "X-Qguide-Policies" in refused.json()["error"]["message"].title()
 
@@ -142,20 +136,14 @@ def test_chat_clients_name_them_in_a_header(client: TestClient) -> None:
         ({"policies": [{"name": "large"}, {"name": "small"}]}, "invalid_request"),
     ],
 )
-def test_shares_that_cannot_be_drawn_are_refused(
-    client: TestClient, body: dict[str, Any], code: str
-) -> None:
+def test_shares_that_cannot_be_drawn_are_refused(client: TestClient, body: dict[str, Any], code: str) -> None:
     assert act(client, **body)["error"]["code"] == code
 
 
 def test_a_policy_in_this_process_does_not_draw_without_the_tools(serve: Serve) -> None:
     upstream = Upstream.model_validate({"url": "http://127.0.0.1:9/v1", "model": "m"})
     client = serve(FAKES.model_copy(update={"upstreams": {"large": upstream}}))
-    asked = {
-        "model": "large",
-        "messages": TASK,
-        "qguide": {"policies": shares(large=1, scripted=2)},
-    }
+    asked = {"model": "large", "messages": TASK, "qguide": {"policies": shares(large=1, scripted=2)}}
     tool = {"type": "function", "function": {"name": "look", "parameters": {}}}
     refused = client.post("/v1/chat/completions", json=asked | {"tools": [tool]})
     assert refused.status_code == 400

@@ -52,9 +52,7 @@ class Server:
     def read_ahead(self, outcome: str) -> float:
         """Tokens that were read ahead."""
         name = "qguide_read_ahead_tokens_total"
-        found = self.metrics.registry.get_sample_value(
-            name, {"q_model": "tiny-q@0", "outcome": outcome}
-        )
+        found = self.metrics.registry.get_sample_value(name, {"q_model": "tiny-q@0", "outcome": outcome})
         return found or 0.0
 
     async def has_read(self) -> None:
@@ -65,9 +63,7 @@ class Server:
 
 
 @asynccontextmanager
-async def server(
-    *, upstream_model: str | None = "large", settings: Settings = FAKES
-) -> AsyncIterator[Server]:
+async def server(*, upstream_model: str | None = "large", settings: Settings = FAKES) -> AsyncIterator[Server]:
     """A server whose policy draws elsewhere, unless `upstream_model` is None."""
     thread, policy = DeviceThread(), SlowPolicy()
     scorer = SharedPrefixScorer(LOADED, cache_bytes=2**24, tokens_per_forward=16)

@@ -65,9 +65,7 @@ def test_a_fitted_prior_is_the_default(serve: Serve) -> None:
     assert shares[0] + shares[1] == pytest.approx(1)
 
 
-def test_the_request_comes_before_the_setting_and_the_setting_before_the_manifest(
-    serve: Serve,
-) -> None:
+def test_the_request_comes_before_the_setting_and_the_setting_before_the_manifest(serve: Serve) -> None:
     fitted = PriorSection(tau=0.1)
     assert act(served(serve, fitted, selection="argmax"))["reason"] == "highest_q"
     assert act(served(serve, fitted, tau=0.2))["tau"] == 0.2
@@ -97,9 +95,7 @@ def test_a_tau_below_zero_is_refused(serve: Serve) -> None:
         ("/v1/completions", {"prompt": TASK[0]["content"]}),
     ],
 )
-def test_every_dialect_has_the_options_and_the_shares(
-    serve: Serve, path: str, body: dict[str, Any]
-) -> None:
+def test_every_dialect_has_the_options_and_the_shares(serve: Serve, path: str, body: dict[str, Any]) -> None:
     options = {"num_candidates": 4, "tau": 0.1, "return_candidates": True}
     answer = served(serve).post(path, json=body | {"qguide": options})
     assert answer.status_code == 200, answer.text
@@ -122,9 +118,7 @@ def test_the_next_best_choices_follow_the_posterior(serve: Serve) -> None:
     assert answer["qguide"]["returned"] == [0, 1]
 
 
-def test_a_likelihood_that_no_candidate_has_is_replaced_by_votes_with_a_warning(
-    serve: Serve,
-) -> None:
+def test_a_likelihood_that_no_candidate_has_is_replaced_by_votes_with_a_warning(serve: Serve) -> None:
     answer = act(served(serve), prior="likelihood", tau=0.1)
     assert (answer["prior_by"], answer["reason"]) == ("votes", "highest_posterior")
     assert any("no logprob" in warning for warning in answer["warnings"])

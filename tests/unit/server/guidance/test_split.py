@@ -95,9 +95,7 @@ def known(client: TestClient, key: str = "") -> Any:
     return client.get("/v1/learning", headers=headers).json()["policies"]
 
 
-def test_the_policy_that_succeeds_draws_and_a_restart_forgets_nothing(
-    serve: Serve, settings: Settings
-) -> None:
+def test_the_policy_that_succeeds_draws_and_a_restart_forgets_nothing(serve: Serve, settings: Settings) -> None:
     client = serve(settings)
     for number in range(30):
         play(client, number)
@@ -110,9 +108,7 @@ def test_the_policy_that_succeeds_draws_and_a_restart_forgets_nothing(
     assert drawn.count("good") > 0.7 * len(drawn)
 
 
-def test_nothing_of_one_key_reaches_another(
-    serve: Serve, settings: Settings, tmp_path: Path
-) -> None:
+def test_nothing_of_one_key_reaches_another(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     ada, bob = (create_key(tmp_path / "keys.json", name) for name in ("ada", "bob"))
     client = serve(settings.model_copy(update={"keys_file": tmp_path / "keys.json"}))
     for number in range(3):
@@ -121,9 +117,7 @@ def test_nothing_of_one_key_reaches_another(
     assert known(client, bob) == {}
 
 
-def test_too_many_candidates_are_refused_before_they_are_split(
-    serve: Serve, settings: Settings
-) -> None:
+def test_too_many_candidates_are_refused_before_they_are_split(serve: Serve, settings: Settings) -> None:
     body = {
         "messages": [{"role": "user", "content": "Your task is to: answer."}],
         "policies": [{"name": name} for name in NAMES],

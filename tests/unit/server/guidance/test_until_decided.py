@@ -32,9 +32,7 @@ def act(client: TestClient, **options: Any) -> Any:
         ({"q_model": "votes", "until_decided": False}, 0),
     ],
 )
-def test_draws_that_cannot_change_the_choice_are_saved(
-    client: TestClient, options: dict[str, Any], saved: int
-) -> None:
+def test_draws_that_cannot_change_the_choice_are_saved(client: TestClient, options: dict[str, Any], saved: int) -> None:
     answer = act(client, **options).json()
     assert (answer["draws_saved"], len(answer["candidates"])) == (saved, 7 - saved)
 

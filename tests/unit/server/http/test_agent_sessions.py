@@ -16,22 +16,13 @@ from tests.support.serving import ROOT, serving_app
 from tests.unit.server.conftest import Serve, settings_of
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {"name": "look", "parameters": {"type": "object"}},
-}
-LATER: list[dict[str, str]] = [
-    TASK,
-    {"role": "assistant", "content": "Action: look"},
-    {**TASK, "content": "A mug."},
-]
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+LATER: list[dict[str, str]] = [TASK, {"role": "assistant", "content": "Action: look"}, {**TASK, "content": "A mug."}]
 SESSION = "0198a5f2-7f4e-7a30-9f5b-3f1c2f0c8a11"
 HOOK = ROOT / "clients" / "report_outcome.py"
 
 
-def step(
-    client: TestClient | httpx.Client, headers: dict[str, str], *, tools: bool = True, **body: Any
-) -> Any:
+def step(client: TestClient | httpx.Client, headers: dict[str, str], *, tools: bool = True, **body: Any) -> Any:
     asked: dict[str, Any] = {"messages": [TASK], "qguide": {"num_candidates": 2}} | body
     if tools:
         asked["tools"] = [TOOL]
@@ -45,9 +36,7 @@ def outcome(client: TestClient | httpx.Client, session: str, reward: float) -> A
     return answer.json() | {"status": answer.status_code}
 
 
-@pytest.mark.parametrize(
-    "header", ["X-Claude-Code-Session-Id", "X-Qwen-Code-Session-Id", "thread-id", "session_id"]
-)
+@pytest.mark.parametrize("header", ["X-Claude-Code-Session-Id", "X-Qwen-Code-Session-Id", "thread-id", "session_id"])
 def test_the_header_of_an_agent_names_its_episode(guided: TestClient, header: str) -> None:
     assert step(guided, {header: SESSION}) == SESSION
     assert step(guided, {header: SESSION}, messages=LATER) == SESSION
@@ -56,11 +45,7 @@ def test_the_header_of_an_agent_names_its_episode(guided: TestClient, header: st
 
 def test_a_key_for_the_prompts_cache_names_an_episode_too(guided: TestClient) -> None:
     assert step(guided, {}, prompt_cache_key=SESSION) == SESSION
-    responses = {
-        "input": [TASK],
-        "prompt_cache_key": SESSION,
-        "tools": [{"type": "function", **TOOL["function"]}],
-    }
+    responses = {"input": [TASK], "prompt_cache_key": SESSION, "tools": [{"type": "function", **TOOL["function"]}]}
     assert guided.post("/v1/responses", json=responses).status_code == 200
     assert outcome(guided, SESSION, 1.0)["steps"] == 1, "the same state twice"
 
@@ -123,11 +108,7 @@ def test_a_long_session_is_never_full_but_is_not_recorded(
     ],
 )
 def test_the_hook_posts_whether_a_command_succeeds(
-    address: tuple[FakeUpstream, str],
-    tmp_path: Path,
-    told: dict[str, str],
-    command: str,
-    reward: float,
+    address: tuple[FakeUpstream, str], tmp_path: Path, told: dict[str, str], command: str, reward: float
 ) -> None:
     program = f"import os; assert {command} and os.getcwd() == {str(tmp_path)!r}"
     test = [sys.executable, "-c", program]

@@ -34,9 +34,7 @@ ONLY = FAKES.model_copy(update={"q_models": {"demo@1": SCRIPTED}, "unknown_model
         ("/episodes/e-7/chat/completions", CHAT, "chat"),
     ],
 )
-def test_paths_of_other_base_urls_are_served(
-    serve: Serve, path: str, body: dict[str, Any], kind: str
-) -> None:
+def test_paths_of_other_base_urls_are_served(serve: Serve, path: str, body: dict[str, Any], kind: str) -> None:
     answer = serve(ONLY).post(path, json=body)
     assert answer.status_code == 200, answer.text
     assert str(answer.json().get("object", answer.json().get("type"))).startswith(kind)
@@ -55,14 +53,10 @@ def test_errors_speak_the_dialect_of_the_path_that_was_meant(client: TestClient)
     assert "Request-ID" in answer.headers
 
 
-def test_the_deployment_is_the_model_of_a_body_that_names_none(
-    serve: Serve, address: tuple[FakeUpstream, str]
-) -> None:
+def test_the_deployment_is_the_model_of_a_body_that_names_none(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
     other = Upstream.model_validate({"url": address[1], "model": "fake-2", "retries": 0})
     settings = settings_of(address[1])
-    client = serve(
-        settings.model_copy(update={"upstreams": {**settings.upstreams, "other": other}})
-    )
+    client = serve(settings.model_copy(update={"upstreams": {**settings.upstreams, "other": other}}))
     path = "/openai/deployments/other/chat/completions"
     assert client.post(path, json=CHAT).json()["model"] == "other"
     assert client.post(path, json={**CHAT, "model": "demo"}).json()["model"] == "demo"
@@ -119,9 +113,7 @@ def test_a_model_has_what_anthropics_clients_read(serve: Serve) -> None:
     assert client.get("/v1/models/claude-9").json() == card
 
 
-def test_an_upstream_s_context_is_told_as_each_dialect_has_it(
-    serve: Serve, address: tuple[FakeUpstream, str]
-) -> None:
+def test_an_upstream_s_context_is_told_as_each_dialect_has_it(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
     demo = settings_of(address[1]).upstreams["demo"].model_copy(update={"context": 200_000})
     client = serve(settings_of(address[1], upstreams={"demo": demo}))
     [card] = client.get("/v1/models").json()["data"]

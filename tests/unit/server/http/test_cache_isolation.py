@@ -56,16 +56,13 @@ def keys(tmp_path: Path) -> Keys:
 def tiny_models(_: Settings) -> Models:
     """A real policy and a real scorer on one device thread."""
     thread = DeviceThread()
-    return models_of(
-        LocalPolicy(policy_model(), thread=thread), SharedPrefixScorer(q_model()), thread
-    )
+    return models_of(LocalPolicy(policy_model(), thread=thread), SharedPrefixScorer(q_model()), thread)
 
 
 def test_a_key_finds_no_prefix_that_another_key_has_scored(serve: Serve, keys: Keys) -> None:
     client = serve(FAKES.model_copy(update={"keys_file": keys.file}), tiny_models)
     cached = [
-        keys.ask(client, name, "/v1/score", SCORE)["usage"]["cached_tokens"]
-        for name in ("ada", "ada", "bob", "bob")
+        keys.ask(client, name, "/v1/score", SCORE)["usage"]["cached_tokens"] for name in ("ada", "ada", "bob", "bob")
     ]
     assert cached[0] == cached[2] == 0
     assert cached[1] == cached[3] > 0
@@ -75,10 +72,7 @@ def test_keys_of_a_named_group_share_what_is_cached(serve: Serve, keys: Keys) ->
     keys.create("carl", cache_group="team")
     keys.create("dora", cache_group="team")
     client = serve(FAKES.model_copy(update={"keys_file": keys.file}), tiny_models)
-    cached = [
-        keys.ask(client, name, "/v1/score", SCORE)["usage"]["cached_tokens"]
-        for name in ("ada", "carl", "dora")
-    ]
+    cached = [keys.ask(client, name, "/v1/score", SCORE)["usage"]["cached_tokens"] for name in ("ada", "carl", "dora")]
     assert cached[:2] == [0, 0]
     assert cached[2] > 0
 
@@ -86,10 +80,7 @@ def test_keys_of_a_named_group_share_what_is_cached(serve: Serve, keys: Keys) ->
 def test_a_key_that_is_named_like_a_group_is_not_of_it(serve: Serve, keys: Keys) -> None:
     keys.create("carl", cache_group="ada")
     client = serve(FAKES.model_copy(update={"keys_file": keys.file}), tiny_models)
-    cached = [
-        keys.ask(client, name, "/v1/score", SCORE)["usage"]["cached_tokens"]
-        for name in ("ada", "carl")
-    ]
+    cached = [keys.ask(client, name, "/v1/score", SCORE)["usage"]["cached_tokens"] for name in ("ada", "carl")]
     assert cached == [0, 0]
 
 
@@ -99,34 +90,26 @@ def test_without_keys_everybody_shares_what_is_cached(tiny_client: TestClient) -
 
 
 def test_a_score_that_another_key_asked_for_is_computed_again(serve: Serve, keys: Keys) -> None:
-    settings = Settings(
-        policy=SCRIPTED, q_models={"q": "embedded"}, keys_file=keys.file, score_cache_ttl_s=60
-    )
+    settings = Settings(policy=SCRIPTED, q_models={"q": "embedded"}, keys_file=keys.file, score_cache_ttl_s=60)
     client = serve(settings)
     computed = [
-        keys.ask(client, name, "/v1/score", SCORE)["usage"]["scored_tokens"]
-        for name in ("ada", "ada", "bob", "bob")
+        keys.ask(client, name, "/v1/score", SCORE)["usage"]["scored_tokens"] for name in ("ada", "ada", "bob", "bob")
     ]
     assert computed[0] == computed[2] > 0
     assert computed[1] == computed[3] == 0
 
 
-def test_a_task_that_another_key_had_paraphrased_is_paraphrased_again(
-    serve: Serve, keys: Keys
-) -> None:
+def test_a_task_that_another_key_had_paraphrased_is_paraphrased_again(serve: Serve, keys: Keys) -> None:
     client = serve(FAKES.model_copy(update={"keys_file": keys.file, "paraphraser": SCRIPTED}))
     body = ACT | {"perturb": True}
     tokens = [
-        keys.ask(client, name, "/v1/act", body)["usage"]["paraphrase_tokens"]
-        for name in ("ada", "ada", "bob", "bob")
+        keys.ask(client, name, "/v1/act", body)["usage"]["paraphrase_tokens"] for name in ("ada", "ada", "bob", "bob")
     ]
     assert tokens[0] == tokens[2] > 0
     assert tokens[1] == tokens[3] == 0
 
 
-def test_a_vllm_trunk_is_told_the_salt_and_finds_no_other_keys_prefix(
-    serve: Serve, keys: Keys, tmp_path: Path
-) -> None:
+def test_a_vllm_trunk_is_told_the_salt_and_finds_no_other_keys_prefix(serve: Serve, keys: Keys, tmp_path: Path) -> None:
     checkpoint = save_qnet(tmp_path / "qnet", save_policy(tmp_path / "policy"))
     export_trunk(checkpoint, tmp_path / "trunk")
     name = load_remote_trunk(checkpoint).trunk_name
@@ -139,8 +122,7 @@ def test_a_vllm_trunk_is_told_the_salt_and_finds_no_other_keys_prefix(
         )
         client = serve(settings)
         cached = [
-            keys.ask(client, who, "/v1/score", SCORE)["usage"]["cached_tokens"]
-            for who in ("ada", "ada", "bob", "bob")
+            keys.ask(client, who, "/v1/score", SCORE)["usage"]["cached_tokens"] for who in ("ada", "ada", "bob", "bob")
         ]
         salts = [asked.get("cache_salt") for asked in vllm.asked[-4:]]
     # The second candidate finds the history that the first one has just left there.

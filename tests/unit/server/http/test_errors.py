@@ -35,8 +35,7 @@ CALLS = {
     "role": "assistant",
     "content": None,
     "tool_calls": [
-        {"id": f"call_{k}", "type": "function", "function": {"name": "go", "arguments": "{}"}}
-        for k in (1, 2)
+        {"id": f"call_{k}", "type": "function", "function": {"name": "go", "arguments": "{}"}} for k in (1, 2)
     ],
 }
 RESULT = {"role": "tool", "content": "you are there", "tool_call_id": "call_1"}
@@ -112,10 +111,7 @@ def test_the_table_says_whose_fault_it_is(kind: Any, status: int) -> None:
         ([USER, CALLS, RESULT, RESULT], "messages[3] is the result of the tool call 'call_1'"),
         ([USER, AGENT, RESULT], "messages[2] is the result of the tool call 'call_1'"),
         ([RESULT], "messages[0] is the result of the tool call 'call_1'"),
-        (
-            [CALLS | {"role": "user"}],
-            "messages[0] (user) has tool_calls, which only an assistant message may have",
-        ),
+        ([CALLS | {"role": "user"}], "messages[0] (user) has tool_calls, which only an assistant message may have"),
         ([USER | {"tool_call_id": "call_1"}], "messages[0] (user) has a tool_call_id"),
         ([{"role": "user"}], "messages[0] (user) is empty"),
         (
@@ -126,9 +122,7 @@ def test_the_table_says_whose_fault_it_is(kind: Any, status: int) -> None:
         ([{"role": "user", "content": "  "}], "messages[0] (user) is empty"),
     ],
 )
-def test_messages_that_make_no_sense_are_explained(
-    client: TestClient, messages: list[Any], said: str
-) -> None:
+def test_messages_that_make_no_sense_are_explained(client: TestClient, messages: list[Any], said: str) -> None:
     response = act(client, messages)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "malformed_history"
@@ -153,11 +147,7 @@ def test_what_real_agents_send_is_a_history(tiny_client: TestClient, messages: l
 
 @pytest.mark.parametrize(
     ("field", "path", "served_names"),
-    [
-        ("q_model", "/v1/act", "demo, other"),
-        ("policy", "/v1/act", "scripted"),
-        ("q_model", "/v1/score", "demo, other"),
-    ],
+    [("q_model", "/v1/act", "demo, other"), ("policy", "/v1/act", "scripted"), ("q_model", "/v1/score", "demo, other")],
 )
 def test_an_unknown_model_is_404_and_names_those_served(
     client: TestClient, field: str, path: str, served_names: str
@@ -173,9 +163,7 @@ def test_an_unknown_model_is_404_and_names_those_served(
 
 
 @pytest.mark.parametrize("more", [{}, {"candidates": ["go"]}])
-def test_a_history_over_the_models_context_is_refused(
-    tiny_client: TestClient, more: dict[str, Any]
-) -> None:
+def test_a_history_over_the_models_context_is_refused(tiny_client: TestClient, more: dict[str, Any]) -> None:
     path = "/v1/score" if more else "/v1/act"
     long = {"role": "user", "content": "go to desk " * 300}
     response = tiny_client.post(path, json={"messages": [long]} | more)
@@ -245,12 +233,8 @@ def test_no_address_is_mended_by_a_redirect(client: TestClient, path: str) -> No
 def test_an_unforeseen_failure_tells_nothing_but_its_id(serve: Serve) -> None:
     client = serve(build=served(BrokenScorer({})))
     # Captured, because structlog's renderer for terminals takes seconds for a traceback.
-    with structlog.testing.capture_logs(
-        processors=[structlog.contextvars.merge_contextvars]
-    ) as logged:
-        response = client.post(
-            "/v1/act", json={"messages": [USER]}, headers={"X-Request-ID": "find-me"}
-        )
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as logged:
+        response = client.post("/v1/act", json={"messages": [USER]}, headers={"X-Request-ID": "find-me"})
     assert response.status_code == 500
     assert response.headers["x-request-id"] == "find-me"
     assert response.json()["error"]["code"] == "internal_error"

@@ -13,11 +13,7 @@ from qguide.qnet.types import Candidate, History, Sampling
 from qguide.server.app import create_app
 from tests.unit.server.conftest import FAKES, models_of
 
-BODY = {
-    "messages": [{"role": "user", "content": "look"}],
-    "stream": True,
-    "qguide": {"episode_id": "e"},
-}
+BODY = {"messages": [{"role": "user", "content": "look"}], "stream": True, "qguide": {"episode_id": "e"}}
 SCOPE: dict[str, Any] = {
     "type": "http",
     "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -54,8 +50,7 @@ class Hanging:
 
 
 @pytest.mark.parametrize(
-    ("heartbeat_s", "goes"),
-    [(3600, "before the first byte"), (0.01, "at the first byte"), (0.01, "at a sign of life")],
+    ("heartbeat_s", "goes"), [(3600, "before the first byte"), (0.01, "at the first byte"), (0.01, "at a sign of life")]
 )
 async def test_a_caller_who_goes_takes_the_work_along(heartbeat_s: float, goes: str) -> None:
     policy, gone = Hanging(), asyncio.Event()

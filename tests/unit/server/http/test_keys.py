@@ -67,9 +67,7 @@ def test_a_revoked_key_ends_and_a_new_one_begins_without_a_restart(keys_file: Pa
         ('{"keys": []}', "holds no API key"),
     ],
 )
-def test_a_file_that_will_not_do_is_refused_with_the_reason(
-    keys_file: Path, text: str | None, said: str
-) -> None:
+def test_a_file_that_will_not_do_is_refused_with_the_reason(keys_file: Path, text: str | None, said: str) -> None:
     if text is not None:
         keys_file.write_text(text)
     with pytest.raises(ConfigError, match=said):
@@ -130,9 +128,7 @@ def test_the_command_prints_a_key_once_lists_and_revokes(keys_file: Path) -> Non
 
 
 @pytest.mark.parametrize("header", ["Authorization", "X-API-Key"])
-def test_a_key_opens_the_door_and_without_one_it_is_401(
-    serve: Serve, keys_file: Path, header: str
-) -> None:
+def test_a_key_opens_the_door_and_without_one_it_is_401(serve: Serve, keys_file: Path, header: str) -> None:
     key = create_key(keys_file, "ada")
     client = serve(FAKES.model_copy(update={"keys_file": keys_file}))
     given = {header: f"Bearer {key}" if header == "Authorization" else key}
@@ -164,11 +160,7 @@ def test_health_is_open_and_metrics_and_docs_are_as_set(serve: Serve, keys_file:
 def test_the_operators_routes_want_an_admins_key(serve: Serve, keys_file: Path) -> None:
     plain, admin = create_key(keys_file, "ada"), create_key(keys_file, "root", admin=True)
     settings = Settings(
-        policy=SCRIPTED,
-        q_models={"demo": SCRIPTED, "other": SCRIPTED},
-        admin=True,
-        keys_file=keys_file,
-        host="0.0.0.0",
+        policy=SCRIPTED, q_models={"demo": SCRIPTED, "other": SCRIPTED}, admin=True, keys_file=keys_file, host="0.0.0.0"
     )
     client = serve(settings)
     move = {"alias": "default", "to": "other"}
@@ -211,12 +203,7 @@ def test_no_page_may_call_but_those_of_named_origins(serve: Serve, keys_file: Pa
     assert allowed.headers["access-control-allow-origin"] == "https://agents.example"
     shown = allowed.headers["access-control-expose-headers"].lower().split(", ")
     limits = {name for name in allowed.headers if name.startswith(("ratelimit-", "x-qguide-"))}
-    assert limits == {
-        "ratelimit-limit",
-        "ratelimit-remaining",
-        "ratelimit-reset",
-        "x-qguide-replica",
-    }
+    assert limits == {"ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", "x-qguide-replica"}
     assert limits | {"retry-after", "x-request-id"} <= set(shown)
     other = client.get("/v1/models", headers=bearer(key) | {"Origin": "https://evil.example"})
     assert "access-control-allow-origin" not in other.headers

@@ -24,9 +24,7 @@ def act(client: TestClient, key: str | None = None) -> Any:
     return client.post("/v1/act", json=BODY, headers=bearer(key) if key else {})
 
 
-def test_requests_over_the_minutes_are_429_and_other_keys_go_on(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_requests_over_the_minutes_are_429_and_other_keys_go_on(serve: Serve, tmp_path: Path) -> None:
     keys_file = tmp_path / "keys.json"
     ada = create_key(keys_file, "ada", requests_per_minute=2)
     bob = create_key(keys_file, "bob")
@@ -157,9 +155,7 @@ def test_keys_are_told_apart_in_the_metrics_by_their_names(serve: Serve, tmp_pat
 
 
 @pytest.mark.parametrize("path", ["/v1/act", "/episodes/e/v1/chat/completions"])
-def test_what_is_refused_before_its_route_runs_is_counted_under_it(
-    serve: Serve, tmp_path: Path, path: str
-) -> None:
+def test_what_is_refused_before_its_route_runs_is_counted_under_it(serve: Serve, tmp_path: Path, path: str) -> None:
     keys_file = tmp_path / "keys.json"
     create_key(keys_file, "ada")
     client = serve(FAKES.model_copy(update={"keys_file": keys_file, "public_metrics": True}))

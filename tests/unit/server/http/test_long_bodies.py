@@ -139,9 +139,7 @@ async def test_a_short_body_waits_for_no_long_one(path: str, body: dict[str, Any
     long = body | {"messages": [{"role": "user", "content": "look " * LONG_BYTES}]}
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=app), base_url="http://localhost"
-        ) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as http,
         asyncio.timeout(30),
     ):
         bodies: LongBodies = app.state.long_bodies
@@ -191,16 +189,12 @@ async def test_a_long_body_is_read_beside_the_event_loop_and_rests_between_its_m
         return part
 
     monkeypatch.setattr(Pace, "keep", keep)
-    messages = [
-        {"role": role, "content": "look"} for _ in range(500) for role in ("user", "assistant")
-    ]
+    messages = [{"role": role, "content": "look"} for _ in range(500) for role in ("user", "assistant")]
     body = json.dumps({"messages": messages[:-1]} | more)
     app = create_app(FAKES)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=app), base_url="http://localhost"
-        ) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as http,
     ):
         headers = {"content-type": "application/json"}
         answer = await http.post(path, content=body, headers=headers)

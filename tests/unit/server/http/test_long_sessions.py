@@ -20,10 +20,7 @@ OBSERVATION = "x" * (2 * TEXT_BYTES // MESSAGES)
 def turns() -> list[tuple[bool, str, bool]]:
     """Turns of the agent and of its environment: whether it is the agent's, its text, an image."""
     shown = range(100, MESSAGES, MESSAGES // SCREENSHOTS // 2 * 2)[:SCREENSHOTS]
-    return [
-        (place % 2 == 1, ACTION if place % 2 else OBSERVATION, place in shown)
-        for place in range(MESSAGES)
-    ]
+    return [(place % 2 == 1, ACTION if place % 2 else OBSERVATION, place in shown) for place in range(MESSAGES)]
 
 
 def chat() -> Any:
@@ -71,10 +68,7 @@ def gemini() -> Any:
     image = {"inlineData": {"mimeType": "image/png", "data": SCREENSHOT}}
     return {
         "contents": [
-            {
-                "role": "model" if acts else "user",
-                "parts": [{"text": text}, *([image] if shows else ())],
-            }
+            {"role": "model" if acts else "user", "parts": [{"text": text}, *([image] if shows else ())]}
             for acts, text, shows in turns()
         ]
     }

@@ -67,9 +67,7 @@ FAULTY: list[tuple[str, dict[str, Any]]] = [
 def routes() -> Iterator[APIRoute]:
     """Every route that reads a body."""
     for module in pkgutil.iter_modules(modules_of_routes.__path__):
-        router = getattr(
-            import_module(f"{modules_of_routes.__name__}.{module.name}"), "router", None
-        )
+        router = getattr(import_module(f"{modules_of_routes.__name__}.{module.name}"), "router", None)
         if isinstance(router, APIRouter):
             for route in router.routes:
                 if isinstance(route, APIRoute) and route.body_field is not None:
@@ -131,18 +129,14 @@ def test_very_many_faults_are_refused_in_little_time(
     named = fault.startswith('"')
     within = (MOST - 50) // (marks_in(fault.encode()) + 1)
     for number in (within, MEGABYTE // (len(fault) + 1)):
-        faults = ",".join(
-            fault.replace("{}", str(one)) if named else fault for one in range(number)
-        )
+        faults = ",".join(fault.replace("{}", str(one)) if named else fault for one in range(number))
         value = f"{{{faults}}}" if named else f"[{faults}]"
         sent = json.dumps(body).replace('"HERE"', value).encode()
         assert refused_in_little_time(everything, path, sent)
 
 
 @pytest.mark.parametrize("path", ["/v1/act", "/v1/chat/completions", "/v1/responses"])
-def test_a_megabyte_of_tiny_values_in_a_field_that_takes_anything_is_refused(
-    everything: TestClient, path: str
-) -> None:
+def test_a_megabyte_of_tiny_values_in_a_field_that_takes_anything_is_refused(everything: TestClient, path: str) -> None:
     for value in ("[1" + ",1" * 500_000 + "]", "[" + "[]," * 300_000 + "1]", "[" * 500_000):
         body = f'{{"messages": [{json.dumps(USER)}], "input": "look", "metadata": {value}}}'
         assert refused_in_little_time(everything, path, body.encode())
@@ -174,17 +168,14 @@ def test_marks_within_texts_are_no_values(client: TestClient) -> None:
 JSON_VALUES = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a",[{\\é\n', max_size=8),
     lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(alphabet='a",[{\\', max_size=4), inner, max_size=4)
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(alphabet='a",[{\\', max_size=4), inner, max_size=4)
     ),
     max_leaves=30,
 )
 
 
 @given(JSON_VALUES, st.booleans(), st.integers(0, 3))
-def test_values_are_counted_as_by_reading_every_character(
-    value: Any, ascii_only: bool, below: int
-) -> None:
+def test_values_are_counted_as_by_reading_every_character(value: Any, ascii_only: bool, below: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     marks = marks_outside_texts(text)
     assert not has_more_values(text.encode(), marks)

@@ -25,9 +25,7 @@ async def test_connections_take_turns_and_each_waits_for_its_next() -> None:
     assert "".join(order) == "abcabcabc"
 
 
-async def test_the_loop_is_left_to_others_for_three_times_as_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_loop_is_left_to_others_for_three_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, pauses = 0.0, []
     loop = asyncio.get_running_loop()
     call_later = loop.call_later

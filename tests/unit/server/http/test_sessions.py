@@ -40,18 +40,14 @@ def steps_of(client: TestClient, episode: str) -> int | None:
 
 @pytest.mark.parametrize("path", DIALECTS)
 @pytest.mark.parametrize("by", ["url", "header"])
-def test_every_dialect_takes_the_episode_from_the_url_or_the_header(
-    client: TestClient, path: str, by: str
-) -> None:
+def test_every_dialect_takes_the_episode_from_the_url_or_the_header(client: TestClient, path: str, by: str) -> None:
     url, headers = (f"/episodes/e-7{path}", {}) if by == "url" else (path, {"X-Session-ID": "e-7"})
     answer = client.post(url, json=DIALECTS[path], headers=headers)
     assert answer.status_code == 200, answer.text
     assert steps_of(client, "e-7") == 1
 
 
-def test_the_requests_own_id_comes_before_the_urls_and_that_before_the_headers(
-    client: TestClient,
-) -> None:
+def test_the_requests_own_id_comes_before_the_urls_and_that_before_the_headers(client: TestClient) -> None:
     def ask(url: str, headers: dict[str, str], **options: Any) -> Any:
         body = {"messages": [TASK], "qguide": options}
         answer = client.post(f"{url}/v1/chat/completions", json=body, headers=headers)
@@ -127,10 +123,7 @@ def test_adaptive_m_can_be_the_operators_default_for_episodes(serve: Serve) -> N
 
     first = step("/episodes/e/v1/act")
     assert len(first["candidates"]) == 3, "an episode's first step has nothing to rise over"
-    messages += [
-        {"role": "assistant", "content": "Action: look"},
-        {"role": "user", "content": "you see a mug"},
-    ]
+    messages += [{"role": "assistant", "content": "Action: look"}, {"role": "user", "content": "you see a mug"}]
     adaptive = step("/episodes/e/v1/act", previous_q=-1.0)
     assert (len(adaptive["candidates"]), adaptive["draws_saved"]) == (2, 1)
     assert len(step("/episodes/e/v1/act", previous_q=-1.0, adaptive=False)["candidates"]) == 3
@@ -153,9 +146,7 @@ def test_an_upstream_tells_equal_ids_of_two_keys_apart(
     assert not any("e-7" in str(session) for session in (ada, bob))
 
 
-def test_only_draws_carry_the_session(
-    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
-) -> None:
+def test_only_draws_carry_the_session(serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> None:
     client = serve(settings_of(address[1], paraphraser="demo"))
     asked = {"messages": [TASK], "num_candidates": 2, "perturb": True}
     answer = client.post("/episodes/e-7/v1/act", json=asked)

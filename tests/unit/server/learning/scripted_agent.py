@@ -22,12 +22,7 @@ def settings_of(folder: Path, url: str) -> Settings:
     """A server that learns, in front of a model that opens any drawer."""
     served = Upstream.model_validate({"url": url, "model": "fake-1"})
     return Settings(
-        upstreams={"guesser": served},
-        policy="guesser",
-        episodes_dir=folder,
-        learn=True,
-        learn_every=120,
-        admin=True,
+        upstreams={"guesser": served}, policy="guesser", episodes_dir=folder, learn=True, learn_every=120, admin=True
     )
 
 

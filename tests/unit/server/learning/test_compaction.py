@@ -49,20 +49,14 @@ def lived(folder: Path, *, episodes: int = 300) -> Group:
         if number % 50 == 7:
             group.silent([SilentLine(episode=f"s{number}", arm=arm)])
         group.end(SpentLine(tokens=3, cost=0.5, at=60.0 * number))
-        group.end(
-            EpisodeLine(
-                episode=f"e{number}", outcome=outcome, arm=arm, shadow=shadow, completion_tokens=9
-            )
-        )
+        group.end(EpisodeLine(episode=f"e{number}", outcome=outcome, arm=arm, shadow=shadow, completion_tokens=9))
         if group.progress.fit_due:
             version = 1 + (group.progress.fit.version if group.progress.fit else 0)
             group.fitted(FitLine(version=version, episodes=number, licensed=True, reason="better"))
     return group
 
 
-def test_the_state_is_as_without_compaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_is_as_without_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = lived(tmp_path / "long")
     monkeypatch.setattr(groups, "_MOST_LINES", 20)
     short = lived(tmp_path / "short")
@@ -94,9 +88,7 @@ def test_the_state_does_not_grow_with_the_number_of_episodes(
     assert sizes[1] < 1.2 * sizes[0]
 
 
-def test_an_episode_is_counted_once_though_its_line_is_gone(
-    tmp_path: Path, few_lines: None
-) -> None:
+def test_an_episode_is_counted_once_though_its_line_is_gone(tmp_path: Path, few_lines: None) -> None:
     group = Group("_", tmp_path, RULES)
     for number in range(30):
         group.end(line(f"e{number}"))
@@ -121,9 +113,7 @@ def test_replicas_follow_a_ledger_that_was_replaced(tmp_path: Path, few_lines: N
     assert state_in(one.progress) == state_in(other.progress)
 
 
-def test_a_full_disk_leaves_the_long_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_long_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "_MOST_LINES", 5)
     group = Group("_", tmp_path, RULES)
     for number in range(5):

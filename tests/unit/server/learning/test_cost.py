@@ -45,9 +45,7 @@ def test_one_candidate_costs_nothing_extra() -> None:
     [(100, 0, 30, 300), (400, 0, 330, 600), (400, 300, 330, 450)],
     ids=["one request", "a request each", "read from the cache"],
 )
-def test_extra_is_what_one_candidate_would_not_have_cost(
-    read: int, cached: int, tokens: int, cost: float
-) -> None:
+def test_extra_is_what_one_candidate_would_not_have_cost(read: int, cached: int, tokens: int, cost: float) -> None:
     step = decision(4, prompt_tokens=read, completion_tokens=40, cached_prompt_tokens=cached)
     assert extra_of(step, OWN) == Spent(tokens, cost / 1e6)
 
@@ -85,9 +83,7 @@ def test_a_gain_that_only_rounding_left_has_no_price() -> None:
     for number, outcome in enumerate((0.3333, 1 / 3) * 2):
         arm = Arm(trial=1, guided=number % 2 == 1, share=0.5)
         tokens = 300 if arm.guided else 100
-        progress.apply(
-            EpisodeLine(episode=str(number), outcome=outcome, arm=arm, prompt_tokens=tokens)
-        )
+        progress.apply(EpisodeLine(episode=str(number), outcome=outcome, arm=arm, prompt_tokens=tokens))
     found = state_of("_", progress, Rules())
     assert 0 < found.difference.estimate < 1e-4
     assert found.cost.tokens_per_success is None
@@ -141,9 +137,7 @@ def test_a_spent_budget_stops_the_draws_and_not_the_agent(
     }
     answer = client.post("/v1/chat/completions", json=body).json()
     assert answer["qguide"]["num_candidates"] == 1
-    assert any(
-        "the budget of learning (60 tokens a day)" in w for w in answer["qguide"]["warnings"]
-    )
+    assert any("the budget of learning (60 tokens a day)" in w for w in answer["qguide"]["warnings"])
     client.post("/v1/episodes/late/outcome", json={"reward": 1.0})
     found = state(client)
     assert found["unguided"]["episodes"] == explored

@@ -17,16 +17,7 @@ OTHER = TreeRow(
     environment="served",
     first_observation="Find the mug.",
     nodes=(
-        NodeRow(
-            id=1,
-            parent=0,
-            depth=1,
-            action="look",
-            observation="",
-            reward=1.0,
-            terminated=True,
-            source="agent",
-        ),
+        NodeRow(id=1, parent=0, depth=1, action="look", observation="", reward=1.0, terminated=True, source="agent"),
     ),
     draws=1,
     episode="b",
@@ -41,9 +32,7 @@ def test_no_episodes_are_not_all_episodes(tmp_path: Path) -> None:
     """A rollback after all of them leaves none, while the folder has those of other keys, too."""
     progress = Progress(Rules())
     progress.apply(EpisodeLine(episode="a", outcome=1, arm=None))
-    back = PhaseLine(
-        event="rolled_back", phase="collecting", trial=1, since=1, reason="harms", at=0
-    )
+    back = PhaseLine(event="rolled_back", phase="collecting", trial=1, since=1, reason="harms", at=0)
     progress.apply(back)
     assert progress.newest() == ()
     assert fitter(tmp_path).fit(tmp_path, progress) is None

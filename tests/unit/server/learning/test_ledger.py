@@ -58,9 +58,7 @@ def test_replicas_follow_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20])
-def test_a_line_that_was_cut_short_is_not_read_and_the_next_writer_removes_it(
-    tmp_path: Path, cut: int
-) -> None:
+def test_a_line_that_was_cut_short_is_not_read_and_the_next_writer_removes_it(tmp_path: Path, cut: int) -> None:
     written(Ledger(tmp_path), "a", "b")
     path = tmp_path / LEDGER
     path.write_bytes(path.read_bytes()[:-cut])
@@ -82,9 +80,7 @@ def test_lines_of_two_processes_are_all_there(tmp_path: Path) -> None:
         "[group.end(EpisodeLine(episode=f'{sys.argv[2]}{i}', outcome=1, arm=None))"
         " for i in range(50)]"
     )
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in "ab"
-    ]
+    processes = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in "ab"]
     assert [process.wait() for process in processes] == [0, 0]
 
     found = [one.episode for one in Ledger(tmp_path).new() if isinstance(one, EpisodeLine)]
@@ -100,9 +96,7 @@ def test_an_episode_counts_once_whoever_reports_it(tmp_path: Path) -> None:
     assert len((tmp_path / LEDGER).read_text().splitlines()) == 1
 
 
-def test_what_a_full_disk_refused_is_counted_later_and_nothing_is_half_written(
-    tmp_path: Path,
-) -> None:
+def test_what_a_full_disk_refused_is_counted_later_and_nothing_is_half_written(tmp_path: Path) -> None:
     group = Group("_", tmp_path, Rules())
     group.end(line("a"))
     size = (tmp_path / LEDGER).stat().st_size

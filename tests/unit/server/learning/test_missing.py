@@ -37,13 +37,8 @@ def test_each_lack_has_its_words(refused: Licence, said: str) -> None:
     assert said in missing_of(refused)
 
 
-@pytest.mark.parametrize(
-    ("credit", "tasks", "tried"),
-    [(0.1, 20, True), (0.1, 19, False), (-0.1, 90, False)],
-)
-def test_a_trial_takes_some_credit_and_no_lead_over_votes(
-    credit: float, tasks: int, tried: bool
-) -> None:
+@pytest.mark.parametrize(("credit", "tasks", "tried"), [(0.1, 20, True), (0.1, 19, False), (-0.1, 90, False)])
+def test_a_trial_takes_some_credit_and_no_lead_over_votes(credit: float, tasks: int, tried: bool) -> None:
     found = licence(credit=credit, credit_interval=(-0.3, 0.3), credit_tasks=tasks)
     assert may_be_tried(found) is tried
     assert (missing_of(found) == "") is tried

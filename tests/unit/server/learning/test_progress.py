@@ -73,13 +73,7 @@ def duel(progress: Progress, *, newer: float, present: float, most: int = 400) -
     """Guided episodes of both versions until the challenge ends; returns event and reason."""
     for number in range(most):
         is_newer = number % 2 == 0
-        arm = Arm(
-            trial=1,
-            guided=True,
-            share=0.9,
-            challenge=progress.challenges,
-            challenger=is_newer,
-        )
+        arm = Arm(trial=1, guided=True, share=0.9, challenge=progress.challenges, challenger=is_newer)
         hits = newer if is_newer else present
         outcome = float((number // 2 % 10) < 10 * hits)
         progress.apply(EpisodeLine(outcome=outcome, arm=arm))
@@ -130,17 +124,11 @@ def test_decisions_in_the_shadow_of_another_version_do_not_count() -> None:
         ({"outside": 11}, "11 of 20 decisions are outside"),
     ],
 )
-def test_a_version_whose_shadow_speaks_against_it_is_passed_over_once(
-    seen: dict[str, int], why: str
-) -> None:
+def test_a_version_whose_shadow_speaks_against_it_is_passed_over_once(seen: dict[str, int], why: str) -> None:
     progress = Progress(Rules())
     assert fitted(progress, 1, **seen) == "passed_over"
     assert why in progress.note
-    assert (progress.phase, progress.candidate, phase_changes.due(progress)) == (
-        "collecting",
-        None,
-        None,
-    )
+    assert (progress.phase, progress.candidate, phase_changes.due(progress)) == ("collecting", None, None)
     assert fitted(progress, 2) == "trial_begun"
 
 
@@ -180,9 +168,7 @@ def test_a_newer_version_that_is_worse_is_not_tried_again() -> None:
     ("newer", "version", "said"),
     [(0.6, 2, "version 2 replaces version 1"), (0.4, 1, "not better than version 1, which stays")],
 )
-def test_a_challenge_without_a_proof_goes_to_the_better_mean(
-    newer: float, version: int, said: str
-) -> None:
+def test_a_challenge_without_a_proof_goes_to_the_better_mean(newer: float, version: int, said: str) -> None:
     progress = guiding()
     fitted(progress, 2)
     event, reason = duel(progress, newer=newer, present=0.5)
@@ -209,9 +195,7 @@ def test_a_bad_challenger_does_not_roll_back_what_guides() -> None:
     assert progress.latest.guided.mean == 1.0
 
 
-@pytest.mark.parametrize(
-    ("lost", "event", "trial"), [(4, "newer_version", 1), (40, "trial_begun", 2)]
-)
+@pytest.mark.parametrize(("lost", "event", "trial"), [(4, "newer_version", 1), (40, "trial_begun", 2)])
 def test_a_newer_version_has_a_trial_of_its_own_where_the_one_before_lost_much(
     lost: int, event: str, trial: int
 ) -> None:

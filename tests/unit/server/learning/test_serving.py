@@ -54,9 +54,7 @@ def after_fit(fitted: Path, tmp_path: Path, settings: Settings) -> Settings:
     return settings
 
 
-def test_a_server_learns_tries_and_goes_on_after_a_restart(
-    serve: Serve, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_server_learns_tries_and_goes_on_after_a_restart(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     chance, numbers = Random(0), count()
     client = serve(settings)
     assert state(client)["sentence"] == "no episode has ended yet; the first fit in 120 more"
@@ -90,10 +88,7 @@ def test_a_server_learns_tries_and_goes_on_after_a_restart(
     tried = state(client)
     assert tried["version"] == 1
     by_arm = Counter(offer.arm for offer in offers(tmp_path)[140:])
-    assert by_arm == {
-        "guided": tried["guided"]["episodes"],
-        "unguided": tried["unguided"]["episodes"],
-    }
+    assert by_arm == {"guided": tried["guided"]["episodes"], "unguided": tried["unguided"]["episodes"]}
     assert tried["guided"]["mean"] == 1.0
     assert tried["unguided"]["mean"] < 0.8
     assert tried["cost"]["tokens"] > 0
@@ -146,10 +141,7 @@ def test_scores_and_rankings_of_a_key_are_by_what_guides(serve: Serve, after_fit
 
 def test_what_an_agent_forgets_is_told(serve: Serve, settings: Settings) -> None:
     client = serve(settings)
-    body: dict[str, Any] = {
-        "model": "default",
-        "messages": [{"role": "user", "content": "Find the ring."}],
-    }
+    body: dict[str, Any] = {"model": "default", "messages": [{"role": "user", "content": "Find the ring."}]}
     client.post("/v1/chat/completions", json=body)
     assert "of this process's steps 1 named no episode" in state(client)["sentence"]
 
@@ -173,9 +165,7 @@ def test_a_learned_model_has_no_name(serve: Serve, after_fit: Settings) -> None:
 def test_keys_learn_apart(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     keys = {name: create_key(tmp_path / "keys.json", name) for name in ("ada", "bob")}
     root = create_key(tmp_path / "keys.json", "root", admin=True)
-    client = serve(
-        settings.model_copy(update={"keys_file": tmp_path / "keys.json", "learn_every": 60})
-    )
+    client = serve(settings.model_copy(update={"keys_file": tmp_path / "keys.json", "learn_every": 60}))
     chance = Random(2)
     for number in range(30):
         play(client, number, chance, keys["ada"])
@@ -240,9 +230,7 @@ def test_a_key_stands_for_its_group_and_an_unknown_name_is_refused(
     assert {folder.name for folder in (tmp_path / LEARNING).iterdir()} == {"+shop", "bob"}
 
 
-def test_groups_that_another_replica_has_begun_are_listed(
-    serve: Serve, settings: Settings, tmp_path: Path
-) -> None:
+def test_groups_that_another_replica_has_begun_are_listed(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     key = create_key(tmp_path / "keys.json", "ada")
     root = create_key(tmp_path / "keys.json", "root", admin=True)
     keyed = settings.model_copy(update={"keys_file": tmp_path / "keys.json"})
@@ -266,9 +254,7 @@ def test_a_fit_over_its_limits_has_failed_and_the_server_goes_on(
     play(client, 5, chance)
 
 
-def test_a_deleted_episode_leaves_the_next_fit(
-    serve: Serve, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_deleted_episode_leaves_the_next_fit(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     client = serve(settings.model_copy(update={"learn_every": 40}))
     chance = Random(5)
     for number in range(39):
@@ -282,9 +268,7 @@ def test_a_deleted_episode_leaves_the_next_fit(
     assert json.loads(manifest.read_text())["metrics"]["episodes"] == 30
 
 
-def test_a_step_whose_caller_names_a_q_model_has_no_part(
-    serve: Serve, settings: Settings, tmp_path: Path
-) -> None:
+def test_a_step_whose_caller_names_a_q_model_has_no_part(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     client = serve(settings)
     body = {
         "model": "default",
@@ -299,9 +283,7 @@ def test_a_step_whose_caller_names_a_q_model_has_no_part(
     assert state(client)["learnable"] == 1
 
 
-def test_replicas_with_one_folder_share_what_is_learned(
-    serve: Serve, settings: Settings, tmp_path: Path
-) -> None:
+def test_replicas_with_one_folder_share_what_is_learned(serve: Serve, settings: Settings, tmp_path: Path) -> None:
     one, other = serve(settings), serve(settings)
     chance = Random(6)
     for number in range(120):
@@ -372,9 +354,7 @@ def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
             "messages": [*system, {"role": "user", "content": f"Find the ring of {number}."}],
             "qguide": {"episode_id": f"e{number}"},
         }
-        answer = client.post(
-            "/v1/chat/completions", json=body | ({"tools": tools} if tools else {})
-        )
+        answer = client.post("/v1/chat/completions", json=body | ({"tools": tools} if tools else {}))
         assert answer.status_code == 200, answer.text
         client.post(f"/v1/episodes/e{number}/outcome", json={"reward": 1.0})
     text = (tmp_path / LEARNING / KEYLESS / "ledger.jsonl").read_text()
@@ -385,6 +365,4 @@ def test_the_prompt_and_the_tools_of_an_episode_are_known_by_a_hash(
 
 
 def test_without_learning_there_is_no_route(serve: Serve, settings: Settings) -> None:
-    assert (
-        serve(settings.model_copy(update={"learn": False})).get("/v1/learning").status_code == 404
-    )
+    assert serve(settings.model_copy(update={"learn": False})).get("/v1/learning").status_code == 404

@@ -58,9 +58,7 @@ def test_unknown_is_no_failure_and_a_late_outcome_counts() -> None:
     assert (state.unguided.unknown, state.episodes, state.successful) == (0, 2, 0.5)
 
 
-def test_replicas_note_a_silent_episode_of_the_other_that_has_ended_as_ended(
-    tmp_path: Path,
-) -> None:
+def test_replicas_note_a_silent_episode_of_the_other_that_has_ended_as_ended(tmp_path: Path) -> None:
     one, other = (Group("_", tmp_path, Rules()) for _ in range(2))
     one.end(EpisodeLine(episode="a", outcome=1.0, arm=UNGUIDED))
     other.silent([SilentLine(episode="a", arm=UNGUIDED), SilentLine(episode="b", arm=UNGUIDED)])
@@ -69,9 +67,7 @@ def test_replicas_note_a_silent_episode_of_the_other_that_has_ended_as_ended(
 
 
 def test_a_server_tells_of_silent_episodes(serve: Serve, tmp_path: Path) -> None:
-    settings = FAKES.model_copy(
-        update={"episodes_dir": tmp_path, "learn": True, "learn_silence_s": 0.001}
-    )
+    settings = FAKES.model_copy(update={"episodes_dir": tmp_path, "learn": True, "learn_silence_s": 0.001})
     client: TestClient = serve(settings)
     body = {"messages": [{"role": "user", "content": "Find the mug."}], "episode_id": "e"}
     assert client.post("/v1/act", json=body).status_code == 200

@@ -80,12 +80,7 @@ def test_an_event_that_is_never_taken_is_given_up_without_its_address_or_secret(
         asyncio.run(told(receiver, "learning.guiding"))
     assert len(receiver.requests) == 6
     [log] = [entry for entry in logs if entry["event"] == "webhook_not_delivered"]
-    assert log == {
-        "event": "webhook_not_delivered",
-        "events": 1,
-        "log_level": "error",
-        "reason": "status 500",
-    }
+    assert log == {"event": "webhook_not_delivered", "events": 1, "log_level": "error", "reason": "status 500"}
     assert SECRET not in str(logs)
 
 

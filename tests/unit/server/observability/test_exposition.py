@@ -68,9 +68,7 @@ async def test_a_scrape_that_is_given_up_ends_no_other() -> None:
     assert b"qguide_requests_total" in await second
 
 
-async def test_a_page_that_cannot_be_rendered_is_rendered_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_page_that_cannot_be_rendered_is_rendered_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     exposition = Exposition(metrics)
     with monkeypatch.context() as broken:

@@ -33,19 +33,9 @@ def evaluations(span: ReadableSpan) -> list[dict[str, Any]]:
     return [dict(event.attributes or {}) for event in span.events]
 
 
-@pytest.mark.parametrize(
-    ("path", "more"),
-    [
-        ("/v1/act", {}),
-        ("/v1/chat/completions", {"model": "default"}),
-    ],
-)
+@pytest.mark.parametrize(("path", "more"), [("/v1/act", {}), ("/v1/chat/completions", {"model": "default"})])
 def test_a_guided_step_is_a_chat_with_m_choices_and_an_evaluation_of_each(
-    serve: Serve,
-    spans: InMemorySpanExporter,
-    address: tuple[FakeUpstream, str],
-    path: str,
-    more: dict[str, Any],
+    serve: Serve, spans: InMemorySpanExporter, address: tuple[FakeUpstream, str], path: str, more: dict[str, Any]
 ) -> None:
     body: dict[str, Any] = STEP
     if more:
@@ -79,9 +69,7 @@ def test_a_guided_step_is_a_chat_with_m_choices_and_an_evaluation_of_each(
         assert labels.index("chosen") == answer.json()["chosen"]
 
 
-def test_scores_of_the_callers_candidates_are_evaluations_too(
-    serve: Serve, spans: InMemorySpanExporter
-) -> None:
+def test_scores_of_the_callers_candidates_are_evaluations_too(serve: Serve, spans: InMemorySpanExporter) -> None:
     body = {"messages": MESSAGES, "candidates": ["look", "wait"], "episode_id": "game-7"}
     answer = serve().post("/v1/score", json=body).json()
     span = span_of(spans, "/v1/score")
@@ -95,10 +83,7 @@ def test_scores_of_the_callers_candidates_are_evaluations_too(
 
 
 def test_a_failed_draw_still_says_what_was_asked(
-    serve: Serve,
-    spans: InMemorySpanExporter,
-    address: tuple[FakeUpstream, str],
-    upstream: FakeUpstream,
+    serve: Serve, spans: InMemorySpanExporter, address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     upstream.fault = "401"
     assert serve(settings_of(address[1])).post("/v1/act", json=STEP).status_code == 502

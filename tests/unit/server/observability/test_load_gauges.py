@@ -42,10 +42,7 @@ async def test_requests_in_the_queue_wait_and_the_others_run() -> None:
 
 async def test_a_batch_that_waits_is_one_request_beside_the_one_that_runs() -> None:
     scorer = GatedScorer()
-    items = [
-        {"messages": [{"role": "user", "content": f"take {n}"}], "candidates": ["go", "open"]}
-        for n in range(6)
-    ]
+    items = [{"messages": [{"role": "user", "content": f"take {n}"}], "candidates": ["go", "open"]} for n in range(6)]
     async with serving(scorer) as client:
         first = asyncio.create_task(client.post("/v1/score", json=SCORE))
         await asyncio.to_thread(scorer.entered.wait, 20)

@@ -28,10 +28,7 @@ from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 
 CANARY = "canary-in-the-prompt"
-BODY = {
-    "messages": [{"role": "user", "content": f"a {CANARY} place"}],
-    "candidates": [f"go to {CANARY}", "stay"],
-}
+BODY = {"messages": [{"role": "user", "content": f"a {CANARY} place"}], "candidates": [f"go to {CANARY}", "stay"]}
 
 
 @pytest.fixture
@@ -84,9 +81,7 @@ def served(scorer: ScriptedScorer) -> Any:
     return build
 
 
-def test_a_request_is_one_line_with_its_ids_and_its_cost(
-    serve: Serve, written: io.StringIO, tmp_path: Any
-) -> None:
+def test_a_request_is_one_line_with_its_ids_and_its_cost(serve: Serve, written: io.StringIO, tmp_path: Any) -> None:
     key = create_key(tmp_path / "keys.json", "ada")
     client = serve(FAKES.model_copy(update={"keys_file": tmp_path / "keys.json"}))
     headers = {"X-Request-ID": "logged", "X-API-Key": key}
@@ -109,18 +104,14 @@ def test_a_request_is_one_line_with_its_ids_and_its_cost(
         BODY | {CANARY: 1},
     ],
 )
-def test_a_refused_request_leaves_nothing_of_itself(
-    serve: Serve, written: io.StringIO, body: dict[str, Any]
-) -> None:
+def test_a_refused_request_leaves_nothing_of_itself(serve: Serve, written: io.StringIO, body: dict[str, Any]) -> None:
     answer = serve().post("/v1/score", json=body)
     assert 400 <= answer.status_code < 500
     assert len(lines_of(written)) == 1
     assert CANARY not in written.getvalue()
 
 
-def test_a_failure_is_its_types_and_places_without_their_messages(
-    serve: Serve, written: io.StringIO
-) -> None:
+def test_a_failure_is_its_types_and_places_without_their_messages(serve: Serve, written: io.StringIO) -> None:
     client = serve(build=served(QuotingScorer({})))
     assert client.post("/v1/score", json=BODY).status_code == 500
     failure, _request = lines_of(written)
@@ -130,9 +121,7 @@ def test_a_failure_is_its_types_and_places_without_their_messages(
     assert CANARY not in written.getvalue()
 
 
-def test_a_bug_of_a_scorer_that_a_fallback_covers_is_logged(
-    serve: Serve, written: io.StringIO
-) -> None:
+def test_a_bug_of_a_scorer_that_a_fallback_covers_is_logged(serve: Serve, written: io.StringIO) -> None:
     client = serve(build=served(QuotingScorer({})))
     asked = {"messages": BODY["messages"], "num_candidates": 2}
     assert client.post("/v1/act", json=asked).status_code == 500
@@ -174,9 +163,7 @@ def test_a_thread_that_dies_says_where(serve: Serve, written: io.StringIO) -> No
     assert CANARY not in written.getvalue()
 
 
-async def test_other_libraries_lines_are_json_without_what_was_filled_in(
-    written: io.StringIO,
-) -> None:
+async def test_other_libraries_lines_are_json_without_what_was_filled_in(written: io.StringIO) -> None:
     logging.getLogger("some.library").warning("cannot parse %r", CANARY)
     logging.getLogger("some.library").info("not worth a line")
     try:

@@ -11,9 +11,7 @@ from tests.unit.server.conftest import FAKES, Serve
 
 TASK = {"role": "user", "content": "You see a desk. Your task is to: take the mug."}
 ARMS = {"shop@a": SCRIPTED, "shop@b": SCRIPTED}
-SPLIT = FAKES.model_copy(
-    update={"q_models": ARMS, "aliases": {"trial": {"shop@a": 1.0, "shop@b": 1.0}}}
-)
+SPLIT = FAKES.model_copy(update={"q_models": ARMS, "aliases": {"trial": {"shop@a": 1.0, "shop@b": 1.0}}})
 
 
 def told(client: TestClient, metric: str) -> dict[str, float]:

@@ -23,9 +23,7 @@ def named(spans: InMemorySpanExporter) -> dict[str, ReadableSpan]:
     return {span.name: span for span in spans.get_finished_spans()}
 
 
-def test_a_request_is_a_span_with_its_stages_within(
-    serve: Serve, spans: InMemorySpanExporter
-) -> None:
+def test_a_request_is_a_span_with_its_stages_within(serve: Serve, spans: InMemorySpanExporter) -> None:
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01", "X-Request-ID": "traced"}
     assert serve().post("/v1/act", json=BODY, headers=headers).status_code == 200
@@ -52,9 +50,7 @@ def test_a_paraphrase_is_a_span_of_its_own(serve: Serve, spans: InMemorySpanExpo
     assert "paraphrase" in named(spans)
 
 
-def test_a_failed_stage_says_its_type_and_nothing_of_the_prompt(
-    serve: Serve, spans: InMemorySpanExporter
-) -> None:
+def test_a_failed_stage_says_its_type_and_nothing_of_the_prompt(serve: Serve, spans: InMemorySpanExporter) -> None:
     # The embedded Q model refuses what does not fit, with numbers and names in the message.
     settings = Settings(policy="scripted", q_models={"embedded": "embedded"})
     long = {"messages": [{"role": "user", "content": "secret " * 5000}], "candidates": ["go"]}
@@ -67,10 +63,7 @@ def test_a_failed_stage_says_its_type_and_nothing_of_the_prompt(
 
 
 def test_an_upstream_is_asked_within_the_stages_span(
-    serve: Serve,
-    spans: InMemorySpanExporter,
-    address: tuple[FakeUpstream, str],
-    upstream: FakeUpstream,
+    serve: Serve, spans: InMemorySpanExporter, address: tuple[FakeUpstream, str], upstream: FakeUpstream
 ) -> None:
     assert serve(settings_of(address[1])).post("/v1/act", json=BODY).status_code == 200
     sampled = named(spans)["sample"].context
@@ -84,11 +77,7 @@ def test_without_a_collector_the_callers_trace_is_passed_on(
 ) -> None:
     client = serve(settings_of(address[1]))
     given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    for headers, passed_on in (
-        ({"traceparent": given}, given),
-        ({"traceparent": "not a trace"}, None),
-        ({}, None),
-    ):
+    for headers, passed_on in (({"traceparent": given}, given), ({"traceparent": "not a trace"}, None), ({}, None)):
         upstream.traces.clear()
         assert client.post("/v1/act", json=BODY, headers=headers).status_code == 200
         assert set(upstream.traces) == {passed_on}
@@ -116,9 +105,7 @@ def collector() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
         thread.join()
 
 
-def test_spans_reach_a_collector_before_the_server_ends(
-    collector: tuple[str, list[tuple[str, bytes]]],
-) -> None:
+def test_spans_reach_a_collector_before_the_server_ends(collector: tuple[str, list[tuple[str, bytes]]]) -> None:
     from fastapi.testclient import TestClient
 
     from qguide.server.app import create_app

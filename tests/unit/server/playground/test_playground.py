@@ -63,9 +63,7 @@ def one_server() -> Iterator[TestClient]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_file_is_served_as_what_it_is_and_may_do_little(
-    one_server: TestClient, path: str
-) -> None:
+def test_every_file_is_served_as_what_it_is_and_may_do_little(one_server: TestClient, path: str) -> None:
     answer = one_server.get(path)
     assert answer.status_code == 200
     name = "index.html" if path == "/playground" else path.rpartition("/")[2]
@@ -73,9 +71,7 @@ def test_every_file_is_served_as_what_it_is_and_may_do_little(
     assert answer.headers["content-type"] == MEDIA_TYPES[Path(name).suffix]
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
-    policy = dict(
-        part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
-    )
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
     assert policy["form-action"] == policy["base-uri"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
@@ -251,9 +247,7 @@ def test_what_is_sent_has_the_servers_names(document: dict[str, Any]) -> None:
         ("card", ("ModelCard",)),
     ],
 )
-def test_what_is_read_has_the_servers_names(
-    document: dict[str, Any], value: str, schemas: tuple[str, ...]
-) -> None:
+def test_what_is_read_has_the_servers_names(document: dict[str, Any], value: str, schemas: tuple[str, ...]) -> None:
     read = set(re.findall(rf"\b{value}\??\.(?!js\b)(\w+)", SCRIPT))
     assert read
     assert read <= fields_of(document, *schemas)

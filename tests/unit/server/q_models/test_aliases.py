@@ -68,10 +68,7 @@ def test_a_split_leads_to_all_its_arms() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda: SPLIT.drop("shop@v2"),
-            "'trial' would point to 'shop@v2', which is not served then; choose shop@v1$",
-        ),
+        (lambda: SPLIT.drop("shop@v2"), "'trial' would point to 'shop@v2', which is not served then; choose shop@v1$"),
         (lambda: BOTH.drop("shop@v1"), "'shop' would point to 'shop@v1'"),
         (lambda: SHOP.move("default", {"shop": 1}).drop("shop@v1"), "'default' would point"),
         (lambda: SPLIT.add("shop@v3", replacing=True), "'trial' would point to 'shop@v1'"),
@@ -79,10 +76,7 @@ def test_a_split_leads_to_all_its_arms() -> None:
         (lambda: SHOP.shadow("cart", "shop"), "'cart' is not the name of a Q model"),
         (lambda: SHOP.add("shop@v1", replacing=False), "shop@v1 is already served"),
         (lambda: SPLIT.add("trial@v1", replacing=False), "'trial' is an alias"),
-        (
-            lambda: BOTH.move("shop", {"shop@v1": 1, "shop@v2": 1}),
-            "'shop' is the name of a Q model",
-        ),
+        (lambda: BOTH.move("shop", {"shop@v1": 1, "shop@v2": 1}), "'shop' is the name of a Q model"),
         (lambda: BOTH.move("a", {"a": 1}), "a → a is circular"),
         (lambda: SPLIT.move("b", {"trial": 1}).move("trial", {"b": 1}), "is circular"),
         (lambda: BOTH.move("a", {}), "send numbers greater than 0"),

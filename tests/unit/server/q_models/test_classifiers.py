@@ -23,9 +23,7 @@ SAID = ["go to desk", "take mug"]
 REQUEST = ScoreRequest((Message("user", TASK),), tuple(Message("assistant", s) for s in SAID))
 
 
-def test_a_folder_without_a_manifest_is_served_and_named_by_its_content(
-    serve: Serve, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_manifest_is_served_and_named_by_its_content(serve: Serve, tmp_path: Path) -> None:
     folder = save_classifier(tmp_path / "reward")
     client = serve(Settings(policy=SCRIPTED, q_models={"reward": str(folder)}))
     body = {"messages": [{"role": "user", "content": TASK}], "candidates": SAID}

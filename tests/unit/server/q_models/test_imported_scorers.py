@@ -43,9 +43,7 @@ BROKEN = "def build():\n    raise ValueError('no licence')\n\n\nclass Nothing:\n
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the documentation's scorer, its command, and scorers that are none."""
     page = (ROOT / "docs" / "bring" / "model.md").read_text()
-    [example] = re.findall(
-        r"```python\n(.*?)```", page.partition("### A scorer of your own code")[2], re.S
-    )[:1]
+    [example] = re.findall(r"```python\n(.*?)```", page.partition("### A scorer of your own code")[2], re.S)[:1]
     (tmp_path / "commanded.py").write_text(example)
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "shuffled.py").write_text(SHUFFLED)

@@ -72,9 +72,7 @@ def test_it_chooses_the_action_and_is_named_a_judge_everywhere(
     assert metric(client, "qguide_judge_calls_total", q_model=card["id"], outcome="answered") == 3
 
 
-def test_its_tokens_are_in_the_usage_and_in_the_metrics(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_its_tokens_are_in_the_usage_and_in_the_metrics(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     client = serve(settings_of(address[1]))
     first, again = score(client)["usage"], score(client)["usage"]
     judge = first["judge"]
@@ -88,9 +86,7 @@ def test_its_tokens_are_in_the_usage_and_in_the_metrics(
     assert metric(client, "qguide_judge_calls_total", outcome="cached") == 3
 
 
-def test_a_chat_completion_names_it_too(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_a_chat_completion_names_it_too(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     upstream.replies = SAID
     client = serve(settings_of(address[1]))
     body = {"messages": [TASK], "qguide": {"num_candidates": 3}}
@@ -161,18 +157,14 @@ def test_a_key_that_has_used_up_the_judges_hour_leaves_another_its_own(
     assert ask("ada", *SAID).status_code == 200
 
 
-def test_a_budget_that_does_not_come_back_names_no_time(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_a_budget_that_does_not_come_back_names_no_time(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     client = serve(settings_of(address[1], {"total_calls": 2}))
     refused = client.post("/v1/act", json=ACT | {"fallback": "error"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "judge_budget")
     assert "Retry-After" not in refused.headers
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "code"), [("policy", 502, "judge_refused"), ("429", 503, "judge_busy")]
-)
+@pytest.mark.parametrize(("fault", "status", "code"), [("policy", 502, "judge_refused"), ("429", 503, "judge_busy")])
 def test_a_refusal_of_the_judges_upstream_is_not_the_callers(
     serve: Serve, address: Address, upstream: FakeUpstream, fault: Any, status: int, code: str
 ) -> None:
@@ -185,9 +177,7 @@ def test_a_refusal_of_the_judges_upstream_is_not_the_callers(
     assert failed.headers.get("Retry-After") == ("1" if status == 503 else None)
 
 
-def test_a_ranking_judge_refuses_what_compares_steps(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_a_ranking_judge_refuses_what_compares_steps(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     client = serve(settings_of(address[1], {"mode": "rank"}))
     assert [s["q_value"] for s in score(client)["scores"]] == [0.5, 1.0, 0.0]
     refused = client.post("/v1/act", json=ACT | {"adaptive": True, "previous_q": 0.2})
@@ -206,9 +196,7 @@ def test_scores_are_cached_for_replicas_by_model_and_prompt(
     assert len(upstream.asked) == 3
 
 
-def test_a_shadow_judge_is_asked_and_answers_nothing(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_a_shadow_judge_is_asked_and_answers_nothing(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     q_models = {"live": SCRIPTED, "q": "judge:demo"}
     client = serve(settings_of(address[1], q_models=q_models, shadows={"live": "q"}))
     answer = score(client)
@@ -234,9 +222,7 @@ def test_a_judge_that_cannot_be_built_is_refused(change: dict[str, Any], reason:
         build_models(settings_of("http://127.0.0.1:1/v1", **change))
 
 
-def test_it_is_found_by_the_name_of_its_model(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_it_is_found_by_the_name_of_its_model(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     client = serve(settings_of(address[1], q_models={"q": "judge:fake-1"}))
     assert [s["q_value"] for s in score(client)["scores"]] == pytest.approx(VALUES)
 
@@ -269,9 +255,7 @@ def test_without_criteria_no_answer_has_verdicts(serve: Serve, address: Address)
     assert "verdicts" not in score(serve(settings_of(address[1])))["scores"][0]
 
 
-def test_verdicts_are_cached_for_replicas(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_verdicts_are_cached_for_replicas(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     judge = RUBRIC | {"cached_answers": 0}
     client = serve(settings_of(address[1], judge, score_cache_ttl_s=60.0))
     first, again = score(client), score(client)

@@ -13,9 +13,7 @@ built = torch.backends.cuda.is_built()
 
 @pytest.mark.skipif(built, reason="this torch has CUDA")
 @pytest.mark.parametrize(("policy", "q_model"), [(EMBEDDED, SCRIPTED), (SCRIPTED, EMBEDDED)])
-def test_cuda_without_a_build_for_it_names_the_setting_and_the_remedy(
-    policy: str, q_model: str
-) -> None:
+def test_cuda_without_a_build_for_it_names_the_setting_and_the_remedy(policy: str, q_model: str) -> None:
     settings = Settings(policy=policy, q_models={"one": q_model}, device="cuda")
     with pytest.raises(
         ConfigError,
@@ -38,9 +36,7 @@ def test_an_unknown_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("found", "device"), [(0, "cuda"), (1, "cuda:1")])
-def test_a_device_that_is_not_there_is_refused(
-    monkeypatch: pytest.MonkeyPatch, found: int, device: str
-) -> None:
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, found: int, device: str) -> None:
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: found > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: found)

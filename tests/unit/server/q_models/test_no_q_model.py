@@ -104,9 +104,7 @@ def test_the_embedded_policy_keeps_its_q_model_and_an_upstream_beside_it_gets_no
     assert scored["q_model"] == EMBEDDED
 
 
-def test_a_named_q_model_guides_an_upstream(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_a_named_q_model_guides_an_upstream(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     upstream.replies = SAID
     client = serve(behind(address[1], q_models={"default": SCRIPTED}))
     assert ask(client, "/v1/act")["guided"] is True
@@ -117,18 +115,14 @@ def test_episodes_can_be_split_between_a_q_model_and_none(
 ) -> None:
     upstream.replies = SAID
     settings = behind(
-        address[1],
-        q_models={"none": "none", "shop": SCRIPTED},
-        aliases={"trial": {"none": 0.5, "shop": 0.5}},
+        address[1], q_models={"none": "none", "shop": SCRIPTED}, aliases={"trial": {"none": 0.5, "shop": 0.5}}
     )
     client = serve(settings)
     answers = [ask(client, "/v1/act", q_model="trial", episode_id=f"e{n}") for n in range(12)]
     assert {(one["q_model"], one["guided"]) for one in answers} == {("none", False), ("shop", True)}
 
 
-def test_a_default_that_was_moved_guides_from_then_on(
-    serve: Serve, address: Address, upstream: FakeUpstream
-) -> None:
+def test_a_default_that_was_moved_guides_from_then_on(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
     upstream.replies = SAID
     settings = behind(address[1], q_models={"none": "none", "shop": SCRIPTED}, admin=True)
     client = serve(settings)

@@ -14,17 +14,9 @@ from tests.unit.server.conftest import FAKES, Serve
 TASK = [{"role": "user", "content": "book a table"}]
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "book",
-        "parameters": {"type": "object", "properties": {"people": {"type": "integer"}}},
-    },
+    "function": {"name": "book", "parameters": {"type": "object", "properties": {"people": {"type": "integer"}}}},
 }
-RULES = {
-    "votes": "votes",
-    "checked": "validity+votes",
-    "guarded": f"validity+{SCRIPTED}",
-    "likely": "likelihood",
-}
+RULES = {"votes": "votes", "checked": "validity+votes", "guarded": f"validity+{SCRIPTED}", "likely": "likelihood"}
 
 
 @pytest.fixture
@@ -86,17 +78,10 @@ def test_rules_compare_no_steps(rules: TestClient) -> None:
     assert "a rule that ranks" in refused.json()["error"]["message"]
     threshold = ThresholdSettings(below=0.5, actions=("refine",))
     with pytest.raises(ConfigError, match="that ranks the candidates of one step"):
-        build_models(
-            FAKES.model_copy(update={"q_models": RULES, "thresholds": {"votes": threshold}})
-        )
+        build_models(FAKES.model_copy(update={"q_models": RULES, "thresholds": {"votes": threshold}}))
 
 
 def test_a_rule_is_listed_as_such(rules: TestClient) -> None:
     cards = rules.get("/v1/models").json()["q_models"]
     sources = {card["name"]: card["source"] for card in cards}
-    assert sources == {
-        "votes": "rules",
-        "checked": "rules",
-        "guarded": SCRIPTED,
-        "likely": "rules",
-    }
+    assert sources == {"votes": "rules", "checked": "rules", "guarded": SCRIPTED, "likely": "rules"}

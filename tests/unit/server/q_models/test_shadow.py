@@ -136,9 +136,7 @@ def told(runtime: Runtime, name: str, **labels: str) -> float:
 
 async def test_a_shadows_work_and_cache_are_told_under_its_own_name() -> None:
     loaded = q_model()
-    async with shadowed(
-        lambda: SharedPrefixScorer(loaded), lambda: SharedPrefixScorer(q_model())
-    ) as (models, runtime):
+    async with shadowed(lambda: SharedPrefixScorer(loaded), lambda: SharedPrefixScorer(q_model())) as (models, runtime):
         await ask(models)
         await until(lambda: count(runtime, "agreed") == 1)
         for q_model_id in ("first@1", "second@1"):

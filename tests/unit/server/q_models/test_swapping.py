@@ -28,9 +28,7 @@ from tests.support.tiny_models import q_model, save_policy, save_qnet
 VERSIONS = ("v1", "v2", "v3")
 CANDIDATES = ("Action: take mug", "go to desk", "open shelf")
 HISTORIES = [f"you see a desk {'and a mug ' * n}" for n in range(4)]
-REQUEST = ScoreRequest(
-    (Message("user", "you see a mug on the shelf " * 4),), (Message("assistant", "go"),)
-)
+REQUEST = ScoreRequest((Message("user", "you see a mug on the shelf " * 4),), (Message("assistant", "go"),))
 
 
 @pytest.fixture(scope="module")

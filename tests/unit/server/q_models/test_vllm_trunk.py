@@ -29,8 +29,7 @@ from tests.unit.server.conftest import Serve
 MESSAGES = [{"role": "user", "content": "go to desk take mug from shelf open Action : you see"}]
 CANDIDATES = ["go to desk", "take mug"]
 REQUEST = ScoreRequest(
-    (Message("user", MESSAGES[0]["content"]),),
-    tuple(Message("assistant", text) for text in CANDIDATES),
+    (Message("user", MESSAGES[0]["content"]),), tuple(Message("assistant", text) for text in CANDIDATES)
 )
 
 
@@ -49,9 +48,7 @@ def vllm(checkpoint: Path) -> Iterator[ScriptedVllm]:
         yield server
 
 
-def settings_of(
-    checkpoint: Path, vllm: ScriptedVllm, *, trunk: str = "big", **more: Any
-) -> Settings:
+def settings_of(checkpoint: Path, vllm: ScriptedVllm, *, trunk: str = "big", **more: Any) -> Settings:
     return Settings(
         policy=SCRIPTED,
         q_models={"big@v1": str(checkpoint), "demo": SCRIPTED},
@@ -85,9 +82,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("trunk", ["big", "big@v1"])
-def test_its_scores_are_the_naive_scorers(
-    serve: Serve, checkpoint: Path, vllm: ScriptedVllm, trunk: str
-) -> None:
+def test_its_scores_are_the_naive_scorers(serve: Serve, checkpoint: Path, vllm: ScriptedVllm, trunk: str) -> None:
     client = serve(settings_of(checkpoint, vllm, trunk=trunk))
     answers = [client.post("/v1/score", json=body("big")).json() for _ in range(2)]
     [expected] = NaiveScorer(load_qnet(checkpoint)).score([REQUEST])
@@ -139,18 +134,14 @@ async def test_a_silent_trunk_stalls_no_other_model(checkpoint: Path, vllm: Scri
         assert (await silent).status_code in (200, 503)
 
 
-async def test_as_an_arm_it_is_held_until_its_last_answer_and_then_closed(
-    checkpoint: Path, vllm: ScriptedVllm
-) -> None:
+async def test_as_an_arm_it_is_held_until_its_last_answer_and_then_closed(checkpoint: Path, vllm: ScriptedVllm) -> None:
     settings = settings_of(checkpoint, vllm, aliases={"trial": {"big@v1": 1, "demo": 1}})
     async with running(settings) as (client, models):
         [big, _] = models.q_models
         http, thread = scorer_of(big)._server._http, on_threads(big)._thread
         arms = set()
         for episode in range(20):
-            scored = await client.post(
-                "/v1/score", json=body("trial") | {"episode_id": str(episode)}
-            )
+            scored = await client.post("/v1/score", json=body("trial") | {"episode_id": str(episode)})
             arms.add(scored.json()["q_model"])
         assert arms == {"big", "demo"}
 
@@ -185,9 +176,7 @@ async def test_as_a_shadow_it_scores_again_and_its_own_client_is_closed_on_drop(
         await until(lambda: again._server._http.is_closed)
 
 
-async def test_the_servers_end_closes_its_thread_and_client(
-    checkpoint: Path, vllm: ScriptedVllm
-) -> None:
+async def test_the_servers_end_closes_its_thread_and_client(checkpoint: Path, vllm: ScriptedVllm) -> None:
     async with running(settings_of(checkpoint, vllm)) as (_, models):
         [big, _] = models.q_models
         http = scorer_of(big)._server._http
@@ -253,10 +242,7 @@ def test_weights_that_its_server_does_not_have_are_refused_by_load(
 
 @pytest.mark.parametrize(
     ("q_models", "reason"),
-    [
-        ({"demo": SCRIPTED}, "'demo', which is a scripted"),
-        ({"a": SCRIPTED}, "which is not a Q model"),
-    ],
+    [({"demo": SCRIPTED}, "'demo', which is a scripted"), ({"a": SCRIPTED}, "which is not a Q model")],
 )
 def test_a_trunk_of_no_checkpoint_is_refused(q_models: dict[str, str], reason: str) -> None:
     trunks = {"demo": VllmTrunk.model_validate({"url": "http://127.0.0.1:1"})}
@@ -265,9 +251,7 @@ def test_a_trunk_of_no_checkpoint_is_refused(q_models: dict[str, str], reason: s
         build_models(settings)
 
 
-def test_the_environment_names_trunks_and_hides_their_keys(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environment_names_trunks_and_hides_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     value = '{"big": {"url": "http://trunk:8001", "api_key": "hidden", "max_tokens": 4096}}'
     monkeypatch.setenv("QGUIDE_VLLM_TRUNKS", value)
     trunk = Settings().vllm_trunks["big"]

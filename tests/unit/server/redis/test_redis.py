@@ -15,15 +15,7 @@ from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.redis.client import RedisLink, RedisParaphraseCache
 from tests.support.redis_server import RedisServer
-from tests.support.redis_users import (
-    REQUEST,
-    CachedScorer,
-    CountingScorer,
-    admitted,
-    step,
-    stores,
-    until,
-)
+from tests.support.redis_users import REQUEST, CachedScorer, CountingScorer, admitted, step, stores, until
 
 
 @pytest.mark.parametrize(
@@ -100,9 +92,7 @@ async def test_connections_that_died_with_redis_are_not_used_once_it_is_back(
     assert link.up
 
 
-async def test_redis_comes_back_though_old_connections_do_not_close(
-    redis: RedisServer, link: RedisLink
-) -> None:
+async def test_redis_comes_back_though_old_connections_do_not_close(redis: RedisServer, link: RedisLink) -> None:
     async def hangs(*, inuse_connections: bool) -> None:
         raise TimeoutError("as of a TLS connection whose other end is gone")
 
@@ -114,9 +104,7 @@ async def test_redis_comes_back_though_old_connections_do_not_close(
         await until(link, up=True)
 
 
-async def test_a_redis_that_hangs_costs_one_wait_and_no_more(
-    redis: RedisServer, link: RedisLink
-) -> None:
+async def test_a_redis_that_hangs_costs_one_wait_and_no_more(redis: RedisServer, link: RedisLink) -> None:
     limiter = Limiter(link, concurrent_requests=0)
     redis.freeze()
     try:
@@ -176,9 +164,7 @@ async def test_servers_share_paraphrases_and_each_has_its_own_without_redis(
     assert await two.get("key") == ("again",)
 
 
-async def test_servers_share_paraphrases_again_once_redis_is_back(
-    redis: RedisServer, link: RedisLink
-) -> None:
+async def test_servers_share_paraphrases_again_once_redis_is_back(redis: RedisServer, link: RedisLink) -> None:
     one, two = (RedisParaphraseCache(link) for _ in range(2))
     redis.kill()
     await one.put("key", ("meanwhile",))

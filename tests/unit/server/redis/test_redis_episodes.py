@@ -8,11 +8,7 @@ from qguide.server.episodes.state import Episode, EpisodeChange
 from qguide.server.episodes.store import MemoryEpisodeStore
 from qguide.server.redis.client import RedisLink
 from tests.support.redis_server import RedisServer
-from tests.support.redis_users import (
-    step,
-    stores,
-    until,
-)
+from tests.support.redis_users import step, stores, until
 
 
 async def test_servers_share_episodes_and_lose_no_step(link: RedisLink) -> None:

@@ -59,9 +59,7 @@ async def test_a_step_of_a_long_episode_moves_as_many_bytes_as_one_of_a_short_ep
     assert costs[LAST] < 1.5 * costs[FIRST]
 
 
-async def test_servers_that_take_turns_record_every_step_once(
-    link: RedisLink, tmp_path: Path
-) -> None:
+async def test_servers_that_take_turns_record_every_step_once(link: RedisLink, tmp_path: Path) -> None:
     one, two = stores(link, max_bytes=ROOM)
     servers = recording((one, two), tmp_path)
     for step, episodes in enumerate(islice(cycle(servers), 7)):
@@ -112,9 +110,7 @@ async def test_steps_that_two_servers_took_apart_are_not_mixed(
     assert read_transcript(own) == transcript_of(5), "its copy follows the longer one"
 
 
-async def test_an_episode_larger_than_a_servers_memory_is_whole_in_redis(
-    link: RedisLink, tmp_path: Path
-) -> None:
+async def test_an_episode_larger_than_a_servers_memory_is_whole_in_redis(link: RedisLink, tmp_path: Path) -> None:
     small, large = stores(link, max_bytes=ROOM)
     small._own.max_bytes = 2 * CANDIDATES * CANDIDATE_BYTES
     servers = recording((small, large), tmp_path)

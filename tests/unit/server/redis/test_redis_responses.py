@@ -47,9 +47,7 @@ def test_another_server_continues_shows_and_deletes_a_response(
     one, other = pair
     first = ask(one, qguide={"num_candidates": 2})
     ask(other, input="You see a mug.", previous_response_id=f"{first['id']}.0")
-    assert [turn["role"] for turn in upstream.asked[-1]["messages"]] == [
-        *("user", "assistant", "user")
-    ]
+    assert [turn["role"] for turn in upstream.asked[-1]["messages"]] == [*("user", "assistant", "user")]
     path = f"/v1/responses/{first['id']}"
     assert other.get(path).json() == first
     assert other.get(f"{path}/input_items").json()["data"][0]["content"][0]["text"] == TASK
@@ -57,9 +55,7 @@ def test_another_server_continues_shows_and_deletes_a_response(
     assert one.get(path).status_code == 404
 
 
-def test_a_conversation_goes_on_at_another_server(
-    pair: tuple[TestClient, TestClient], upstream: FakeUpstream
-) -> None:
+def test_a_conversation_goes_on_at_another_server(pair: tuple[TestClient, TestClient], upstream: FakeUpstream) -> None:
     one, other = pair
     talk = one.post("/v1/conversations", json={}).json()["id"]
     ask(one, conversation=talk)
@@ -68,15 +64,9 @@ def test_a_conversation_goes_on_at_another_server(
     assert len(one.get(f"/v1/conversations/{talk}/items").json()["data"]) == 4
 
 
-@pytest.mark.parametrize(
-    ("how", "by_another"), [("cancel", True), ("cancel", False), ("delete", True)]
-)
+@pytest.mark.parametrize(("how", "by_another"), [("cancel", True), ("cancel", False), ("delete", True)])
 def test_any_server_stops_the_draws_of_a_response_in_the_background(
-    redis: RedisServer,
-    address: tuple[FakeUpstream, str],
-    upstream: FakeUpstream,
-    how: str,
-    by_another: bool,
+    redis: RedisServer, address: tuple[FakeUpstream, str], upstream: FakeUpstream, how: str, by_another: bool
 ) -> None:
     upstream.delay_s = 45.0
     # The work takes the only place; looks at responses and their cancellation come in addition.
@@ -114,6 +104,6 @@ def test_a_websocket_continues_what_another_server_stored_and_keeps_its_own_out_
             previous = event["response"]["id"]
         kept = Redis.from_url(redis.url).keys("*:responses:*")
         assert len(kept) == len(stored["output"]) + 2  # the response, and its items by their ids
-    assert [
-        turn["content"] for turn in upstream.asked[-1]["messages"] if turn["role"] == "user"
-    ] == [*(TASK, "You see a mug.", "You have it.")]
+    assert [turn["content"] for turn in upstream.asked[-1]["messages"] if turn["role"] == "user"] == [
+        *(TASK, "You see a mug.", "You have it.")
+    ]

@@ -26,9 +26,7 @@ async def test_other_weights_candidates_or_time_are_other_questions() -> None:
     await CachedScorer(scorer, cache, content="w").score(REQUEST)
     assert scorer.asked == 1
     await CachedScorer(scorer, cache, content="other").score(REQUEST)
-    await CachedScorer(scorer, cache, content="w").score(
-        ScoreRequest(STATE, REQUEST.candidates[:1])
-    )
+    await CachedScorer(scorer, cache, content="w").score(ScoreRequest(STATE, REQUEST.candidates[:1]))
     assert scorer.asked == 3
     now += 10
     await CachedScorer(scorer, cache, content="w").score(REQUEST)
@@ -75,9 +73,7 @@ async def test_ids_and_fields_that_no_q_model_reads_ask_for_the_same_score() -> 
     assert (results[1].computed_tokens, results[1].q_values) == (0, results[0].q_values)
 
 
-async def test_scores_are_known_from_memory_while_redis_is_gone(
-    redis: RedisServer, link: RedisLink
-) -> None:
+async def test_scores_are_known_from_memory_while_redis_is_gone(redis: RedisServer, link: RedisLink) -> None:
     scorers = [CountingScorer() for _ in range(2)]
     one, two = (CachedScorer(s, ScoreCache(link, ttl_s=60), content="w") for s in scorers)
     await one.score(REQUEST)

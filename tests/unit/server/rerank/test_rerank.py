@@ -90,9 +90,7 @@ def test_equal_q_values_keep_the_callers_order() -> None:
 def test_vllms_shape_holds_raw_q_in_the_callers_order(client: TestClient) -> None:
     answer = post(client, "/score")
     assert (answer["object"], answer["model"]) == ("list", "demo@0")
-    assert answer["data"] == [
-        {"index": i, "object": "score", "score": q} for i, q in enumerate(Q_VALUES)
-    ]
+    assert answer["data"] == [{"index": i, "object": "score", "score": q} for i, q in enumerate(Q_VALUES)]
     usage = answer["usage"]
     assert usage["prompt_tokens"] == usage["total_tokens"] > 0
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
@@ -130,9 +128,7 @@ def test_the_two_shapes_of_v1_score_are_told_apart_by_their_fields(client: TestC
         ([], "body: "),
     ],
 )
-def test_a_defect_is_said_of_the_shape_that_was_meant(
-    client: TestClient, body: Any, said: str
-) -> None:
+def test_a_defect_is_said_of_the_shape_that_was_meant(client: TestClient, body: Any, said: str) -> None:
     status, code, message = refusal(client, "/v1/score", body)
     assert (status, code) == (422, "malformed_body")
     assert said in message
@@ -171,9 +167,7 @@ def test_each_pair_is_scored_after_its_own_query(tiny_client: TestClient) -> Non
 
 
 @pytest.mark.parametrize("path", SHAPES)
-def test_the_whole_history_may_stand_in_the_querys_place(
-    tiny_client: TestClient, path: str
-) -> None:
+def test_the_whole_history_may_stand_in_the_querys_place(tiny_client: TestClient, path: str) -> None:
     candidates = ["go to desk", "take mug", "open shelf"]
     ours = {"messages": MESSAGES, "candidates": candidates}
     expected = [s["q_value"] for s in tiny_client.post("/v1/score", json=ours).json()["scores"]]
@@ -194,9 +188,7 @@ def test_repeated_documents_get_equal_scores(client: TestClient, path: str) -> N
 
 
 @pytest.mark.parametrize("path", SHAPES)
-def test_parameters_that_only_their_servers_know_are_passed_over(
-    client: TestClient, path: str
-) -> None:
+def test_parameters_that_only_their_servers_know_are_passed_over(client: TestClient, path: str) -> None:
     assert post(client, path, truncation=True, priority=3, user="me")
 
 
@@ -225,9 +217,7 @@ def test_an_empty_query_is_no_task(client: TestClient, path: str) -> None:
 
 @pytest.mark.parametrize("path", SHAPES)
 @pytest.mark.parametrize("given", [{}, {"query": "a", "queries": "a", "messages": MESSAGES}])
-def test_query_and_messages_exclude_each_other(
-    client: TestClient, path: str, given: dict[str, Any]
-) -> None:
+def test_query_and_messages_exclude_each_other(client: TestClient, path: str, given: dict[str, Any]) -> None:
     status, code, said = refusal(client, path, given | {"documents": DOCUMENTS})
     assert (status, code) == (422, "malformed_body")
     assert "give either quer" in said
@@ -247,9 +237,7 @@ def test_an_alias_gives_a_foreign_models_name_a_meaning(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("queries", [[], [QUERY] * 3])
-def test_queries_that_pair_with_no_document_are_refused(
-    client: TestClient, queries: list[str]
-) -> None:
+def test_queries_that_pair_with_no_document_are_refused(client: TestClient, queries: list[str]) -> None:
     status, code, said = refusal(client, "/score", {"queries": queries, "documents": DOCUMENTS[:2]})
     assert (status, code) == (400, "invalid_candidates")
     assert said.startswith(f"{len(queries)} queries and 2 documents cannot be paired")

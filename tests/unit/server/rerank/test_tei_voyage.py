@@ -90,8 +90,7 @@ def test_classify_and_pooling_score_the_last_action(client: TestClient, flag: st
 
 
 @pytest.mark.parametrize(
-    ("answer", "threshold", "escalates"),
-    [(0, 0.6, True), (1, 0.6, False), (1, 0.75, False), (2, 0.1, True)],
+    ("answer", "threshold", "escalates"), [(0, 0.6, True), (1, 0.6, False), (1, 0.75, False), (2, 0.1, True)]
 )
 def test_a_semantic_router_escalates_below_its_threshold(
     client: TestClient, answer: int, threshold: float, escalates: bool
@@ -158,9 +157,7 @@ def test_a_missing_field_is_named_without_the_shape(client: TestClient, path: st
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank"])
 @pytest.mark.parametrize("own", [{"top_n": 1}, {"raw_scores": False}, {"use_activation": True}])
-def test_jinas_fields_are_obeyed_beside_voyages_truncation(
-    client: TestClient, path: str, own: dict[str, Any]
-) -> None:
+def test_jinas_fields_are_obeyed_beside_voyages_truncation(client: TestClient, path: str, own: dict[str, Any]) -> None:
     body = {"query": QUERY, "documents": DOCUMENTS, "truncation": True} | own
     rows = post(client, path, **body)["results"]
     assert [row["index"] for row in rows] == BEST_FIRST[: own.get("top_n")]
@@ -173,9 +170,7 @@ def test_jinas_fields_are_obeyed_beside_voyages_truncation(
 def test_tei_s_info_tells_of_the_default_q_model_and_the_limits(client: TestClient) -> None:
     told = client.get("/info").json()
     assert (told["model_id"], told["auto_truncate"]) == ("demo@0", False)
-    assert told["model_type"] == {
-        "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    }
+    assert told["model_type"] == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
     assert told["max_client_batch_size"] == 8
 
 
@@ -216,8 +211,7 @@ def test_tokens_are_written_in_the_tokenizers_thread(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "reason"),
-    [([], "send 1 to 8"), (["a"] * 9, "there are 9 inputs"), ("a" * 2000, "2,000 bytes")],
+    ("inputs", "reason"), [([], "send 1 to 8"), (["a"] * 9, "there are 9 inputs"), ("a" * 2000, "2,000 bytes")]
 )
 def test_too_much_to_tokenize_is_refused(serve: Serve, inputs: Any, reason: str) -> None:
     client = serve(FAKES.model_copy(update={"max_text_bytes": 1000}))

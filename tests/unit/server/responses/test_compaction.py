@@ -26,21 +26,15 @@ TOOLS: Any = [{"type": "function", "name": "look", "parameters": {"type": "objec
 @pytest.fixture
 def gpt(guided: TestClient) -> Iterator[openai.OpenAI]:
     """OpenAI's client in front of an upstream of chats."""
-    with openai.OpenAI(
-        base_url="http://127.0.0.1/v1", api_key="any", http_client=guided, max_retries=0
-    ) as client:
+    with openai.OpenAI(base_url="http://127.0.0.1/v1", api_key="any", http_client=guided, max_retries=0) as client:
         yield client
 
 
-def test_a_history_is_compacted_to_its_messages_and_a_summary(
-    gpt: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_history_is_compacted_to_its_messages_and_a_summary(gpt: openai.OpenAI, upstream: FakeUpstream) -> None:
     upstream.replies = ("The mug is on the shelf.",)
     compacted = gpt.responses.compact(model="demo", input=HISTORY, extra_body={"tools": TOOLS})
     asked = upstream.asked[-1]
-    assert (asked.get("n", 1), asked["tool_choice"], asked["messages"][-1]["role"]) == (
-        *(1, "none", "user"),
-    )
+    assert (asked.get("n", 1), asked["tool_choice"], asked["messages"][-1]["role"]) == (*(1, "none", "user"),)
     assert "a mug on the shelf" in str(asked["messages"])
     assert compacted.object == "response.compaction"
     assert compacted.usage.output_tokens == 6
@@ -53,17 +47,12 @@ def test_a_history_is_compacted_to_its_messages_and_a_summary(
     assert summary["content"].endswith("The mug is on the shelf.")
 
 
-def test_a_stored_history_is_compacted_by_its_id_and_again(
-    gpt: openai.OpenAI, upstream: FakeUpstream
-) -> None:
+def test_a_stored_history_is_compacted_by_its_id_and_again(gpt: openai.OpenAI, upstream: FakeUpstream) -> None:
     first = gpt.responses.create(model="demo", input="find the mug")
     compacted = gpt.responses.compact(model="demo", previous_response_id=first.id)
     assert "find the mug" in str(upstream.asked[-1]["messages"])
     items: Any = [item.model_dump(exclude_unset=True, warnings=False) for item in compacted.output]
-    assert [item.type for item in gpt.responses.compact(model="demo", input=items).output] == [
-        "message",
-        "compaction",
-    ]
+    assert [item.type for item in gpt.responses.compact(model="demo", input=items).output] == ["message", "compaction"]
 
 
 def test_a_summary_is_no_step_of_the_episode(guided: TestClient) -> None:
@@ -73,18 +62,14 @@ def test_a_summary_is_no_step_of_the_episode(guided: TestClient) -> None:
     assert guided.post("/v1/episodes/e/outcome", json={"reward": 1}).json()["steps"] == 1
 
 
-def test_a_policy_that_says_nothing_has_not_compacted(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_policy_that_says_nothing_has_not_compacted(guided: TestClient, upstream: FakeUpstream) -> None:
     upstream.replies = ("",)
     answer = guided.post("/v1/responses/compact", json={"input": HISTORY})
     assert answer.status_code == 502
     assert "without a summary" in answer.json()["error"]["message"]
 
 
-def test_another_servers_compaction_is_refused_where_nothing_can_read_it(
-    guided: TestClient,
-) -> None:
+def test_another_servers_compaction_is_refused_where_nothing_can_read_it(guided: TestClient) -> None:
     items = [{"type": "compaction", "id": "c", "encrypted_content": "gAAAA"}, HISTORY[0]]
     for path in ("responses", "responses/compact"):
         answer = guided.post(f"/v1/{path}", json={"input": items})
@@ -132,26 +117,20 @@ def test_an_upstream_of_the_dialect_reads_our_own_compaction_as_a_message(
 
 
 @pytest.mark.parametrize("usage", [None, [], {"input_tokens": 3}, {"input_tokens": -3}])
-def test_an_upstreams_compaction_may_have_any_usage(
-    native: TestClient, upstream: DialectUpstream, usage: Any
-) -> None:
+def test_an_upstreams_compaction_may_have_any_usage(native: TestClient, upstream: DialectUpstream, usage: Any) -> None:
     upstream.odd = {"usage": usage}
     answer = native.post("/v1/responses/compact", json={"input": HISTORY})
     assert (answer.status_code, answer.json()["usage"]) == (200, usage)
 
 
-def test_an_upstreams_compaction_ends_with_the_requests_time(
-    native: TestClient, upstream: DialectUpstream
-) -> None:
+def test_an_upstreams_compaction_ends_with_the_requests_time(native: TestClient, upstream: DialectUpstream) -> None:
     upstream.delay_s = 20.0
     headers = {"X-QGuide-Timeout-S": "0.2"}
     answer = native.post("/v1/responses/compact", json={"input": HISTORY}, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_exceeded")
 
 
-def test_an_upstream_of_the_dialect_compacts_itself(
-    native: TestClient, upstream: DialectUpstream
-) -> None:
+def test_an_upstream_of_the_dialect_compacts_itself(native: TestClient, upstream: DialectUpstream) -> None:
     body = {"input": HISTORY, "tools": TOOLS, "instructions": "Be brief.", "stream": False}
     told = native.post("/v1/responses/compact", json=body).json()
     sent = upstream.asked[-1]

@@ -36,10 +36,7 @@ def chat_call(call_id: str = "c1") -> Any:
 
 def test_a_text_is_the_user_and_instructions_come_first_as_the_system() -> None:
     body = ResponsesRequest(input="find the mug", instructions="Be tidy.")
-    assert to_turns(body.instructions, body.input) == [
-        {"role": "system", "content": "Be tidy."},
-        USER,
-    ]
+    assert to_turns(body.instructions, body.input) == [{"role": "system", "content": "Be tidy."}, USER]
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
@@ -105,10 +102,7 @@ def test_images_of_results_come_after_them_because_a_chats_results_are_texts() -
 
 def test_reasoning_that_only_openai_reads_is_left_out() -> None:
     encrypted = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
-    assert turns_of(USER, encrypted, said("Done.")) == [
-        USER,
-        {"role": "assistant", "content": "Done."},
-    ]
+    assert turns_of(USER, encrypted, said("Done.")) == [USER, {"role": "assistant", "content": "Done."}]
 
 
 def test_a_call_into_a_namespace_has_its_name_in_a_chat() -> None:
@@ -124,9 +118,7 @@ def test_custom_tools_and_outputs_in_parts() -> None:
         {
             "role": "assistant",
             "content": None,
-            "tool_calls": [
-                {"id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls"}}
-            ],
+            "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls"}}],
         },
         {"role": "tool", "tool_call_id": "c", "content": "a"},
     ]

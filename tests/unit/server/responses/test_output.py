@@ -7,11 +7,7 @@ import pytest
 from openai.types.responses import ResponseOutputItem
 from pydantic import TypeAdapter
 
-from qguide.qnet.dialects.responses_answers import (
-    closing_events,
-    failure_events,
-    opening_events,
-)
+from qguide.qnet.dialects.responses_answers import closing_events, failure_events, opening_events
 from qguide.server.http.event_stream import HEARTBEAT
 from qguide.server.responses.output import ResponseWriter, failed, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
@@ -30,10 +26,7 @@ CUSTOM: Any = {"id": "c2", "type": "custom", "custom": {"name": "sh", "input": "
 
 
 def response_of(
-    finish_reason: str = "stop",
-    logprobs: Any = None,
-    body: ResponsesRequest = BODY,
-    **message: Any,
+    finish_reason: str = "stop", logprobs: Any = None, body: ResponsesRequest = BODY, **message: Any
 ) -> Any:
     choice = {
         "message": {"role": "assistant", "content": None} | message,
@@ -51,11 +44,7 @@ def test_a_text_is_a_message() -> None:
     assert item["id"].startswith("msg_")
     [part] = item["content"]
     assert part == {"type": "output_text", "text": "I go.", "annotations": [], "logprobs": []}
-    assert (response["status"], response["model"], response["store"]) == (
-        "completed",
-        "demo",
-        False,
-    )
+    assert (response["status"], response["model"], response["store"]) == ("completed", "demo", False)
     assert response["metadata"] == {"a": "b"}
     assert response["qguide"] == {"guided": True}
 
@@ -119,9 +108,7 @@ def test_usage_is_in_this_apis_shape() -> None:
 
 
 def test_reasoning_text_and_calls_are_items_in_this_order() -> None:
-    items = response_of(content="I go.", reasoning_content="Hm.", tool_calls=[CALL, CUSTOM])[
-        "output"
-    ]
+    items = response_of(content="I go.", reasoning_content="Hm.", tool_calls=[CALL, CUSTOM])["output"]
     kinds = [item["type"] for item in items]
     assert kinds == ["reasoning", "message", "function_call", "custom_tool_call"]
     assert items[0]["content"] == [{"type": "reasoning_text", "text": "Hm."}]
@@ -134,9 +121,7 @@ def test_a_call_of_a_namespaces_tool_has_both_names() -> None:
     group = {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "go"}]}
     body = ResponsesRequest.model_validate({"input": "x", "tools": [group]})
     function = {"name": "agents__go", "arguments": "{}"}
-    inside, outside = response_of(body=body, tool_calls=[CALL | {"function": function}, CALL])[
-        "output"
-    ]
+    inside, outside = response_of(body=body, tool_calls=[CALL | {"function": function}, CALL])["output"]
     assert (inside["namespace"], inside["name"]) == ("agents", "go")
     assert (outside.get("namespace"), outside["name"]) == (None, "go")
 
@@ -157,9 +142,7 @@ def own(kind: str, arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_a_call_of_openais_own_tool_is_the_item_that_its_sdk_reads_and_sends_back(
-    kind: str,
-) -> None:
+def test_a_call_of_openais_own_tool_is_the_item_that_its_sdk_reads_and_sends_back(kind: str) -> None:
     item = own(kind, json.dumps(OWN[kind]))
     read = TypeAdapter[Any](ResponseOutputItem).validate_python(item)
     field = "operation" if kind == "apply_patch" else "action"
@@ -188,15 +171,11 @@ def test_calls_alone_have_no_message_and_a_refusal_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish_reason", "reason"),
-    [("length", "max_output_tokens"), ("content_filter", "content_filter")],
+    ("finish_reason", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )
 def test_a_reply_that_was_cut_off_is_incomplete(finish_reason: str, reason: str) -> None:
     response = response_of(finish_reason, content="I g")
-    assert (response["status"], response["incomplete_details"]) == (
-        "incomplete",
-        {"reason": reason},
-    )
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
     assert response["output"][0]["status"] == "incomplete"
     assert response["completed_at"] is None
     assert list(closing_events(response))[-1]["type"] == "response.incomplete"
@@ -209,11 +188,7 @@ def test_events_rebuild_every_item() -> None:
         own = [event for event in events if event.get("output_index") == index]
         assert own[0]["type"] == "response.output_item.added"
         assert own[0]["item"] | {"status": item.get("status")} != item
-        assert own[-1] == {
-            "type": "response.output_item.done",
-            "output_index": index,
-            "item": item,
-        }
+        assert own[-1] == {"type": "response.output_item.done", "output_index": index, "item": item}
         assert {event["item_id"] for event in own[1:-1]} == {item["id"]}
         said = "".join(event.get("delta", "") for event in own)
         whole = item.get("arguments", item.get("input"))
@@ -237,17 +212,10 @@ def test_a_text_with_logprobs_is_one_delta() -> None:
 
 def test_a_failure_is_an_error_and_a_failed_response() -> None:
     response = opened(BODY, model="demo", temperature=1.0)
-    assert [event["response"]["status"] for event in opening_events(response)] == [
-        "in_progress"
-    ] * 2
+    assert [event["response"]["status"] for event in opening_events(response)] == ["in_progress"] * 2
     detail = {"code": "upstream_timeout", "message": "silent", "param": None, "type": "x"}
     error, end = failure_events(failed(response, {"error": detail}), {"error": detail})
-    assert error == {
-        "type": "error",
-        "code": "upstream_timeout",
-        "message": "silent",
-        "param": None,
-    }
+    assert error == {"type": "error", "code": "upstream_timeout", "message": "silent", "param": None}
     assert (end["type"], end["response"]["status"]) == ("response.failed", "failed")
     assert end["response"]["error"] == {"code": "upstream_timeout", "message": "silent"}
 

@@ -19,9 +19,7 @@ TASK = "find the mug"
 
 
 @contextmanager
-def connected(
-    client: TestClient, path: str = "/v1/responses", **headers: str
-) -> Iterator[WebSocketTestSession]:
+def connected(client: TestClient, path: str = "/v1/responses", **headers: str) -> Iterator[WebSocketTestSession]:
     with client.websocket_connect(f"ws://127.0.0.1{path}", headers=headers) as socket:
         yield socket
 
@@ -48,11 +46,7 @@ def rest(socket: WebSocketTestSession) -> list[Any]:
 
 def test_the_events_are_those_of_the_stream(guided: TestClient) -> None:
     streamed = guided.post("/v1/responses", json={"input": TASK, "stream": True}).text
-    over_http = [
-        json.loads(line.removeprefix("data: "))
-        for line in streamed.splitlines()
-        if line.startswith("data: ")
-    ]
+    over_http = [json.loads(line.removeprefix("data: ")) for line in streamed.splitlines() if line.startswith("data: ")]
     with connected(guided) as socket:
         told = events(socket)
     assert [event["type"] for event in told] == [event["type"] for event in over_http]
@@ -84,10 +78,7 @@ def test_a_response_that_is_not_stored_is_continued_while_its_connection_is_open
         first = events(socket, store=False, qguide={"num_candidates": 2})[-1]["response"]
         assert first["store"] is False
         assert guided.get(f"/v1/responses/{first['id']}").status_code == 404
-        for previous, text in (
-            (first["id"], DEFAULT_REPLIES[0]),
-            (f"{first['id']}.1", DEFAULT_REPLIES[1]),
-        ):
+        for previous, text in ((first["id"], DEFAULT_REPLIES[0]), (f"{first['id']}.1", DEFAULT_REPLIES[1])):
             told = events(socket, input="You see it.", store=False, previous_response_id=previous)
             assert told[-1]["response"]["previous_response_id"] == previous
             said = [turn["content"] for turn in upstream.asked[-1]["messages"]]
@@ -98,9 +89,7 @@ def test_a_response_that_is_not_stored_is_continued_while_its_connection_is_open
     assert error["error"]["code"] == "previous_response_not_found"
 
 
-def test_a_connection_keeps_a_name_for_each_response_and_none_for_items(
-    guided: TestClient,
-) -> None:
+def test_a_connection_keeps_a_name_for_each_response_and_none_for_items(guided: TestClient) -> None:
     items = [{"type": "message", "id": f"msg_{i}", "role": "user", "content": "x"} for i in "123"]
     shelf = guided.app.state.stored._unstored._own  # type: ignore[attr-defined]
     with connected(guided) as socket:
@@ -112,9 +101,7 @@ def test_a_connection_keeps_a_name_for_each_response_and_none_for_items(
     assert [len(rows) for rows in shelf.values()] == [0]
 
 
-def test_it_is_continued_where_nothing_is_stored_at_all(
-    serve: Serve, address: tuple[FakeUpstream, str]
-) -> None:
+def test_it_is_continued_where_nothing_is_stored_at_all(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
     client = serve(settings_of(address[1], responses_ttl_s=0))
     with connected(client) as socket:
         first = events(socket)[-1]["response"]
@@ -129,9 +116,7 @@ def test_a_stored_response_outlives_its_connection(guided: TestClient) -> None:
     assert guided.get(f"/v1/responses/{first['id']}").json()["status"] == "completed"
 
 
-def test_a_warm_up_draws_nothing_and_is_continued(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_warm_up_draws_nothing_and_is_continued(guided: TestClient, upstream: FakeUpstream) -> None:
     with connected(guided) as socket:
         inputs: tuple[Any, ...] = (TASK, [])
         for given in inputs:
@@ -148,9 +133,7 @@ def test_a_warm_up_draws_nothing_and_is_continued(
             assert said == [*([given] if given else []), "Go."]
 
 
-def test_an_event_in_any_script_may_be_as_long_as_a_body(
-    serve: Serve, address: tuple[FakeUpstream, str]
-) -> None:
+def test_an_event_in_any_script_may_be_as_long_as_a_body(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
     client = serve(settings_of(address[1], max_body_bytes=4_096))
     with connected(client) as socket:
         assert events(socket, input="я" * 1_900)[-1]["type"] == "response.completed"
@@ -183,9 +166,7 @@ def test_events_wait_for_their_turn_and_have_their_lane_again(guided: TestClient
             assert {event["stream_id"] for event in rest(socket)} == {lane}
 
 
-def test_more_than_may_wait_is_refused(
-    serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream
-) -> None:
+def test_more_than_may_wait_is_refused(serve: Serve, address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> None:
     client = serve(settings_of(address[1], max_body_bytes=4096))
     upstream.delay_s = 0.3
     with connected(client) as socket:
@@ -240,9 +221,7 @@ def test_other_paths_answer_as_ever(guided: TestClient) -> None:
     assert refused.value.status_code == 404
 
 
-def test_without_websockets_codex_goes_on_over_http_at_once(
-    serve: Serve, address: tuple[FakeUpstream, str]
-) -> None:
+def test_without_websockets_codex_goes_on_over_http_at_once(serve: Serve, address: tuple[FakeUpstream, str]) -> None:
     client = serve(settings_of(address[1], websockets_per_key=0))
     refused = client.get("/v1/responses", headers={"Upgrade": "websocket", "Connection": "Upgrade"})
     assert (refused.status_code, refused.headers["upgrade"]) == (426, "websocket")

@@ -43,18 +43,14 @@ def test_nothing_is_stored_where_the_caller_or_the_operator_wants_that(
     assert client.post("/v1/conversations", json={}).status_code == 404
 
 
-def test_no_key_reads_or_continues_anothers(
-    serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path
-) -> None:
+def test_no_key_reads_or_continues_anothers(serve: Serve, address: tuple[FakeUpstream, str], tmp_path: Path) -> None:
     ada, bob = (create_key(tmp_path / "keys.json", name) for name in ("ada", "bob"))
     client = serve(settings_of(address[1], keys_file=tmp_path / "keys.json"))
     answer = ask(client, ada)
     path = f"/v1/responses/{answer['id']}"
     for key, status in ((ada, 200), (bob, 404)):
         assert client.get(path, headers={"X-API-Key": key}).status_code == status
-    assert ask(client, bob, previous_response_id=answer["id"])["error"]["code"] == (
-        "previous_response_not_found"
-    )
+    assert ask(client, bob, previous_response_id=answer["id"])["error"]["code"] == ("previous_response_not_found")
     assert ask(client, ada, previous_response_id=answer["id"])["status"] == "completed"
 
 
@@ -92,9 +88,7 @@ async def test_the_oldest_go_first_and_what_is_too_large_is_not_kept(bodies: Lon
     await put(shelf, a={"text": "x" * 30})
     await put(shelf, b={"text": "x" * 30})
     await put(shelf, c={"text": "x" * 30}, d={"text": "x" * 300})
-    assert [one is not None for one in await shelf.get(["a", "b", "c", "d"])] == [
-        *(False, True, True, False)
-    ]
+    assert [one is not None for one in await shelf.get(["a", "b", "c", "d"])] == [*(False, True, True, False)]
 
 
 async def test_a_key_that_fills_the_memory_drives_out_its_own(bodies: LongBodies) -> None:
@@ -126,9 +120,7 @@ async def test_what_is_continued_is_no_larger_than_four_bodies_may_be(bodies: Lo
         await shelf.get(["a", "b"])
 
 
-def test_what_is_cancelled_does_not_end_as_failed(
-    address: tuple[FakeUpstream, str], upstream: FakeUpstream
-) -> None:
+def test_what_is_cancelled_does_not_end_as_failed(address: tuple[FakeUpstream, str], upstream: FakeUpstream) -> None:
     upstream.delay_s = 45.0
     # The one place that its caller has is the response's own, which looks and the end need none of.
     app = create_app(settings_of(address[1], timeout_s=90, concurrent_requests=1))

@@ -76,10 +76,7 @@ def test_what_upstreams_refuse_or_do_not_know_is_kept_back() -> None:
         ({"type": "json_object"}, {"type": "json_object"}),
         (
             {"type": "json_schema", "name": "Place", "schema": {"type": "object"}, "strict": True},
-            {
-                "type": "json_schema",
-                "json_schema": {"name": "Place", "schema": {"type": "object"}, "strict": True},
-            },
+            {"type": "json_schema", "json_schema": {"name": "Place", "schema": {"type": "object"}, "strict": True}},
         ),
     ],
 )
@@ -93,19 +90,13 @@ def test_tools_are_nested() -> None:
     assert chat_of(tools=[FUNCTION, custom], parallel_tool_calls=False) == {
         "parallel_tool_calls": False,
         "tools": [
-            {
-                "type": "function",
-                "function": {"name": "go", "parameters": {"type": "object"}, "strict": True},
-            },
+            {"type": "function", "function": {"name": "go", "parameters": {"type": "object"}, "strict": True}},
             {
                 "type": "custom",
                 "custom": {
                     "name": "shell",
                     "description": "Run it.",
-                    "format": {
-                        "type": "grammar",
-                        "grammar": {"syntax": "lark", "definition": "start: WORD"},
-                    },
+                    "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: WORD"}},
                 },
             },
         ],
@@ -115,10 +106,7 @@ def test_tools_are_nested() -> None:
 def test_openais_own_tools_that_the_caller_runs_are_functions() -> None:
     kinds = ["shell", "local_shell", "apply_patch"]
     local = {"type": "shell", "environment": {"type": "local"}}
-    chat = chat_of(
-        tools=[local, {"type": "local_shell"}, {"type": "apply_patch"}],
-        tool_choice={"type": "apply_patch"},
-    )
+    chat = chat_of(tools=[local, {"type": "local_shell"}, {"type": "apply_patch"}], tool_choice={"type": "apply_patch"})
     functions = [tool["function"] for tool in chat["tools"]]
     assert [function["name"] for function in functions] == kinds
     for function in functions:
@@ -143,17 +131,10 @@ def test_the_tools_of_a_namespace_lie_beside_the_others() -> None:
         ({"type": "function", "name": "go"}, {"type": "function", "function": {"name": "go"}}),
         ({"type": "custom", "name": "sh"}, {"type": "custom", "custom": {"name": "sh"}}),
         (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "go"}]},
             {
                 "type": "allowed_tools",
-                "mode": "auto",
-                "tools": [{"type": "function", "name": "go"}],
-            },
-            {
-                "type": "allowed_tools",
-                "allowed_tools": {
-                    "mode": "auto",
-                    "tools": [{"type": "function", "function": {"name": "go"}}],
-                },
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "go"}}]},
             },
         ),
     ],
@@ -176,9 +157,7 @@ def test_a_tool_choice_is_nested(choice: Any, chat_choice: Any) -> None:
         ({"tools": [FUNCTION], "tool_choice": "often"}, "tool_choice", "is 'often'"),
     ],
 )
-def test_what_needs_more_than_a_chat_is_refused_with_its_remedy(
-    body: Any, parameter: str, said: str
-) -> None:
+def test_what_needs_more_than_a_chat_is_refused_with_its_remedy(body: Any, parameter: str, said: str) -> None:
     with pytest.raises(UnsupportedParameterError) as refused:
         chat_of(**body)
     assert refused.value.parameter == parameter
@@ -190,10 +169,7 @@ def test_what_needs_more_than_a_chat_is_refused_with_its_remedy(
     [
         ({"type": "function"}, "tools[0] (function) has no name"),
         ({"type": "namespace", "name": "a"}, "tools[0] (namespace) needs a name and tools"),
-        (
-            {"type": "namespace", "name": "a", "tools": [{"type": "custom"}]},
-            "tools[0].tools[0] (custom) has no name",
-        ),
+        ({"type": "namespace", "name": "a", "tools": [{"type": "custom"}]}, "tools[0].tools[0] (custom) has no name"),
     ],
 )
 def test_a_tool_without_a_name_is_refused(tool: Any, said: str) -> None:

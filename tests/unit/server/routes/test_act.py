@@ -26,10 +26,7 @@ def test_the_action_is_the_candidate_with_the_highest_q(client: TestClient) -> N
     assert q_values == [0.5, 0.25, 0.75]
     assert (answer["chosen"], answer["reason"]) == (2, "highest_q")
     assert answer["action"].endswith("Action: go to desk 1")
-    assert answer["candidates"][2]["message"] == {
-        "role": "assistant",
-        "content": answer["action"],
-    }
+    assert answer["candidates"][2]["message"] == {"role": "assistant", "content": answer["action"]}
 
 
 def test_one_candidate_is_no_choice(client: TestClient) -> None:
@@ -81,9 +78,7 @@ def test_the_next_step_finds_its_history_in_the_cache(tiny_client: TestClient) -
     assert then["usage"]["prompt_tokens"] > first["usage"]["prompt_tokens"]
 
 
-def test_the_first_candidate_is_the_greedy_one_unless_told_otherwise(
-    tiny_client: TestClient,
-) -> None:
+def test_the_first_candidate_is_the_greedy_one_unless_told_otherwise(tiny_client: TestClient) -> None:
     greedy = act(tiny_client, num_candidates=1, temperature=0, max_tokens=5)["action"]
     hot = {"num_candidates": 2, "temperature": 5.0, "max_tokens": 5, "seed": 3}
     assert act(tiny_client, **hot)["candidates"][0]["message"]["content"] == greedy

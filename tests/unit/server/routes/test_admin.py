@@ -42,9 +42,7 @@ def served(client: TestClient) -> list[str]:
     return [card["id"] for card in client.get("/v1/models").json()["q_models"]]
 
 
-def test_a_folder_is_served_under_the_hash_of_its_manifest(
-    admin: TestClient, models_dir: Path
-) -> None:
+def test_a_folder_is_served_under_the_hash_of_its_manifest(admin: TestClient, models_dir: Path) -> None:
     answer = post(admin, "load", folder="good", name="shop")
     version = sha256_of(models_dir / "good" / MANIFEST)[:12]
     assert answer.status_code == 200, answer.text
@@ -78,8 +76,7 @@ def test_a_split_is_listed_and_keeps_an_episode_with_its_arm(admin: TestClient) 
     for _ in range(2):
         for episode in map(str, range(8)):
             answer = admin.post(
-                "/v1/act",
-                json={"messages": SCORE["messages"], "episode_id": episode, "num_candidates": 2},
+                "/v1/act", json={"messages": SCORE["messages"], "episode_id": episode, "num_candidates": 2}
             ).json()
             assert arms.setdefault(episode, answer["q_model"]) == answer["q_model"]
     assert set(arms.values()) == {"demo", "other"}
@@ -139,16 +136,11 @@ def test_a_bad_checkpoint_is_refused_with_its_reason(
     assert admin.post("/v1/score", json=SCORE).json()["q_model"] == "demo"
 
 
-@pytest.mark.parametrize(
-    "folder", ["../secret", "/etc", "..", ".", "", "good/../good", "good/", "a\\b", "~"]
-)
+@pytest.mark.parametrize("folder", ["../secret", "/etc", "..", ".", "", "good/../good", "good/", "a\\b", "~"])
 def test_a_path_is_no_folders_name(admin: TestClient, folder: str) -> None:
     answer = post(admin, "load", folder=folder, name="shop")
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
-    assert (
-        "is no folder in QGUIDE_MODELS_DIR; send a relative path"
-        in answer.json()["error"]["message"]
-    )
+    assert "is no folder in QGUIDE_MODELS_DIR; send a relative path" in answer.json()["error"]["message"]
 
 
 def test_a_folder_may_lie_in_a_run(admin: TestClient, models_dir: Path) -> None:

@@ -81,9 +81,7 @@ def test_what_a_chat_cannot_answer_is_refused_with_its_remedy(
     assert said in error["message"]
 
 
-def test_a_message_in_place_of_a_prompt_changes_nothing(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_message_in_place_of_a_prompt_changes_nothing(guided: TestClient, upstream: FakeUpstream) -> None:
     ask(guided, messages="x")
     assert upstream.asked[0]["messages"] == [{"role": "user", "content": "find the mug"}]
 
@@ -165,11 +163,7 @@ def test_an_odd_usage_of_the_upstream_counts_for_nothing(
     assert ask(guided, echo=True)["usage"] == usage
 
 
-def test_the_upstreams_own_completions_end_with_the_requests_time(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_the_upstreams_own_completions_end_with_the_requests_time(guided: TestClient, upstream: FakeUpstream) -> None:
     upstream.delay_s = 20.0
-    answer = guided.post(
-        PATH, json={"prompt": "x", "echo": True}, headers={"X-QGuide-Timeout-S": "0.2"}
-    )
+    answer = guided.post(PATH, json={"prompt": "x", "echo": True}, headers={"X-QGuide-Timeout-S": "0.2"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "deadline_exceeded")

@@ -66,10 +66,7 @@ def without_changing(answer: Any) -> Any:
     ],
 )
 async def test_answers_are_those_of_fastapis_route(
-    clients: tuple[httpx.AsyncClient, httpx.AsyncClient],
-    path: str,
-    body: dict[str, Any],
-    status: int,
+    clients: tuple[httpx.AsyncClient, httpx.AsyncClient], path: str, body: dict[str, Any], status: int
 ) -> None:
     one, other = [await client.post(path, json=body) for client in clients]
     assert (one.status_code, other.status_code) == (status, status)
@@ -96,9 +93,7 @@ async def test_answers_are_those_of_fastapis_route(
 async def test_what_is_no_ordinary_request_is_refused_in_fastapis_words(
     clients: tuple[httpx.AsyncClient, httpx.AsyncClient], headers: dict[str, str], content: bytes
 ) -> None:
-    one, other = [
-        await client.post("/v1/score", headers=headers, content=content) for client in clients
-    ]
+    one, other = [await client.post("/v1/score", headers=headers, content=content) for client in clients]
     assert one.status_code == other.status_code == 422
     assert without_changing(one.json()) == without_changing(other.json())
 
@@ -107,10 +102,7 @@ async def test_two_content_types_are_refused_in_fastapis_words(
     clients: tuple[httpx.AsyncClient, httpx.AsyncClient],
 ) -> None:
     headers = [("content-type", "text/plain"), ("content-type", "application/json")]
-    one, other = [
-        await client.post("/v1/score", headers=headers, content=json.dumps(SCORED))
-        for client in clients
-    ]
+    one, other = [await client.post("/v1/score", headers=headers, content=json.dumps(SCORED)) for client in clients]
     assert one.status_code == other.status_code == 422
     assert without_changing(one.json()) == without_changing(other.json())
 

@@ -48,9 +48,7 @@ def test_what_has_no_effect_is_named(guided: TestClient, upstream: FakeUpstream)
     assert warning.endswith("on this server: keep_alive, options.num_ctx")
 
 
-def test_a_prompt_is_answered_whole_and_in_lines(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_prompt_is_answered_whole_and_in_lines(guided: TestClient, upstream: FakeUpstream) -> None:
     body = {"model": "demo", "prompt": "find the mug", "system": "Be brief."}
     whole = guided.post("/api/generate", json=body | {"stream": False, "context": [1]}).json()
     assert whole["response"] == DEFAULT_REPLIES[2]
@@ -80,17 +78,11 @@ def test_a_suffix_is_refused(guided: TestClient) -> None:
 
 
 @pytest.mark.parametrize("declared", [{}, {"Content-Type": "application/x-www-form-urlencoded"}])
-def test_a_body_need_not_be_declared_unless_a_web_page_sends_it(
-    guided: TestClient, declared: dict[str, str]
-) -> None:
+def test_a_body_need_not_be_declared_unless_a_web_page_sends_it(guided: TestClient, declared: dict[str, str]) -> None:
     body = json.dumps(BODY | {"stream": False})
     told = guided.post("/api/chat", content=body, headers=declared)
     assert told.json()["message"]["content"], "as `curl -d` and LiteLLM send it"
-    for name, value in (
-        ("Origin", "http://evil.example"),
-        ("Origin", "null"),
-        ("Sec-Fetch-Site", "cross-site"),
-    ):
+    for name, value in (("Origin", "http://evil.example"), ("Origin", "null"), ("Sec-Fetch-Site", "cross-site")):
         refused = guided.post("/api/chat", content=body, headers=declared | {name: value})
         assert refused.status_code == 400
         assert "not declared as JSON" in refused.json()["error"]

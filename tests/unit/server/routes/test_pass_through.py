@@ -15,21 +15,15 @@ ALL = {"embeddings": "demo", "files": "demo", "batches": "demo"}
 
 
 @pytest.fixture
-def passing(
-    serve: Serve, address: tuple[DialectUpstream, str], upstream: DialectUpstream
-) -> TestClient:
+def passing(serve: Serve, address: tuple[DialectUpstream, str], upstream: DialectUpstream) -> TestClient:
     return serve(settings_of(address[1], pass_through=ALL))
 
 
 def gpt(client: TestClient) -> openai.OpenAI:
-    return openai.OpenAI(
-        base_url="http://127.0.0.1/v1", api_key="callers", http_client=client, max_retries=0
-    )
+    return openai.OpenAI(base_url="http://127.0.0.1/v1", api_key="callers", http_client=client, max_retries=0)
 
 
-def test_texts_are_embedded_by_the_upstreams_model(
-    passing: TestClient, upstream: DialectUpstream
-) -> None:
+def test_texts_are_embedded_by_the_upstreams_model(passing: TestClient, upstream: DialectUpstream) -> None:
     told = gpt(passing).embeddings.create(model="dear", input=["a", "b"], encoding_format="float")
     assert [one.embedding for one in told.data] == [[0.5, 0.25]] * 2
     [asked] = upstream.asked
@@ -37,16 +31,12 @@ def test_texts_are_embedded_by_the_upstreams_model(
     assert "qguide_prompt_tokens_total 2.0" in passing.get("/metrics").text
 
 
-def test_files_and_batches_lie_at_the_upstream(
-    passing: TestClient, upstream: DialectUpstream
-) -> None:
+def test_files_and_batches_lie_at_the_upstream(passing: TestClient, upstream: DialectUpstream) -> None:
     client = gpt(passing)
     kept = client.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
     assert client.files.list(purpose="batch", limit=1).data[0].id == kept.id
     assert client.files.content(kept.id).read() == b"{}\n"
-    begun = client.batches.create(
-        input_file_id=kept.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
+    begun = client.batches.create(input_file_id=kept.id, endpoint="/v1/chat/completions", completion_window="24h")
     assert client.batches.cancel(begun.id).status == "cancelling"
     assert client.files.delete(kept.id).deleted
     assert "Bearer callers" not in upstream.keys
@@ -92,9 +82,7 @@ def test_an_answer_says_when_to_come_again_and_is_no_page(passing: TestClient) -
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_what_is_passed_on_ends_with_the_requests_time(
-    passing: TestClient, upstream: DialectUpstream
-) -> None:
+def test_what_is_passed_on_ends_with_the_requests_time(passing: TestClient, upstream: DialectUpstream) -> None:
     upstream.delay_s = 20.0
     headers = {"X-QGuide-Timeout-S": "0.2"}
     for answer in (

@@ -35,9 +35,7 @@ def test_options_come_in_the_body_and_in_headers(guided: TestClient) -> None:
     assert answer["qguide"]["num_candidates"] == 2
 
 
-def test_the_temperature_is_the_one_that_candidates_are_drawn_at(
-    client: TestClient, guided: TestClient
-) -> None:
+def test_the_temperature_is_the_one_that_candidates_are_drawn_at(client: TestClient, guided: TestClient) -> None:
     assert ask(guided)["temperature"] == 1
     assert ask(client)["temperature"] == DEFAULT_TEMPERATURE
     assert ask(guided, temperature=0)["temperature"] == 0
@@ -69,9 +67,7 @@ def test_a_policy_in_this_process_answers_too(client: TestClient) -> None:
     assert (error["code"], error["param"]) == ("unsupported_parameter", "tools")
 
 
-def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_what_no_q_model_reads_is_refused_or_goes_on_unguided(guided: TestClient, upstream: FakeUpstream) -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
     items = [{"role": "user", "content": [image]}]
     strict = {"fallback": "error"}
@@ -100,9 +96,7 @@ def test_a_wrong_request_is_explained_in_openais_shape(
     assert said in error["message"]
 
 
-def test_a_stream_that_fails_at_once_has_a_status(
-    guided: TestClient, upstream: FakeUpstream
-) -> None:
+def test_a_stream_that_fails_at_once_has_a_status(guided: TestClient, upstream: FakeUpstream) -> None:
     upstream.fault = "500"
     assert refusal(guided, 502, stream=True)["code"] == "upstream_failed"
 

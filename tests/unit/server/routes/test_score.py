@@ -52,15 +52,9 @@ def test_the_same_history_again_is_in_the_cache(tiny_client: TestClient) -> None
     ("candidates", "message"),
     [
         ([], "candidates has 0 entries; send 1 to 8 (QGUIDE_MAX_CANDIDATES)"),
-        (
-            [str(n) for n in range(9)],
-            "candidates has 9 entries; send 1 to 8 (QGUIDE_MAX_CANDIDATES)",
-        ),
+        ([str(n) for n in range(9)], "candidates has 9 entries; send 1 to 8 (QGUIDE_MAX_CANDIDATES)"),
         (["go", " \n"], "candidates[1] is empty; remove it"),
-        (
-            ["go", "look", "go"],
-            "candidates[0] and candidates[2] are equal; send each candidate once",
-        ),
+        (["go", "look", "go"], "candidates[0] and candidates[2] are equal; send each candidate once"),
         (
             [{"role": "user", "content": "go"}],
             "candidates[0] has the role 'user'; send candidates as assistant messages",
@@ -92,9 +86,7 @@ def tried(action: str, observation: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": action, "observation": observation}
 
 
-def test_q_after_an_observation_is_what_the_reference_scorer_says(
-    observing_client: TestClient,
-) -> None:
+def test_q_after_an_observation_is_what_the_reference_scorer_says(observing_client: TestClient) -> None:
     candidates = [tried("go to desk", "you see mug"), tried("go to desk", "open shelf")]
     answer = score(observing_client, candidates).json()
     history = (Message("user", TASK[0]["content"]),)
@@ -153,9 +145,7 @@ def test_a_q_model_that_reads_at_the_action_refuses_observations(tiny_client: Te
     assert "leave out candidates[].observation" in response.json()["error"]["message"]
 
 
-def test_an_action_to_draw_needs_a_q_model_that_reads_at_the_action(
-    observing_client: TestClient,
-) -> None:
+def test_an_action_to_draw_needs_a_q_model_that_reads_at_the_action(observing_client: TestClient) -> None:
     body = {"messages": TASK, "num_candidates": 4, "temperature": 5.0, "seed": 1, "max_tokens": 4}
     response = observing_client.post("/v1/act", json=body)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_candidates")
@@ -201,10 +191,7 @@ def test_a_batch_has_its_limit(serve: Serve, number: int) -> None:
 
 def test_tool_calls_are_candidates(client: TestClient) -> None:
     calls = [
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "c", "function": {"name": "go to", "arguments": arguments}}],
-        }
+        {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "go to", "arguments": arguments}}]}
         for arguments in ('{"place": "desk"}', '{"place": "shelf"}')
     ]
     answer = score(client, ["Action: look", *calls]).json()
@@ -220,9 +207,7 @@ def test_tool_calls_are_candidates(client: TestClient) -> None:
         ("/score", {"queries": "look", "documents": ["go"]}),
     ],
 )
-def test_several_histories_are_no_step_of_an_episode(
-    client: TestClient, path: str, body: dict[str, Any]
-) -> None:
+def test_several_histories_are_no_step_of_an_episode(client: TestClient, path: str, body: dict[str, Any]) -> None:
     assert client.post(path, json=body | {"episode_id": "e"}).status_code == 200
     ended = client.post("/v1/episodes/e/outcome", json={"reward": 1.0})
     assert ended.json()["error"]["code"] == "unknown_episode"

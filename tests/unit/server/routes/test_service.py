@@ -112,8 +112,7 @@ def test_metrics_tell_of_each_q_models_batches_tokens_and_cache(serve: Serve) ->
         f'qguide_batch_seconds_count{{q_model="{q_model}"}} 1.0',
         f'qguide_cache_evictions_total{{q_model="{q_model}"}} 1.0',
         f'qguide_cache_bytes{{q_model="{q_model}"}} 0.0',
-        f'qguide_scorer_tokens_total{{kind="computed",q_model="{q_model}"}} '
-        f"{float(answer['usage']['scored_tokens'])}",
+        f'qguide_scorer_tokens_total{{kind="computed",q_model="{q_model}"}} {float(answer["usage"]["scored_tokens"])}',
         f'qguide_scorer_tokens_total{{kind="cached",q_model="{q_model}"}} 0.0',
     ):
         assert line in text
@@ -190,9 +189,7 @@ def test_a_setting_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_default_that_is_not_served_is_refused() -> None:
-    with pytest.raises(
-        RoutingError, match=r"'large', which is not served then; choose demo@0, other@0"
-    ):
+    with pytest.raises(RoutingError, match=r"'large', which is not served then; choose demo@0, other@0"):
         build_models(FAKES.model_copy(update={"default_q_model": "large"}))
 
 
@@ -202,9 +199,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_serve_says_what_it_cannot_load_without_a_traceback(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        cli, ["serve", "--port", str(free_port()), "--policy", str(tmp_path)]
-    )
+    result = CliRunner().invoke(cli, ["serve", "--port", str(free_port()), "--policy", str(tmp_path)])
     assert result.exit_code == 1
     assert "holds no config.json" in " ".join(result.output.split())
     assert "Traceback" not in result.output

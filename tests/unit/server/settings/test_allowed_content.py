@@ -64,18 +64,12 @@ def test_a_refused_address_is_named_without_what_may_be_a_secret() -> None:
 def test_bytes_and_named_hosts_pass() -> None:
     Reach().check_parts(image(DATA), "p")
     Reach().check_parts([{"type": "file", "file": {"file_data": DATA, "filename": "a"}}], "p")
-    Reach().check_parts(
-        [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}], "p"
-    )
+    Reach().check_parts([{"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}], "p")
     HOSTS.check_parts(image("https://IMAGES.example.org:8443/a.png?x=1"), "p")
     Reach(frozenset("*")).check_parts(image("http://10.0.0.1/a.png"), "p")
     Reach().check_parts("see http://10.0.0.1", "p")
     Reach().check_parts([{"type": "text", "text": "see http://10.0.0.1"}], "p")
-    quoted = {
-        "type": "text",
-        "text": "a",
-        "citations": [{"url": "http://10.0.0.1", "file_id": "f"}],
-    }
+    quoted = {"type": "text", "text": "a", "citations": [{"url": "http://10.0.0.1", "file_id": "f"}]}
     document = {"type": "text", "media_type": "text/plain", "data": "Note: see http://10.0.0.1"}
     Reach().check_addresses([{"type": "document", "source": document}], "p")
     tabs = [{"tab_id": "1", "title": "", "url": ""}, {"tab_id": "2", "url": "http://10.0.0.1"}]

@@ -56,21 +56,11 @@ def test_every_parameter_of_openais_sdk_passes_or_is_accounted_for() -> None:
 @pytest.mark.parametrize(
     ("dialect", "sdk", "stopped"),
     [
-        (
-            "messages",
-            MessageCreateParamsNonStreaming,
-            REFUSED_OF_MESSAGES | LEFT_OUT_OF_MESSAGES,
-        ),
-        (
-            "responses",
-            ResponseCreateParamsNonStreaming,
-            REFUSED_OF_RESPONSES | LEFT_OUT_OF_RESPONSES,
-        ),
+        ("messages", MessageCreateParamsNonStreaming, REFUSED_OF_MESSAGES | LEFT_OUT_OF_MESSAGES),
+        ("responses", ResponseCreateParamsNonStreaming, REFUSED_OF_RESPONSES | LEFT_OUT_OF_RESPONSES),
     ],
 )
-def test_every_field_of_a_native_sdk_passes_or_is_accounted_for(
-    dialect: Any, sdk: Any, stopped: set[str]
-) -> None:
+def test_every_field_of_a_native_sdk_passes_or_is_accounted_for(dialect: Any, sdk: Any, stopped: set[str]) -> None:
     fields = set(get_type_hints(sdk)) - {"stream"}
     taken, warnings = native_fields(dict.fromkeys(fields, "x"), dialect, ())
     assert fields - taken.keys() == stopped

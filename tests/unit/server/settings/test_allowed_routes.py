@@ -71,9 +71,7 @@ HOSTILE: list[tuple[str, dict[str, Any]]] = [
         MESSAGES,
         {
             "messages": part(
-                "tool_result",
-                tool_use_id="1",
-                content=[{"type": "image", "source": {"type": "url", "url": INSIDE}}],
+                "tool_result", tool_use_id="1", content=[{"type": "image", "source": {"type": "url", "url": INSIDE}}]
             )
         },
     ),
@@ -92,9 +90,7 @@ def test_nothing_of_it_is_asked(
     assert upstream.asked == []
 
 
-def test_an_address_beside_the_bytes_goes_no_way(
-    serving: Client, upstream: DialectUpstream
-) -> None:
+def test_an_address_beside_the_bytes_goes_no_way(serving: Client, upstream: DialectUpstream) -> None:
     bytes_ = {"type": "base64", "media_type": "image/png", "data": "AA==", "url": INSIDE}
     body = SAID[MESSAGES] | FIRST | {"messages": part("image", source=bytes_)}
     native = serving().post(MESSAGES, json=body | {"model": "messages"})
@@ -105,9 +101,7 @@ def test_an_address_beside_the_bytes_goes_no_way(
 
 
 @pytest.mark.parametrize("model", DIALECTS)
-def test_no_field_of_a_chats_message_names_an_address(
-    serving: Client, upstream: DialectUpstream, model: str
-) -> None:
+def test_no_field_of_a_chats_message_names_an_address(serving: Client, upstream: DialectUpstream, model: str) -> None:
     block = {"type": "image", "source": {"type": "url", "url": INSIDE}}
     for field in ({"thinking_blocks": [block]}, {"image_url": INSIDE}, {"images": [block]}):
         said = {"role": "assistant", "content": "look"} | field
@@ -119,9 +113,7 @@ def test_no_field_of_a_chats_message_names_an_address(
 
 
 @pytest.mark.parametrize("model", DIALECTS)
-def test_a_chats_thoughts_are_no_way_for_other_blocks(
-    serving: Client, upstream: DialectUpstream, model: str
-) -> None:
+def test_a_chats_thoughts_are_no_way_for_other_blocks(serving: Client, upstream: DialectUpstream, model: str) -> None:
     block = {"type": "image", "source": {"type": "base64", "data": "AA=="}}
     thought = {"type": "thinking", "thinking": "hm", "signature": "x"}
     said = {"role": "assistant", "content": "look", "thinking_blocks": [block, thought, "x"]}
@@ -138,15 +130,9 @@ def test_what_clients_send_unasked_is_left_out_with_a_warning(
     serving: Client, upstream: DialectUpstream, path: str
 ) -> None:
     model = {CHAT: "chat", MESSAGES: "messages", RESPONSES: "responses"}[path]
-    body = SAID[path] | {
-        "service_tier": "priority",
-        "model": model,
-        "qguide": {"num_candidates": 1},
-    }
+    body = SAID[path] | {"service_tier": "priority", "model": model, "qguide": {"num_candidates": 1}}
     answer = serving().post(path, json=body).json()
-    assert answer["qguide"]["warnings"] == [
-        "parameters without effect on this server: service_tier"
-    ]
+    assert answer["qguide"]["warnings"] == ["parameters without effect on this server: service_tier"]
     assert "service_tier" not in upstream.asked[0]
 
 

@@ -41,18 +41,14 @@ def test_an_address_gets_no_key_of_another_server(monkeypatch: pytest.MonkeyPatc
         ("http://127.0.0.1:8001/v1#a:b", "'a:b' .* cannot be its name"),
     ],
 )
-def test_what_names_no_upstream_is_refused(
-    text: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_names_no_upstream_is_refused(text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(ConfigError, match=reason):
         named_upstream(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["http://me:hush@host/v1", "http://me:hush@host/v1#a:b", "http://me:h#hush@host/v1#m"]
-)
+@pytest.mark.parametrize("text", ["http://me:hush@host/v1", "http://me:hush@host/v1#a:b", "http://me:h#hush@host/v1#m"])
 def test_a_refusal_does_not_print_a_password(text: str) -> None:
     with pytest.raises(ConfigError) as error:
         named_upstream(text)

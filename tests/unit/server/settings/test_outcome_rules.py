@@ -9,9 +9,7 @@ from qguide.server.settings.outcome_rules import OutcomeRule
 from qguide.server.settings.settings import Settings
 
 
-def test_rules_are_read_from_the_environment_in_their_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rules_are_read_from_the_environment_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "QGUIDE_OUTCOME_RULES",
         '[{"where": "last_tool_result", "contains": "Thanks", "outcome": 1},'

@@ -9,9 +9,7 @@ from qguide.cli import app
 
 
 @pytest.mark.parametrize("key", ["sk-…", "sk secret", "sk-secret\nX-Evil: 1"])
-@pytest.mark.parametrize(
-    "variable", ["QGUIDE_UPSTREAMS", "QGUIDE_VLLM_TRUNKS", "QGUIDE_CLASSIFIERS"]
-)
+@pytest.mark.parametrize("variable", ["QGUIDE_UPSTREAMS", "QGUIDE_VLLM_TRUNKS", "QGUIDE_CLASSIFIERS"])
 def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, variable: str, key: str
 ) -> None:

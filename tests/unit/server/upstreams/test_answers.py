@@ -41,8 +41,7 @@ def client(serve: Serve, started: tuple[Upstream, str]) -> TestClient:
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize(
-    ("header", "told"),
-    [("9" * 400, "86400"), ("0", "1"), ("-5", "1"), ("nan", "1"), ("1.2", "2")],
+    ("header", "told"), [("9" * 400, "86400"), ("0", "1"), ("-5", "1"), ("nan", "1"), ("1.2", "2")]
 )
 def test_any_retry_after_of_an_upstream_becomes_one_that_clients_can_read(
     client: TestClient, started: tuple[Upstream, str], status: int, header: str, told: str
@@ -63,12 +62,7 @@ def test_any_retry_after_of_an_upstream_becomes_one_that_clients_can_read(
     ],
 )
 def test_an_unknown_model_and_an_overloaded_upstream_keep_their_status(
-    client: TestClient,
-    started: tuple[Upstream, str],
-    status: int,
-    told: int,
-    code: str,
-    at_anthropics: int,
+    client: TestClient, started: tuple[Upstream, str], status: int, told: int, code: str, at_anthropics: int
 ) -> None:
     upstream = started[0]
     upstream.status, upstream.headers = status, {}

@@ -28,8 +28,6 @@ def test_a_folder_passes(tmp_path: Path) -> None:
         ({"paraphraser": "./nowhere"}, "QGUIDE_PARAPHRASER is './nowhere'"),
     ],
 )
-def test_a_name_of_nothing_is_refused_with_the_upstreams(
-    settings: dict[str, object], reason: str
-) -> None:
+def test_a_name_of_nothing_is_refused_with_the_upstreams(settings: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         check_policies(Settings.model_validate(settings))

@@ -48,13 +48,7 @@ async def until(found: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [
-        (200, ""),
-        (404, ""),
-        (401, "refuses this server's key with 401"),
-        (503, "answers with 503"),
-    ],
+    ("status", "said"), [(200, ""), (404, ""), (401, "refuses this server's key with 401"), (503, "answers with 503")]
 )
 async def test_what_an_upstream_answers_says_how_it_is(
     answering: tuple[Answering, str], status: int, said: str
@@ -76,9 +70,7 @@ async def test_silence_and_absence_are_told_apart() -> None:
             await policy.close()
 
 
-async def test_one_that_goes_and_comes_back_is_said_once_each(
-    answering: tuple[Answering, str],
-) -> None:
+async def test_one_that_goes_and_comes_back_is_said_once_each(answering: tuple[Answering, str]) -> None:
     state, url = answering
     state.status = 200
     policy = OpenAICompatiblePolicy("demo", url=url, model="m")
@@ -137,9 +129,7 @@ async def test_where_all_connections_are_busy_what_was_known_stands(
 
 
 @pytest.mark.parametrize(("vllm", "status"), [("", 200), ("a-model", 503)])
-async def test_after_a_start_too_readiness_knows_who_is_gone(
-    serve: Serve, vllm: str, status: int
-) -> None:
+async def test_after_a_start_too_readiness_knows_who_is_gone(serve: Serve, vllm: str, status: int) -> None:
     gone = Upstream.model_validate({"url": _nobody(), "model": "m"})
     with serving_app(FakeUpstream().app()) as url:
         well = Upstream.model_validate({"url": f"{url}/v1", "model": "m"})

@@ -40,9 +40,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def started(
-    code: str, output: Path | Callable[[str], None], *, piped: bool = False
-) -> ManagedProcess:
+def started(code: str, output: Path | Callable[[str], None], *, piped: bool = False) -> ManagedProcess:
     return ManagedProcess("it", python(code), environment=os.environ, output=output, piped=piped)
 
 
@@ -74,9 +72,7 @@ def test_one_that_ignores_the_request_to_end_is_killed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("to_file", [False, True])
-def test_one_that_ends_too_early_is_explained_in_its_own_words(
-    tmp_path: Path, to_file: bool
-) -> None:
+def test_one_that_ends_too_early_is_explained_in_its_own_words(tmp_path: Path, to_file: bool) -> None:
     output = tmp_path / "log" if to_file else lambda _: None
     with (
         pytest.raises(ConfigError, match=r"(?s)^it exited with 3 during its start;.*no such model"),
@@ -108,10 +104,7 @@ def test_a_program_that_is_not_there_is_an_error() -> None:
 
 def test_it_ends_also_when_this_process_is_killed() -> None:
     with subprocess.Popen(
-        [*GUARD, *python(SLEEPER)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
+        [*GUARD, *python(SLEEPER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as guard:
         assert guard.stdin is not None
         assert guard.stdout is not None

@@ -93,9 +93,7 @@ def test_it_is_started_again_when_it_ends(vllm: Callable[..., VllmProcess]) -> N
     assert process.pid != first
 
 
-def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
-    vllm: Callable[..., VllmProcess],
-) -> None:
+def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(vllm: Callable[..., VllmProcess]) -> None:
     process = vllm()
     process.start(ready_s=START_S)
     upstreams = {"vllm": process.upstream()}
@@ -112,9 +110,7 @@ def test_readiness_knows_at_once_that_it_ended_and_when_it_is_back(
     assert (process.starts, process.is_lost) == (2, False)
 
 
-def test_killed_and_back_it_is_used_again_by_those_who_draw_in_parallel(
-    vllm: Callable[..., VllmProcess],
-) -> None:
+def test_killed_and_back_it_is_used_again_by_those_who_draw_in_parallel(vllm: Callable[..., VllmProcess]) -> None:
     process = vllm()
     process.start(ready_s=START_S)
     served = process.upstream().model_copy(update={"breaker_open_s": 0.5, "retries": 0})
@@ -140,15 +136,11 @@ def test_it_gets_no_secret_of_this_process_but_what_the_operator_names(
     assert len(family) == 2, "the guard and what it guards"
     for pid in family:
         inherited = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        assert [line for line in inherited if b"the secret of" in line] == [
-            b"HF_TOKEN=the secret of HF_TOKEN"
-        ]
+        assert [line for line in inherited if b"the secret of" in line] == [b"HF_TOKEN=the secret of HF_TOKEN"]
         assert f"VLLM_API_KEY={process.api_key}".encode() in inherited
 
 
-def test_one_that_lives_and_does_not_answer_is_started_again(
-    vllm: Callable[..., VllmProcess],
-) -> None:
+def test_one_that_lives_and_does_not_answer_is_started_again(vllm: Callable[..., VllmProcess]) -> None:
     process = vllm(silent_s=3.0)
     process.start(ready_s=START_S)
     first = process.pid
@@ -208,9 +200,7 @@ def test_one_that_ends_while_it_starts_is_explained_in_its_own_words(
         vllm().start(ready_s=START_S)
 
 
-def test_one_that_never_answers_is_given_up(
-    vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_never_answers_is_given_up(vllm: Callable[..., VllmProcess], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_PLAYS", "silence")
     process = vllm()
     with pytest.raises(ConfigError, match=r"did not answer within 0\.5 s"):

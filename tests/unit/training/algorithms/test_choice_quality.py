@@ -51,12 +51,7 @@ def test_a_tie_counts_half_and_the_first_candidate_is_chosen() -> None:
 
 
 FIRST = ScoredChoice(
-    q_values=(0.1, 0.3, 0.1),
-    steps=(4, 9, 4),
-    valid=(True, False, True),
-    draws=(3, 1, 1),
-    greedy=0,
-    after_invalid=True,
+    q_values=(0.1, 0.3, 0.1), steps=(4, 9, 4), valid=(True, False, True), draws=(3, 1, 1), greedy=0, after_invalid=True
 )
 SECOND = replace(FIRST, after_invalid=False, steps=(3, 1, 2), q_values=(0, 2, 1), greedy=None)
 

@@ -56,9 +56,7 @@ Pair = tuple[list[int], list[int], list[int]]
 
 def _random_pair(generator: torch.Generator) -> Pair:
     lengths = torch.randint(2, 9, (3,), generator=generator).tolist()
-    prompt, chosen, rejected = (
-        torch.randint(1, 250, (length,), generator=generator).tolist() for length in lengths
-    )
+    prompt, chosen, rejected = (torch.randint(1, 250, (length,), generator=generator).tolist() for length in lengths)
     return prompt, chosen, rejected
 
 
@@ -70,12 +68,8 @@ def _loss_of_trl(folders: list[Path], batch: list[Pair], output: Path, *, beta: 
     trainer = trl.DPOTrainer(
         model=policy.eval(),
         ref_model=reference,
-        args=trl.DPOConfig(
-            output_dir=str(output), beta=beta, report_to="none", use_cpu=True, bf16=False
-        ),
-        train_dataset=datasets.Dataset.from_list(
-            [{"prompt": "go", "chosen": "to", "rejected": "a"}]
-        ),
+        args=trl.DPOConfig(output_dir=str(output), beta=beta, report_to="none", use_cpu=True, bf16=False),
+        train_dataset=datasets.Dataset.from_list([{"prompt": "go", "chosen": "to", "rejected": "a"}]),
         processing_class=AutoTokenizer.from_pretrained(folders[0]),
     )
     names = ("prompt_ids", "chosen_ids", "rejected_ids")

@@ -12,9 +12,7 @@ from torch import Tensor
 from qguide.training.jobs.train_policy import advantages, clipped_loss, divergence
 
 GROUPS = st.lists(
-    st.tuples(st.integers(min_value=-4, max_value=4), st.integers(min_value=1, max_value=5)),
-    min_size=1,
-    max_size=6,
+    st.tuples(st.integers(min_value=-4, max_value=4), st.integers(min_value=1, max_value=5)), min_size=1, max_size=6
 )
 
 
@@ -57,9 +55,7 @@ def loss_and_slope(ratio: float, advantage: float) -> tuple[float, float]:
         (1.5, -2.0, 3.0, 3.0),
     ],
 )
-def test_the_loss_rewards_no_change_beyond_the_clip(
-    ratio: float, advantage: float, loss: float, slope: float
-) -> None:
+def test_the_loss_rewards_no_change_beyond_the_clip(ratio: float, advantage: float, loss: float, slope: float) -> None:
     assert loss_and_slope(ratio, advantage) == pytest.approx((loss, slope), rel=1e-4)
 
 

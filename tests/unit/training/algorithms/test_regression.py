@@ -11,9 +11,7 @@ labels = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=5)
 
 
 @given(labels, st.sampled_from(["all", "action", "last"]))
-def test_one_pass_has_the_gradient_of_equation_11(
-    q_values: list[float | None], loss_on: LossOn
-) -> None:
+def test_one_pass_has_the_gradient_of_equation_11(q_values: list[float | None], loss_on: LossOn) -> None:
     spans = [(4 * i + 2, 4 * i + 4) for i in range(len(q_values))]
     length = 4 * len(q_values)
     q_T = torch.rand(length, dtype=torch.float64, requires_grad=True)

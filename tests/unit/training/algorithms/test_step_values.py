@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.training.algorithms.choice_quality import (
-    Ending,
-    discounted_value,
-    linear_value,
-    steps_left,
-)
+from qguide.training.algorithms.choice_quality import Ending, discounted_value, linear_value, steps_left
 
 WON, LOST = Ending(1.0, 3), Ending(0.0, 25)
 endings = st.lists(st.builds(Ending, st.floats(0, 1), st.floats(0, 100)), min_size=1, max_size=4)

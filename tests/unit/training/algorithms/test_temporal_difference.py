@@ -42,10 +42,7 @@ def test_a_single_trajectory_gives_generalized_advantage_estimation() -> None:
     gamma, gae_lambda = 0.9, 0.7
     after = [*values[1:], 0.0]
     delta = [r + gamma * v_next - v for r, v, v_next in zip(rewards, values, after, strict=True)]
-    expected = {
-        t + 1: sum((gamma * gae_lambda) ** k * d for k, d in enumerate(delta[t:]))
-        for t in range(len(delta))
-    }
+    expected = {t + 1: sum((gamma * gae_lambda) ** k * d for k, d in enumerate(delta[t:])) for t in range(len(delta))}
     by_id = dict(enumerate(values, start=1))
     advantages = gae_advantages(tree, by_id, gamma=gamma, gae_lambda=gae_lambda)
     assert advantages == pytest.approx(expected)

@@ -4,13 +4,7 @@ import pytest
 
 from qguide.qnet.records import ROOT_ID
 from qguide.qnet.types import Message, ToolCall
-from qguide.training.algorithms.tree import (
-    Tree,
-    branching_fraction,
-    find_child,
-    merge_branch,
-    merge_trees,
-)
+from qguide.training.algorithms.tree import Tree, branching_fraction, find_child, merge_branch, merge_trees
 from qguide.training.trajectory import Step, action_key, text_reply
 
 
@@ -135,9 +129,7 @@ def test_an_observation_that_was_not_recorded_is_filled_in(seen: Step) -> None:
 
 
 def test_an_observation_is_filled_in_with_the_calls_that_it_answers() -> None:
-    first, second = (
-        Message("assistant", "", (ToolCall("look", "{}", f"call_{n}"),)) for n in (1, 2)
-    )
+    first, second = (Message("assistant", "", (ToolCall("look", "{}", f"call_{n}"),)) for n in (1, 2))
     unseen = Step(first.text, "", reply=first)
     seen = Step.of_messages(second, (Message("tool", "a mug", tool_call_id="call_2"),))
     tree = Tree("start")

@@ -18,14 +18,7 @@ from qguide.training.choosing.choose_recorded import (
 )
 from qguide.training.data.runs import RunFolder, read_rows
 from qguide.training.jobs.import_episodes import ImportConfig, run_import
-from tests.support.recordings.llms import (
-    bfcl_clone,
-    lacking,
-    mint_episodes,
-    right_call,
-    right_text,
-    wrong_number,
-)
+from tests.support.recordings.llms import bfcl_clone, lacking, mint_episodes, right_call, right_text, wrong_number
 from tests.unit.benchmarks.recorded.test_recorded_groups import configure
 
 MODELS = ("gpt-a", "gpt-b", "claude-a", "claude-b", "llama-a", "llama-b")
@@ -77,8 +70,7 @@ def test_who_made_a_candidate_does_not_reach_q(tmp_path: Path) -> None:
     renamed = tuple(f"model-{i}" for i in range(6))
     folders = [tmp_path / "a", tmp_path / "b"]
     first, second = (
-        run_choose_recorded(mint(folder, models))
-        for folder, models in zip(folders, (MODELS, renamed), strict=True)
+        run_choose_recorded(mint(folder, models)) for folder, models in zip(folders, (MODELS, renamed), strict=True)
     )
     assert first == second
 
@@ -132,9 +124,7 @@ def test_runs_of_recorded_groups_are_read(tmp_path: Path) -> None:
     run_recorded_groups(groups)
     with pytest.raises(ConfigError, match="in a fold"):
         run_choose_recorded(
-            ChooseRecordedConfig(
-                source=(groups.output,), output=tmp_path / "chosen", candidates=9, observed=True
-            )
+            ChooseRecordedConfig(source=(groups.output,), output=tmp_path / "chosen", candidates=9, observed=True)
         )
 
 
@@ -156,17 +146,12 @@ def test_what_is_learned_in_one_part_may_be_judged_in_another(tmp_path: Path) ->
         run_choose_recorded(mint(tmp_path, judged_in=("code*",), output=tmp_path / "none"))
 
 
-def chats(
-    file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...] = ("sums",)
-) -> None:
+def chats(file: Path, *, right: bool, tasks: int = 12, sections: tuple[str, ...] = ("sums",)) -> None:
     """One model's answers to a few questions."""
     answers = ["It is four." if right else f"{i}" for i in range(tasks)]
     rows = [
         {
-            "messages": [
-                {"role": "user", "content": f"Question {i}?"},
-                {"role": "assistant", "content": answer},
-            ],
+            "messages": [{"role": "user", "content": f"Question {i}?"}, {"role": "assistant", "content": answer}],
             "reward": float(right),
             "task_id": f"{sections[i % len(sections)]}/{i}",
         }
@@ -182,9 +167,7 @@ SMALL: dict[str, Any] = {"candidates": 2, "task_folds": 2, "trainings": (0,), "s
 def test_the_folder_of_a_file_names_its_model(tmp_path: Path) -> None:
     for model in ("gpt", "claude"):
         chats(tmp_path / "runs" / model / "logs" / "chats.jsonl", right=model == "gpt")
-    config = ChooseRecordedConfig(
-        source=(tmp_path / "runs",), model_key="@folders.1", output=tmp_path / "out", **SMALL
-    )
+    config = ChooseRecordedConfig(source=(tmp_path / "runs",), model_key="@folders.1", output=tmp_path / "out", **SMALL)
     assert run_choose_recorded(config)["best model"] == 1.0
 
 
@@ -203,11 +186,7 @@ def test_whole_attempts_are_chosen_by_how_they_ended(tmp_path: Path) -> None:
     for model in ("gpt", "claude"):
         chats(tmp_path / "runs" / model / "chats.jsonl", right=model == "gpt")
     config = ChooseRecordedConfig(
-        source=(tmp_path / "runs",),
-        output=tmp_path / "out",
-        finished=True,
-        answer=re.compile("four"),
-        **SMALL,
+        source=(tmp_path / "runs",), output=tmp_path / "out", finished=True, answer=re.compile("four"), **SMALL
     )
     assert run_choose_recorded(config)["valid"] == 1.0
     with pytest.raises(ValueError, match="after = 1 is of attempts that go on"):

@@ -8,14 +8,7 @@ import pytest
 
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
-from qguide.training.choosing.choosers import (
-    best_rule,
-    earned,
-    fitted_tau,
-    posterior_scores,
-    rule_scores,
-    stopped,
-)
+from qguide.training.choosing.choosers import best_rule, earned, fitted_tau, posterior_scores, rule_scores, stopped
 from qguide.training.choosing.features import Cut, candidates_of, numbers_of
 from qguide.training.choosing.small_q import word_credit
 from qguide.training.choosing.table import Table, draw_groups, table_of
@@ -25,10 +18,7 @@ ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 
 
 def attempt(model: str, action: str, answer: str, reward: float) -> Attempt:
     """An attempt of two turns."""
-    turns = (
-        Turn(Message("assistant", action), answer),
-        Turn(Message("assistant", "done"), ""),
-    )
+    turns = (Turn(Message("assistant", action), answer), Turn(Message("assistant", "done"), ""))
     return Attempt("set/1", model, (Message("user", "What is it?"),), turns, reward)
 
 
@@ -57,18 +47,14 @@ def test_each_rule_earns_the_mean_of_what_it_prefers() -> None:
 def test_votes_weigh_as_much_beside_q_as_tau_says() -> None:
     table = table_by_hand()
     logits = np.array([[1.0, 0.5, 0.0, -2.0]], np.float32)
-    chosen = {
-        tau: posterior_scores(table, GROUP, logits, tau).argmax().item() for tau in (0.0, 0.1, 2.5)
-    }
+    chosen = {tau: posterior_scores(table, GROUP, logits, tau).argmax().item() for tau in (0.0, 0.1, 2.5)}
     assert chosen == {0.0: 0, 0.1: 0, 2.5: 1}
     assert fitted_tau(table, GROUP, logits) == 0.0
 
 
 def test_q_has_to_earn_more_than_the_best_rule_on_held_back_tasks() -> None:
     attempts = [
-        replace(attempt(f"m{i}", *one), task=f"set/{task}")
-        for task in range(3)
-        for i, one in enumerate(ANSWERS)
+        replace(attempt(f"m{i}", *one), task=f"set/{task}") for task in range(3) for i, one in enumerate(ANSWERS)
     ]
     table = table_of(candidates_of(attempts, Cut(observed=True)), {f"m{i}": "m" for i in range(4)})
     groups = np.arange(12).reshape(3, 4)

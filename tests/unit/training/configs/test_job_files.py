@@ -40,12 +40,8 @@ def test_a_file_becomes_a_configuration(job_file: Path) -> None:
     assert load_config(Job, job_file) == Job(output=Path("runs/a"), steps=5, inner=Inner(rate=0.25))
 
 
-@pytest.mark.parametrize(
-    ("name", "base"), [("more.toml", "job.toml"), ("in/m.toml", "../job.toml")]
-)
-def test_a_file_says_only_where_it_differs_from_another(
-    job_file: Path, name: str, base: str
-) -> None:
+@pytest.mark.parametrize(("name", "base"), [("more.toml", "job.toml"), ("in/m.toml", "../job.toml")])
+def test_a_file_says_only_where_it_differs_from_another(job_file: Path, name: str, base: str) -> None:
     more = job_file.parent / name
     more.parent.mkdir(exist_ok=True)
     more.write_text(f'extends = "{base}"\nsteps = 6\n[inner]\nnames = ["a"]\n')
@@ -55,15 +51,9 @@ def test_a_file_says_only_where_it_differs_from_another(
 
 @pytest.mark.parametrize(
     ("base", "message"),
-    [
-        ('"job.toml"', "extend each other"),
-        ("3", "name a file, relative to this one"),
-        ('"none.toml"', "existing file"),
-    ],
+    [('"job.toml"', "extend each other"), ("3", "name a file, relative to this one"), ('"none.toml"', "existing file")],
 )
-def test_a_file_that_extends_what_it_cannot_is_refused(
-    job_file: Path, base: str, message: str
-) -> None:
+def test_a_file_that_extends_what_it_cannot_is_refused(job_file: Path, base: str, message: str) -> None:
     job_file.write_text(f"extends = {base}\n")
     with pytest.raises(ConfigError, match=message):
         load_config(Job, job_file)
@@ -78,12 +68,8 @@ def test_a_file_that_extends_what_it_cannot_is_refused(
         ('inner.names=["a", "b"]', {"inner": Inner(rate=0.25, names=("a", "b"))}),
     ],
 )
-def test_an_override_wins_over_the_file(
-    job_file: Path, override: str, expected: dict[str, object]
-) -> None:
-    assert load_config(Job, job_file, [override]) == load_config(Job, job_file).model_copy(
-        update=expected
-    )
+def test_an_override_wins_over_the_file(job_file: Path, override: str, expected: dict[str, object]) -> None:
+    assert load_config(Job, job_file, [override]) == load_config(Job, job_file).model_copy(update=expected)
 
 
 def test_options_win_over_the_file_and_overrides_over_options(job_file: Path) -> None:
@@ -104,9 +90,7 @@ def test_options_win_over_the_file_and_overrides_over_options(job_file: Path) ->
         (["steps.rate=1"], "steps is 5, not a table"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(
-    job_file: Path, overrides: list[str], message: str
-) -> None:
+def test_a_mistake_is_named_with_its_remedy(job_file: Path, overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(Job, job_file, overrides)
 
@@ -120,9 +104,7 @@ def test_a_mistake_is_named_with_its_remedy(
     ],
 )
 def test_a_table_of_options_leaves_the_other_defaults_of_its_job(
-    kind: type[TrainDpoConfig | TrainQNetConfig | SftConfig],
-    fields: list[str],
-    expected: tuple[int, float],
+    kind: type[TrainDpoConfig | TrainQNetConfig | SftConfig], fields: list[str], expected: tuple[int, float]
 ) -> None:
     for changed in ([], ["optimization.batch_tokens=1000"], ["optimization.device='cpu'"]):
         optimization = load_config(kind, None, ["output='o'", *fields, *changed]).optimization

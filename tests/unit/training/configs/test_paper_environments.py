@@ -26,9 +26,7 @@ def fields(environment: str, job: str, file: str = "") -> dict[str, Any]:
     return config.model_dump(mode="json")
 
 
-@pytest.mark.parametrize(
-    ("environment", "depth", "steps"), [("webshop", 3, 5), ("sciworld", 6, 18)]
-)
+@pytest.mark.parametrize(("environment", "depth", "steps"), [("webshop", 3, 5), ("sciworld", 6, 18)])
 def test_qlass_explores_to_the_papers_depth(environment: str, depth: int, steps: int) -> None:
     exploration = load_config(ExploreConfig, CONFIGS / environment / "explore.toml").exploration
     found = (exploration.width, exploration.depth, exploration.max_steps)

@@ -68,11 +68,7 @@ def configs() -> tuple[tuple[str, BaseModel], ...]:
 @lru_cache
 def run_folders() -> tuple[tuple[Path, BaseModel], ...]:
     """(run folder, configuration) of all jobs but evaluations, which write nothing to read."""
-    return tuple(
-        (output_of(config), config)
-        for _, config in configs()
-        if not isinstance(config, EvaluateConfig)
-    )
+    return tuple((output_of(config), config) for _, config in configs() if not isinstance(config, EvaluateConfig))
 
 
 @lru_cache

@@ -69,11 +69,7 @@ def test_two_actions_of_one_state_are_not_both_taken() -> None:
 @pytest.mark.parametrize(
     ("node", "changes", "complaint"),
     [
-        (
-            0,
-            {"action": "Thought: Hm.\nAction: look"},
-            "'look' among the candidates of node 0 twice",
-        ),
+        (0, {"action": "Thought: Hm.\nAction: look"}, "'look' among the candidates of node 0 twice"),
         (0, {"rollouts": ()}, "holds no decision groups"),
         (1, {"taken": False}, "node 3 was taken after node 2"),
         (2, {"taken": False}, "holds no decision groups"),

@@ -17,13 +17,7 @@ def trajectory(task: str, actions: str, *, reward: float = 1.0, thought: str = "
     for action in actions:
         messages += [Message("assistant", react_reply(thought, action)), Message("user", "did")]
     return Trajectory(
-        task_id=task,
-        kind="k",
-        environment="e",
-        messages=tuple(messages),
-        reward=reward,
-        source="policy",
-        mistakes=(0,),
+        task_id=task, kind="k", environment="e", messages=tuple(messages), reward=reward, source="policy", mistakes=(0,)
     )
 
 

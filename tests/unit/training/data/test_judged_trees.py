@@ -18,9 +18,7 @@ Score = tuple[int, str, float]
 """A candidate's parent, its action, and its score."""
 
 
-def row(
-    *actions: str, reward: float = 1.0, scores: list[Score], judges: tuple[str, ...] = (JUDGE,)
-) -> TreeRow:
+def row(*actions: str, reward: float = 1.0, scores: list[Score], judges: tuple[str, ...] = (JUDGE,)) -> TreeRow:
     """One episode of these actions, and the scores of its candidates, the same of each judge."""
     nodes: list[dict[str, Any]] = [
         {"id": i, "parent": i - 1, "depth": i, "action": a, "observation": f"o{i}", "source": "p"}
@@ -55,9 +53,7 @@ def scores_of(labelled: TreeRow) -> dict[tuple[str, ...], float]:
     """Score of each labelled action, by all actions up to it."""
     tree = tree_from_row(labelled)
     [labels] = tree.values.values()
-    return {
-        tuple(node.step.action for node in tree.path(node_id)): q for node_id, q in labels.items()
-    }
+    return {tuple(node.step.action for node in tree.path(node_id)): q for node_id, q in labels.items()}
 
 
 def test_every_candidate_has_its_score_in_its_state(tmp_path: Path) -> None:

@@ -31,10 +31,7 @@ SEARCHED = TASK | {"version": 1, "nodes": PATH, "visit_counts": [3, 0], "values"
 JUDGED = TASK | {
     "version": 1,
     "nodes": PATH,
-    "judged": [
-        {"parent": 1, "action": action, "q_value": q, "judge": "j@1"}
-        for action, q in (("b", 0.9), ("c", 0.1))
-    ],
+    "judged": [{"parent": 1, "action": action, "q_value": q, "judge": "j@1"} for action, q in (("b", 0.9), ("c", 0.1))],
 }
 
 
@@ -81,10 +78,7 @@ def test_values_of_searches_and_judges_become_columns(tmp_path: Path) -> None:
     assert searched.values == {"visits": (3.0, None), "mcts": (0.5, None)}
     [judged] = read_rows(tmp_path / "served" / "trees-1.jsonl", TreeRow)
     assert judged.values == {"judge:j@1": (None, 0.9, 0.1)}
-    assert [(n.parent, n.depth, n.action, n.tried) for n in judged.nodes][1:] == [
-        (1, 2, "b", True),
-        (1, 2, "c", False),
-    ]
+    assert [(n.parent, n.depth, n.action, n.tried) for n in judged.nodes][1:] == [(1, 2, "b", True), (1, 2, "c", False)]
     assert judged.nodes[-1].source == "agent", "as the server writes it, not the judge"
     assert json.loads((tmp_path / "rows.jsonl.v1").read_text()) == SEARCHED
 
@@ -115,9 +109,7 @@ def test_decision_groups_become_a_path_and_its_other_candidates(tmp_path: Path) 
     first, second = decisions_of(tree)
     assert [node.action for node in first.candidates] == [WAIT["action"], GO["action"]]
     assert (first.chosen, first.greedy, second.greedy) == (1, 0, None)
-    assert [(n.count, n.logprob, n.outcome, n.source) for n in tree.nodes] == [
-        (2, -1.0, 0.5, "policy")
-    ] * 3
+    assert [(n.count, n.logprob, n.outcome, n.source) for n in tree.nodes] == [(2, -1.0, 0.5, "policy")] * 3
     assert second.history[-1].content == "seen"
 
 
@@ -186,9 +178,7 @@ def test_who_may_read_a_file_may_read_it_converted(tmp_path: Path, mode: int) ->
         assert (tmp_path / name).stat().st_mode & 0o777 == mode, name
 
 
-def test_a_file_that_a_server_writes_meanwhile_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_a_server_writes_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "trees-1.jsonl"
     served = write(path, JUDGED)
     converted = JsonlWriter.write

@@ -39,10 +39,7 @@ def test_a_pair_survives_its_line() -> None:
         ({"rejected_value": 0.5}, "chosen_value 0.5 is not above rejected_value 0.5"),
         ({"rejected": [turn("assistant", "Action: go")]}, "have the same action 'go'"),
         ({"rejected": [turn("user", "stay")]}, "rejected has the roles user"),
-        (
-            {"chosen": [turn("assistant", "a"), turn("user", "b")]},
-            "chosen ends with an observation",
-        ),
+        ({"chosen": [turn("assistant", "a"), turn("user", "b")]}, "chosen ends with an observation"),
         (
             {"chosen": [turn("assistant", "a"), turn("user", "b"), turn("assistant", "c")]},
             "chosen has 3 messages and rejected 1",

@@ -9,13 +9,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import EARNED, NodeRow, TreeRow
 from qguide.qnet.types import Message
 from qguide.training.algorithms.tree import without_untried
-from qguide.training.data.records import (
-    labelled_tree,
-    messages_of,
-    node_row,
-    rows_of,
-    tree_from_row,
-)
+from qguide.training.data.records import labelled_tree, messages_of, node_row, rows_of, tree_from_row
 
 HISTORY = (
     Message("user", "Find the mug."),
@@ -28,9 +22,7 @@ TASK: dict[str, Any] = {"task_id": "mug-1", "kind": "find", "environment": "kitc
 
 
 def node(node_id: int, parent: int, depth: int) -> NodeRow:
-    return NodeRow(
-        id=node_id, parent=parent, depth=depth, action="a", observation="o", source="policy"
-    )
+    return NodeRow(id=node_id, parent=parent, depth=depth, action="a", observation="o", source="policy")
 
 
 def test_messages_come_back_as_they_went() -> None:
@@ -39,10 +31,7 @@ def test_messages_come_back_as_they_went() -> None:
 
 def test_a_tree_comes_back_from_its_row() -> None:
     row = TreeRow(
-        **TASK,
-        first_observation="Find the mug.",
-        nodes=(node(1, 0, 1), node(2, 1, 2), node(3, 0, 1)),
-        draws=2,
+        **TASK, first_observation="Find the mug.", nodes=(node(1, 0, 1), node(2, 1, 2), node(3, 0, 1)), draws=2
     )
     tree = tree_from_row(row)
     assert tree.children == ((1, 3), (2,), (), ())

@@ -68,9 +68,7 @@ def test_jobs_read_an_address_as_they_read_a_folder(tmp_path: Path) -> None:
     there = shards(ADDRESS, list(read_rows(trees, TreeRow)))
     for source, name in ((trees, "here"), (there, "there")):
         run_label(LabelConfig(trees=(source,), output=tmp_path / f"labels-{name}"))
-        run_pairs(
-            PairsConfig(trees=(source,), output=tmp_path / f"pairs-{name}", trajectory_pairs=True)
-        )
+        run_pairs(PairsConfig(trees=(source,), output=tmp_path / f"pairs-{name}", trajectory_pairs=True))
     for job in ("labels", "pairs"):
         here, there = (tmp_path / f"{job}-{name}" / "rows.jsonl" for name in ("here", "there"))
         assert here.read_bytes() == there.read_bytes()
@@ -102,9 +100,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_job_file_may_name_an_address() -> None:
-    config = TrainQNetConfig.model_validate(
-        {"labels": ["memory://bucket"], "trunk": "t", "output": "o"}
-    )
+    config = TrainQNetConfig.model_validate({"labels": ["memory://bucket"], "trunk": "t", "output": "o"})
     assert config.labels == (ADDRESS,)
 
 
@@ -149,9 +145,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
         store.read(first)
 
 
-def test_shards_beyond_those_that_may_be_open_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_beyond_those_that_may_be_open_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files_module, "_MOST_OPEN", 1)
     rows = list(read_rows(corpus(tmp_path / "whole", 12), TreeRow))
     for number in range(4):
@@ -204,9 +198,7 @@ def test_a_store_that_is_locked_is_an_error_with_its_address(tmp_path: Path) -> 
         {"task_id": ["t"], "values": [{"mcts": [1.0]}]},
     ],
 )
-def test_columns_of_another_shape_are_refused(
-    tmp_path: Path, columns: dict[str, list[object]]
-) -> None:
+def test_columns_of_another_shape_are_refused(tmp_path: Path, columns: dict[str, list[object]]) -> None:
     path = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
     with pytest.raises(RecordError, match=r"rows\.parquet: its columns are not those of a TreeRow"):

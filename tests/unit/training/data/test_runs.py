@@ -14,13 +14,7 @@ from pydantic import BaseModel
 from qguide.pipelines.summary import SummaryFile
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.data.row_files import sha256_of_rows
-from qguide.training.data.runs import (
-    JsonlWriter,
-    RunFolder,
-    finished_task_ids,
-    open_run,
-    read_rows,
-)
+from qguide.training.data.runs import JsonlWriter, RunFolder, finished_task_ids, open_run, read_rows
 from qguide.training.evaluation.results import read_results
 from qguide.training.rollouts.usage import recorded_usage
 
@@ -145,11 +139,7 @@ def test_a_job_that_was_killed_leaves_its_folder_open(tmp_path: Path) -> None:
 
 def test_a_new_run_writes_its_resolved_config(tmp_path: Path) -> None:
     run = enter(tmp_path / "run", Config(output=Path("run")))
-    assert json.loads(run.config.read_text()) == {
-        "output": "run",
-        "inner": {"width": 2},
-        "parallel": 1,
-    }
+    assert json.loads(run.config.read_text()) == {"output": "run", "inner": {"width": 2}, "parallel": 1}
 
 
 def test_a_resume_may_change_what_does_not_change_the_rows(tmp_path: Path) -> None:
@@ -166,9 +156,7 @@ def test_a_resume_under_another_config_names_the_field_and_both_values(tmp_path:
         enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
 
 
-def test_a_run_that_failed_before_it_wrote_anything_starts_under_another_config(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_failed_before_it_wrote_anything_starts_under_another_config(tmp_path: Path) -> None:
     run = enter(tmp_path, Config(output=tmp_path))
     run.metrics.touch()
     enter(tmp_path, Config(output=tmp_path, inner=Inner(width=3)))
@@ -184,9 +172,7 @@ def test_rows_without_a_config_are_not_taken_for_a_run(tmp_path: Path) -> None:
         enter(tmp_path, Config(output=tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name", ["rows.jsonl", "metrics.jsonl", "config.json", "checkpoint/x.json"]
-)
+@pytest.mark.parametrize("name", ["rows.jsonl", "metrics.jsonl", "config.json", "checkpoint/x.json"])
 def test_a_run_with_a_file_that_has_no_end_is_not_resumed(tmp_path: Path, name: str) -> None:
     """Reading /dev/full never ends and takes all memory; reading a pipe never begins."""
     config = Config(output=tmp_path)

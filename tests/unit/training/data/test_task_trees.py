@@ -43,9 +43,7 @@ def written(path: Path, rows: Iterator[TreeRow]) -> Path:
 
 
 def test_one_tree_is_in_memory_at_a_time(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "rows.jsonl", (explored(f"task-{n}", observation=LONG) for n in range(400))
-    )
+    path = written(tmp_path / "rows.jsonl", (explored(f"task-{n}", observation=LONG) for n in range(400)))
     tracemalloc.start()
     try:
         trees = TaskTrees([path], min_reward=0, max_reward=1)
@@ -58,10 +56,7 @@ def test_one_tree_is_in_memory_at_a_time(tmp_path: Path) -> None:
 
 
 def test_rows_of_one_task_that_stand_apart_are_one_tree(tmp_path: Path) -> None:
-    rows = (
-        explored(task, observation=where)
-        for task, where in [("a", "left"), ("b", "up"), ("a", "right")]
-    )
+    rows = (explored(task, observation=where) for task, where in [("a", "left"), ("b", "up"), ("a", "right")])
     trees = list(TaskTrees([written(tmp_path / "rows.jsonl", rows)], min_reward=0, max_reward=1))
     assert [(task.row.task_id, len(task.tree.nodes)) for task in trees] == [("a", 2), ("b", 1)]
 

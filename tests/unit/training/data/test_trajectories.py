@@ -10,12 +10,7 @@ from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Message, ToolCall
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import JsonlWriter
-from qguide.training.data.trajectories import (
-    Trajectory,
-    best_trajectories,
-    read_trajectories,
-    trajectories_of,
-)
+from qguide.training.data.trajectories import Trajectory, best_trajectories, read_trajectories, trajectories_of
 from qguide.training.trajectory import Drawn
 
 HISTORY = (
@@ -80,9 +75,7 @@ def test_each_path_of_a_tree_is_an_episode() -> None:
         )
 
     nodes = (node(1, 0, 1, 0.0), node(2, 1, 2, 1.0), node(3, 1, 2, 0.25))
-    row = TreeRow(
-        task_id="t", kind="", environment="e", first_observation="start", nodes=nodes, draws=2
-    )
+    row = TreeRow(task_id="t", kind="", environment="e", first_observation="start", nodes=nodes, draws=2)
     assert [(len(one.replies), one.reward) for one in trajectories_of(row)] == [(2, 1.0), (2, 0.25)]
     rollout = RolloutRow(outcome_reward=1.0, steps=1, terminated=True)
     decided = nodes[0].model_copy(update={"rollouts": (rollout,)})

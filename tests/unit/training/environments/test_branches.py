@@ -71,9 +71,7 @@ def test_equal_replays_grow_trees_without_a_word(tmp_path: Path) -> None:
     assert branching_in(tmp_path) == ["replay"]
 
 
-def test_a_resumed_run_branches_as_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_branches_as_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, _ = explore(tmp_path, "UnsteadyLamp")
     (tmp_path / "rows.jsonl").write_text(f"{begun[0].model_dump_json()}\n")
     monkeypatch.setattr(UnsteadyLamp, "noisy", False)
@@ -124,11 +122,7 @@ def test_groups_value_nothing_without_branches_and_by_snapshots_everything(tmp_p
             console=Console(quiet=True),
         )
     widths = {
-        kind: [
-            len(decision.candidates)
-            for row in read_groups(tmp_path / kind)
-            for decision in decisions_of(row)
-        ]
+        kind: [len(decision.candidates) for row in read_groups(tmp_path / kind) for decision in decisions_of(row)]
         for kind in ("NoisyLamp", "KeptLamp")
     }
     assert set(widths["NoisyLamp"]) == {1}
@@ -139,9 +133,7 @@ def test_jobs_that_cannot_do_without_branches_say_so(tmp_path: Path) -> None:
     config = RroConfig(output=tmp_path / "rro", environment=table("NoisyLamp"))
     with pytest.raises(ConfigError, match=r"rro needs branches.*no snapshots; collect"):
         run_rro(config, policy=Presser(), console=Console(quiet=True))
-    search = ExploreConfig(
-        output=tmp_path / "mcts", environment=table("NoisyLamp"), strategy="mcts"
-    )
+    search = ExploreConfig(output=tmp_path / "mcts", environment=table("NoisyLamp"), strategy="mcts")
     with pytest.raises(ConfigError, match="use strategy = 'expand'"):
         run_explore(search, policy=Presser(), console=Console(quiet=True))
 

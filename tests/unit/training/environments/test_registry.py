@@ -58,9 +58,7 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 
 def test_a_job_reads_and_writes_the_table_of_what_it_names(tmp_path: Path) -> None:
-    config = load_config(
-        ExploreConfig, None, ["output=out", "environment.name=fake", "environment.count=3"]
-    )
+    config = load_config(ExploreConfig, None, ["output=out", "environment.name=fake", "environment.count=3"])
     assert config.environment == CorridorConfig(count=3)
     assert ExploreConfig.model_validate(config.model_dump(mode="json")) == config
     assert default_environment() == AlfWorldConfig()
@@ -81,9 +79,7 @@ class Shop(EnvironmentConfig):
     aisles: int = 1
 
 
-def test_an_environment_elsewhere_is_found_by_its_import_path(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_environment_elsewhere_is_found_by_its_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("shops")
     module.__dict__["SHOP"] = EnvironmentBundle(
         name="shops:SHOP", config=Shop, build_suite=lambda shop: CorridorSuite(0, shop.aisles)
@@ -101,15 +97,11 @@ def test_an_environment_elsewhere_is_found_by_its_import_path(
             environment_config({"name": name})
 
 
-def test_an_environment_in_the_current_folder_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As under a console script, whose search path has no current folder.
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", ".")])
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "corner_lamp.py").write_text(
-        "class Lamp:\n    def reset(self): ...\n    def step(self, action): ...\n"
-    )
+    (tmp_path / "corner_lamp.py").write_text("class Lamp:\n    def reset(self): ...\n    def step(self, action): ...\n")
     try:
         assert find_environment("corner_lamp:Lamp").name == "corner_lamp:Lamp"
     finally:
@@ -117,9 +109,7 @@ def test_an_environment_in_the_current_folder_is_found(
 
 
 @pytest.mark.parametrize("name", [name for name in ENVIRONMENTS if task_markers_of(name)])
-def test_a_task_is_found_by_the_markers_of_its_environment(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_task_is_found_by_the_markers_of_its_environment(name: str, request: pytest.FixtureRequest) -> None:
     if name == "sciworld":
         request.getfixturevalue("sciworld_installed")
     suite = build_suite(environment_config({"name": name}))

@@ -12,10 +12,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.training.environment import Task
 from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.environments.corridor import CorridorConfig
-from qguide.training.environments.registry import (
-    build_selected_suite,
-    select_tasks,
-)
+from qguide.training.environments.registry import build_selected_suite, select_tasks
 
 TASKS = [Task(f"task-{number:02}", "kind", str(number)) for number in range(20)]
 

@@ -41,13 +41,7 @@ def test_a_decision_keeps_what_the_scorer_and_the_continuations_say() -> None:
 
 @pytest.mark.parametrize(
     ("ends", "steps"),
-    [
-        ([(1.0, 4)], 4.0),
-        ([(0.0, 4)], 50.0),
-        ([(1.0, 70)], 50.0),
-        ([(0.5, 10)], 30.0),
-        ([(1.0, 10), (0.0, 40)], 30.0),
-    ],
+    [([(1.0, 4)], 4.0), ([(0.0, 4)], 50.0), ([(1.0, 70)], 50.0), ([(0.5, 10)], 30.0), ([(1.0, 10), (0.0, 40)], 30.0)],
 )
 def test_steps_of_a_candidate(ends: list[tuple[float, int]], steps: float) -> None:
     assert candidate_steps(candidate("a", *ends), horizon=50) == pytest.approx(steps)
@@ -93,11 +87,6 @@ def test_read_pairs_count_where_the_reply_can_work() -> None:
         ScoredReadPair(0.4, 0.4),
     ]
     assert read_pair_figures(pairs) == pytest.approx(
-        {
-            "read_pairs": 3,
-            "read_pair_accuracy": 0.5,
-            "leaves_when_absent": 0.5,
-            "takes_when_present": 0.5,
-        }
+        {"read_pairs": 3, "read_pair_accuracy": 0.5, "leaves_when_absent": 0.5, "takes_when_present": 0.5}
     )
     assert read_pair_figures([]) == {}

@@ -8,15 +8,7 @@ import pytest
 
 from qguide.qnet.decision.selection import TieBreak
 from qguide.qnet.errors import ConfigError, ScorerUnavailableError
-from qguide.qnet.types import (
-    Candidate,
-    Message,
-    Role,
-    SampleRequest,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.types import Candidate, Message, Role, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.training.evaluation.methods import (
     Play,
     adaptive,
@@ -39,10 +31,7 @@ PLAY = Play(candidates=4, sampling=Sampling(temperature=0.7))
 
 def drawn(*texts: str, logprobs: Sequence[float] = ()) -> list[Candidate]:
     known = [*logprobs, *[None] * (len(texts) - len(logprobs))]
-    return [
-        Candidate(Message("assistant", text), 10, logprob)
-        for text, logprob in zip(texts, known, strict=True)
-    ]
+    return [Candidate(Message("assistant", text), 10, logprob) for text, logprob in zip(texts, known, strict=True)]
 
 
 def ask(agent: Agent, *answers: Any, step: int = 0) -> tuple[AgentStep, list[Any]]:
@@ -58,17 +47,11 @@ def ask(agent: Agent, *answers: Any, step: int = 0) -> tuple[AgentStep, list[Any
 
 
 def test_guidance_scores_different_replies_once_and_takes_the_best() -> None:
-    choice, requests = ask(
-        q_guided(PLAY, 0, "t"), drawn("a", "b", "a", "c"), ScoreResult((0.1, 0.9, 0.3), 33)
-    )
+    choice, requests = ask(q_guided(PLAY, 0, "t"), drawn("a", "b", "a", "c"), ScoreResult((0.1, 0.9, 0.3), 33))
     assert [m.content for m in requests[1].candidates] == ["a", "b", "c"]
     a, b, c = (Message("assistant", text) for text in "abc")
     assert replace(choice, decision=None) == AgentStep(
-        b,
-        completion_tokens=40,
-        distinct_candidates=3,
-        scored_tokens=33,
-        drawn=(Drawn(a, 2), Drawn(b), Drawn(c)),
+        b, completion_tokens=40, distinct_candidates=3, scored_tokens=33, drawn=(Drawn(a, 2), Drawn(b), Drawn(c))
     )
 
 
@@ -101,10 +84,7 @@ def test_guidance_scores_nothing_where_there_is_nothing_to_choose() -> None:
     assert not any(isinstance(request, ScoreRequest) for request in requests)
     a = Message("assistant", "a")
     assert replace(choice, decision=None) == AgentStep(
-        a,
-        completion_tokens=40,
-        distinct_candidates=1,
-        drawn=(Drawn(a, 4),),
+        a, completion_tokens=40, distinct_candidates=1, drawn=(Drawn(a, 4),)
     )
 
 
@@ -143,9 +123,7 @@ def test_the_greedy_candidate_is_asked_for_only_where_it_was_wished() -> None:
 
 
 def test_a_random_choice_follows_how_often_a_reply_was_drawn() -> None:
-    replies = [
-        ask(random_of_m(PLAY, seed, "t"), drawn("a", "a", "a", "b"))[0].reply for seed in range(400)
-    ]
+    replies = [ask(random_of_m(PLAY, seed, "t"), drawn("a", "a", "a", "b"))[0].reply for seed in range(400)]
     assert replies.count("a") == pytest.approx(300, abs=40)
 
 
@@ -196,16 +174,12 @@ def test_what_has_failed_is_not_said_again_until_something_happens() -> None:
     x, y = "Action: x", "Action: y"
     assert replies_after(candidates=(x, y)) == {x, y}
     assert replies_after(x, "Nothing.", candidates=(x, y)) == {y}
-    assert replies_after(x, "Nothing.", y, "Nothing.", candidates=(x, y, "Action: z")) == {
-        "Action: z"
-    }
+    assert replies_after(x, "Nothing.", y, "Nothing.", candidates=(x, y, "Action: z")) == {"Action: z"}
     assert replies_after(x, "Nothing.", y, "A door opens.", candidates=(x, y)) == {x, y}
     assert replies_after(x, "Nothing.", candidates=(x, f"Hm. {x}")) == {x, f"Hm. {x}"}
 
 
-@pytest.mark.parametrize(
-    ("tie_break", "expected"), [("first", "a"), ("most-drawn", "b"), ("logprob", "c")]
-)
+@pytest.mark.parametrize(("tie_break", "expected"), [("first", "a"), ("most-drawn", "b"), ("logprob", "c")])
 def test_a_tie_is_broken_as_said(tie_break: TieBreak, expected: str) -> None:
     candidates = drawn("a", "b", "b", "c", "d", logprobs=[-3.0, -2.0, -2.0, -1.0, -0.5])
     scores = ScoreResult((0.5, 0.5, 0.5, 0.4), 9)
@@ -216,9 +190,7 @@ def test_a_tie_is_broken_as_said(tie_break: TieBreak, expected: str) -> None:
 @pytest.mark.parametrize("tie_break", ["first", "most-drawn", "logprob"])
 def test_a_tie_break_never_outweighs_q(tie_break: TieBreak) -> None:
     candidates = drawn("a", "b", "b", logprobs=[-3.0, -1.0, -1.0])
-    choice, _ = ask(
-        q_guided(Play(tie_break=tie_break), 0, "t"), candidates, ScoreResult((0.51, 0.5), 9)
-    )
+    choice, _ = ask(q_guided(Play(tie_break=tie_break), 0, "t"), candidates, ScoreResult((0.51, 0.5), 9))
     assert choice.reply == "a"
 
 

@@ -115,9 +115,7 @@ def test_a_prompt_holds_the_latest_notes_alone() -> None:
     assert searched.chosen == 3
     last = policy.asked[-1].history
     assert last[0] == Message("system", "Be brief.")
-    assert last[1].content == (
-        f"Three doors. Find the treasure.\n\n{NOTES_HEADING}\n- doors 3,2\n- doors 3,3"
-    )
+    assert last[1].content == (f"Three doors. Find the treasure.\n\n{NOTES_HEADING}\n- doors 3,2\n- doors 3,3")
     # The last question shows the notes with which the third trial was played.
     asked = [request for request in policy.asked if request.role == "reflect"][-1]
     assert f"{NOTES_HEADING}\n- doors 3,1\n- doors 3,2" in asked.history[0].content

@@ -5,13 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from qguide.training.evaluation.records import (
-    DETERMINISTIC,
-    METHODS,
-    EpisodeRow,
-    MethodName,
-    Results,
-)
+from qguide.training.evaluation.records import DETERMINISTIC, METHODS, EpisodeRow, MethodName, Results
 from qguide.training.evaluation.report import colour_of, print_results
 from qguide.training.evaluation.results import compare, latest, method_rows, summarise
 
@@ -86,11 +80,7 @@ def test_the_reward_comes_first_where_rewards_are_graded() -> None:
     assert heading(graded) == ["method", "reward", interval, "success", interval]
     assert heading(plain) == ["method", "success", interval, "reward", interval]
     [row, *_] = [line for line in graded.splitlines() if "q-guided " in line]
-    assert [cell.strip() for cell in row.strip("│ ").split("│")][1:4] == [
-        "0.500",
-        "0.250 to 0.750",
-        "0.0%",
-    ]
+    assert [cell.strip() for cell in row.strip("│ ").split("│")][1:4] == ["0.500", "0.250 to 0.750", "0.0%"]
 
 
 def test_methods_have_distinct_colours() -> None:

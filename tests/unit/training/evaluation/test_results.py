@@ -5,14 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from qguide.training.evaluation.records import EpisodeRow, MethodName, TrajectoryCost
-from qguide.training.evaluation.results import (
-    best_of_n_curve,
-    compare,
-    kinds_of,
-    latest,
-    method_rows,
-    summarise,
-)
+from qguide.training.evaluation.results import best_of_n_curve, compare, kinds_of, latest, method_rows, summarise
 
 
 def episode(
@@ -45,8 +38,7 @@ def episode(
         environment_time_s=0.1,
         actions=("a",) * 4,
         trajectories=tuple(
-            TrajectoryCost(reward=r, success=r >= 1.0, steps=4, completion_tokens=t)
-            for r, t in trajectories
+            TrajectoryCost(reward=r, success=r >= 1.0, steps=4, completion_tokens=t) for r, t in trajectories
         ),
     )
 

@@ -56,9 +56,7 @@ def test_the_sign_flip_test_is_the_sign_test_where_all_differences_are_alike(win
 
 def test_tasks_without_a_difference_change_no_p_value() -> None:
     differences = [1.0, 1.0, 0.5, -0.5, 1.0, 1.0, 1.0]
-    assert sign_flip_p_value(differences, rng()) == sign_flip_p_value(
-        differences + [0.0] * 50, rng()
-    )
+    assert sign_flip_p_value(differences, rng()) == sign_flip_p_value(differences + [0.0] * 50, rng())
 
 
 def test_no_difference_at_all_has_p_1() -> None:
@@ -67,9 +65,7 @@ def test_no_difference_at_all_has_p_1() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=30))
-def test_a_p_value_is_never_0_and_does_not_depend_on_who_is_called_first(
-    differences: list[float],
-) -> None:
+def test_a_p_value_is_never_0_and_does_not_depend_on_who_is_called_first(differences: list[float]) -> None:
     p_value = sign_flip_p_value(differences, rng(), permutations=1000)
     assert 0 < p_value <= 1
     assert p_value == sign_flip_p_value([-d for d in differences], rng(), permutations=1000)
@@ -79,10 +75,7 @@ def test_copies_of_a_tasks_observations_do_not_narrow_the_interval() -> None:
     sums, counts = [3.0, 1.0, 0.0, 2.0, 3.0], [4.0] * 5
     once = clustered_mean_interval(sums, counts, np.random.default_rng(0), resamples=500)
     tenfold = clustered_mean_interval(
-        [10 * one for one in sums],
-        [10 * one for one in counts],
-        np.random.default_rng(0),
-        resamples=500,
+        [10 * one for one in sums], [10 * one for one in counts], np.random.default_rng(0), resamples=500
     )
     assert tenfold == pytest.approx(once)
     assert once[0] < sum(sums) / sum(counts) < once[1]

@@ -9,12 +9,7 @@ import pytest
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling
 from qguide.training.environment import StepResult
-from qguide.training.exploration.decision_groups import (
-    Decisions,
-    Draws,
-    PlayedDecisions,
-    play_decisions,
-)
+from qguide.training.exploration.decision_groups import Decisions, Draws, PlayedDecisions, play_decisions
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import first_reply
 from qguide.training.rollouts.game import Game

@@ -74,17 +74,10 @@ class InOrder:
 
 
 def search(
-    reward_of: Rewards,
-    *,
-    policy: InOrder | None = None,
-    length: int = 3,
-    ends: str = "",
-    **options: Any,
+    reward_of: Rewards, *, policy: InOrder | None = None, length: int = 3, ends: str = "", **options: Any
 ) -> SearchedTree:
     task = search_task(
-        Game(lambda: LetterWorld(reward_of, length, ends), (0, "spell")),
-        Mcts(**options),
-        source="letters",
+        Game(lambda: LetterWorld(reward_of, length, ends), (0, "spell")), Mcts(**options), source="letters"
     )
     [searched] = run_together([task], policy=policy or InOrder())
     return searched
@@ -127,12 +120,7 @@ def test_four_iterations_are_those_worked_out_by_hand() -> None:
         "bba": (1, 0.0),
     }
     words = {word_of(searched, node.id): node.source for node in searched.tree.nodes}
-    assert {word for word, source in words.items() if source == ROLLOUT} == {
-        "aa",
-        "aaa",
-        "aba",
-        "baa",
-    }
+    assert {word for word, source in words.items() if source == ROLLOUT} == {"aa", "aaa", "aba", "baa"}
     assert "bbb" in words  # drawn and stepped, never visited
 
 

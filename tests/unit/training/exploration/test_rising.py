@@ -10,9 +10,7 @@ from qguide.training.algorithms.preferences import Preference
 from qguide.training.exploration.rising import StopRule, draws_another, extreme_pair, rising_shares
 
 
-def drawn(
-    rewards: Sequence[float], *, before: float, stop: StopRule = "rising", max_draws: int = 5
-) -> list[float]:
+def drawn(rewards: Sequence[float], *, before: float, stop: StopRule = "rising", max_draws: int = 5) -> list[float]:
     """The rewards of the draws that are made if these would come."""
     made: list[float] = []
     while draws_another(made, before=before, max_draws=max_draws, stop=stop):
@@ -49,9 +47,7 @@ REWARDS = st.lists(st.sampled_from([0.0, 0.2, 0.4, 0.6, 0.8, 1.0]), min_size=5, 
 
 
 @given(rewards=REWARDS, before=st.sampled_from([0.0, 0.5, 1.0]))
-def test_only_the_last_draw_can_rise_and_fixed_draws_begin_alike(
-    rewards: list[float], before: float
-) -> None:
+def test_only_the_last_draw_can_rise_and_fixed_draws_begin_alike(rewards: list[float], before: float) -> None:
     made = drawn(rewards, before=before)
     assert all(reward < before for reward in made[:-1])
     assert made[-1] >= before or len(made) == 5

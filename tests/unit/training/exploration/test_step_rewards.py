@@ -6,11 +6,7 @@ from random import Random
 
 import pytest
 
-from qguide.qnet.errors import (
-    EnvironmentFailureError,
-    HistoryTooLongError,
-    UpstreamUnavailableError,
-)
+from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError, UpstreamUnavailableError
 from qguide.qnet.policies.local import LocalPolicy
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environment import StepResult
@@ -79,9 +75,7 @@ class Tosser:
         return [Candidate(Message("assistant", f"Action: {a}"), 3) for a in letters]
 
 
-def reward_after(
-    word: str, policy: Tosser, *, rollouts: int = 4, seed: int = 0, max_steps: int = 9
-) -> StepReward:
+def reward_after(word: str, policy: Tosser, *, rollouts: int = 4, seed: int = 0, max_steps: int = 9) -> StepReward:
     steps = [
         Step(f"Action: {letter}", word[:number], terminated=number == 2, reward=0.5 * (number == 2))
         for number, letter in enumerate(word, start=1)

@@ -62,8 +62,7 @@ class LetterPolicy:
         assert request.sampling.seed is not None
         first = request.sampling.seed % len(self._letters)
         return [
-            _candidate("a" if request.sampling.temperature == 0 else self._letter(first + i))
-            for i in range(request.n)
+            _candidate("a" if request.sampling.temperature == 0 else self._letter(first + i)) for i in range(request.n)
         ]
 
     def _letter(self, place: int) -> str:
@@ -90,10 +89,7 @@ def explore(
         done.append(explored)
 
     process = explore_task(
-        Game(make or (lambda: LetterWorld(reward_of)), (seed, "spell")),
-        exploration,
-        source="letters",
-        expert=expert,
+        Game(make or (lambda: LetterWorld(reward_of)), (seed, "spell")), exploration, source="letters", expert=expert
     )
     run_rollouts(
         [("spell", process)],
@@ -109,10 +105,7 @@ def explore(
 
 def spelled(explored: ExploredTree) -> set[str]:
     tree = explored.tree
-    return {
-        "".join(action_key(node.step.action) for node in tree.path(leaf.id))
-        for leaf in tree.leaves()
-    }
+    return {"".join(action_key(node.step.action) for node in tree.path(leaf.id)) for leaf in tree.leaves()}
 
 
 def expert_steps(word: str, reward: float = 1.0) -> list[Step]:
@@ -135,21 +128,14 @@ def test_nodes_below_the_depth_are_not_expanded_though_trajectories_go_on() -> N
 
 
 def test_a_zero_outcome_stops_expansion_on_its_branch() -> None:
-    explored = explore(
-        Exploration(width=3, depth=2, max_draws=99), reward_of=lambda word: float(word[0] == "a")
-    )
+    explored = explore(Exploration(width=3, depth=2, max_draws=99), reward_of=lambda word: float(word[0] == "a"))
     tree = explored.tree
-    widths = {
-        action_key(tree.node(child).step.action): len(tree.children[child])
-        for child in tree.children[ROOT_ID]
-    }
+    widths = {action_key(tree.node(child).step.action): len(tree.children[child]) for child in tree.children[ROOT_ID]}
     assert widths == {"a": 3, "b": 1, "c": 1}
 
 
 def test_without_the_stop_failures_are_expanded_too() -> None:
-    explored = explore(
-        Exploration(width=2, depth=2, max_draws=99, stop_on_zero=False), reward_of=lambda word: 0.0
-    )
+    explored = explore(Exploration(width=2, depth=2, max_draws=99, stop_on_zero=False), reward_of=lambda word: 0.0)
     assert len(spelled(explored)) == 8
 
 
@@ -196,9 +182,7 @@ def test_replies_that_differ_in_their_thoughts_alone_are_one_action() -> None:
 
 
 def test_a_trajectory_is_cut_off_at_the_step_limit_with_no_reward() -> None:
-    explored = explore(
-        Exploration(width=2, depth=8, max_steps=2, stop_on_zero=False), reward_of=lambda word: 1.0
-    )
+    explored = explore(Exploration(width=2, depth=8, max_steps=2, stop_on_zero=False), reward_of=lambda word: 1.0)
     assert {leaf.depth for leaf in explored.tree.leaves()} == {2}
     assert not any(leaf.step.terminated for leaf in explored.tree.leaves())
 
@@ -210,13 +194,8 @@ def test_a_history_that_outgrows_the_policy_cuts_the_trajectory_off() -> None:
 
 def test_greedy_rollouts_are_cold_but_for_the_deviation() -> None:
     policy = LetterPolicy()
-    explored = explore(
-        Exploration(width=2, depth=2, greedy_rollout=True, branch_temperature=1.3), policy=policy
-    )
-    assert {(request.n, request.sampling.temperature) for request in policy.requests} == {
-        (1, 0.0),
-        (4, 1.3),
-    }
+    explored = explore(Exploration(width=2, depth=2, greedy_rollout=True, branch_temperature=1.3), policy=policy)
+    assert {(request.n, request.sampling.temperature) for request in policy.requests} == {(1, 0.0), (4, 1.3)}
     assert "aaa" in spelled(explored)
 
 
@@ -251,10 +230,7 @@ def test_random_expansion_reaches_the_same_full_tree() -> None:
 
 def test_no_environment_stays_open() -> None:
     open_worlds: list[int] = []
-    explore(
-        Exploration(width=2, depth=2),
-        make=lambda: LetterWorld(lambda word: 1.0, open_worlds=open_worlds),
-    )
+    explore(Exploration(width=2, depth=2), make=lambda: LetterWorld(lambda word: 1.0, open_worlds=open_worlds))
     assert open_worlds == []
 
 
@@ -282,9 +258,7 @@ def test_settings_out_of_range_are_refused() -> None:
 
 
 def test_a_branch_keeps_its_candidates_and_greedy_replies_are_named() -> None:
-    explored = explore(
-        Exploration(width=2, depth=0, max_draws=99, candidates=3, greedy_rollout=True)
-    )
+    explored = explore(Exploration(width=2, depth=0, max_draws=99, candidates=3, greedy_rollout=True))
     first, branch = (explored.tree.node(child).step for child in explored.tree.children[ROOT_ID])
     assert [(one.count, one.greedy) for one in first.drawn] == [(1, True)]
     assert sorted(action_key(one.message.text) for one in branch.drawn) == ["a", "b", "c"]

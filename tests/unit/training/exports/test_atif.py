@@ -29,9 +29,7 @@ MESSAGES = (
 
 def trajectory() -> Trajectory:
     """An episode whose second reply is not to be imitated."""
-    episode = build_episode(
-        MESSAGES, reward=0.5, task_id="mug", source="agent-1", terminated=False, ignored=[5]
-    )
+    episode = build_episode(MESSAGES, reward=0.5, task_id="mug", source="agent-1", terminated=False, ignored=[5])
     return replace(episode, environment="imported")
 
 
@@ -41,10 +39,7 @@ def test_a_step_has_its_calls_and_what_came_of_them() -> None:
     assert [step.step_id for step in row.steps] == [1, 2, 3, 4, 5]
     called = row.steps[2]
     assert called.tool_calls is not None
-    assert [call.arguments for call in called.tool_calls] == [
-        {"at": "desk"},
-        {"raw_arguments": "not JSON"},
-    ]
+    assert [call.arguments for call in called.tool_calls] == [{"at": "desk"}, {"raw_arguments": "not JSON"}]
     assert called.observation is not None
     assert [one.source_call_id for one in called.observation.results] == ["c1", "c2"]
 

@@ -36,13 +36,7 @@ OF_TASK: dict[str, Any] = {"task_id": "mug", "kind": "", "environment": "importe
 
 def trajectory(*messages: MessageRow, reward: float, **more: Any) -> TreeRow:
     """An episode of two actions."""
-    return Trajectory(
-        **OF_TASK,
-        messages=messages_of(messages),
-        reward=reward,
-        source="agent",
-        **more,
-    ).to_row()
+    return Trajectory(**OF_TASK, messages=messages_of(messages), reward=reward, source="agent", **more).to_row()
 
 
 TRAJECTORIES = (
@@ -110,9 +104,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 
 
 def test_a_mistake_in_the_chosen_side_of_a_pair_has_no_weight() -> None:
-    whole = PAIR.model_copy(
-        update={"level": "suffix", "chosen": (CALLING, SEEN, DONE), "mistakes": (0,)}
-    )
+    whole = PAIR.model_copy(update={"level": "suffix", "chosen": (CALLING, SEEN, DONE), "mistakes": (0,)})
     assert [turn.weight for turn in conversation_pair(whole).chosen] == [0.0, None, None]
 
 
@@ -120,12 +112,7 @@ def test_a_mistake_in_the_chosen_side_of_a_pair_has_no_weight() -> None:
 def test_trajectories_are_conversations(tmp_path: Path, suffix: str) -> None:
     first, second = exported(tmp_path, TRAJECTORIES, "trl-sft", suffix=suffix)
     assert is_conversational(first)
-    assert [turn["role"] for turn in first["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    assert [turn["role"] for turn in first["messages"]] == ["user", "assistant", "tool", "assistant"]
     (call,) = first["messages"][1]["tool_calls"]
     assert call["function"] == {"name": "look", "arguments": '{"at": "desk"}'}
     assert (first["reward"], first["task_id"]) == (1.0, "mug")
@@ -155,10 +142,7 @@ def test_labelled_paths_are_supervised_step_by_step(tmp_path: Path, suffix: str)
     rows = exported(tmp_path, LABELS, "trl-stepwise", suffix=suffix, threshold=0.6)
     assert [row["labels"] for row in rows] == [[True, True], [True, False], [True]]
     assert rows[0]["prompt"] == "Find the mug."
-    assert rows[0]["completions"] == [
-        'Action: look({"at": "desk"})',
-        "A mug.\n\nIt is on the desk.",
-    ]
+    assert rows[0]["completions"] == ['Action: look({"at": "desk"})', "A mug.\n\nIt is on the desk."]
 
 
 def test_candidates_of_groups_are_single_steps(tmp_path: Path) -> None:
@@ -169,9 +153,7 @@ def test_candidates_of_groups_are_single_steps(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "row", [*TRAJECTORIES, PAIR, *LABELS, GROUPS, TREE], ids=lambda row: type(row).__name__
-)
+@pytest.mark.parametrize("row", [*TRAJECTORIES, PAIR, *LABELS, GROUPS, TREE], ids=lambda row: type(row).__name__)
 def test_every_row_comes_back_from_parquet(tmp_path: Path, row: Row) -> None:
     exported(tmp_path, [row], "parquet", suffix=".parquet")
     assert list(read_rows(tmp_path / "out.parquet", type(row))) == [row]
@@ -194,11 +176,7 @@ def test_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_that_would_not_be_used_is_refused(
-    tmp_path: Path,
-    rows: Sequence[Row],
-    format_: ExportFormat,
-    options: dict[str, Any],
-    message: str,
+    tmp_path: Path, rows: Sequence[Row], format_: ExportFormat, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         exported(tmp_path, rows, format_, **options)
@@ -242,7 +220,4 @@ def test_the_command_exports(tmp_path: Path) -> None:
     command = ["export-data", str(tmp_path), "--output", str(output), "--format", "trl-sft"]
     shown = CliRunner().invoke(app, command, catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
-    assert json.loads(output.read_text())["messages"][0] == {
-        "role": "user",
-        "content": "Find the mug.",
-    }
+    assert json.loads(output.read_text())["messages"][0] == {"role": "user", "content": "Find the mug."}

@@ -72,11 +72,7 @@ def test_what_is_missing_for_five_points_is_reckoned(tmp_path: Path) -> None:
 
 
 def test_repeated_episodes_of_few_tasks_are_no_evidence(tmp_path: Path) -> None:
-    report = report_of(
-        tmp_path,
-        episodes(300, 0.8, tasks=5),
-        episodes(300, 0.4, seed=1, guided=False, tasks=5),
-    )
+    report = report_of(tmp_path, episodes(300, 0.8, tasks=5), episodes(300, 0.4, seed=1, guided=False, tasks=5))
     (comparison,) = report.comparisons
     assert (comparison.finding, comparison.ci95) == ("too_few", None)
     assert "fewer than 10 tasks" in comparison.sentence
@@ -89,21 +85,14 @@ def test_one_arm_alone_says_nothing_and_what_to_do(tmp_path: Path) -> None:
 
 
 def test_an_arm_of_unanimous_candidates_is_still_guided(tmp_path: Path) -> None:
-    unanimous = offer(
-        q_values=(None,), chosen=0, candidates=[{"content": "a0", "q_value": None, "count": 5}]
-    )
+    unanimous = offer(q_values=(None,), chosen=0, candidates=[{"content": "a0", "q_value": None, "count": 5}])
     report = report_of(tmp_path, iter([unanimous]))
     assert [arm.name for arm in report.arms] == [GUIDED]
     assert report.agreement.unanimous == 1.0
 
 
 def test_another_baseline_may_be_named(tmp_path: Path) -> None:
-    report = report_of(
-        tmp_path,
-        episodes(50, 0.5),
-        episodes(50, 0.5, seed=1, guided=False),
-        baseline=GUIDED,
-    )
+    report = report_of(tmp_path, episodes(50, 0.5), episodes(50, 0.5, seed=1, guided=False), baseline=GUIDED)
     assert [one.arm for one in report.comparisons] == ["one candidate"]
     with pytest.raises(ConfigError, match="'shop@v9' has no episode; name one of shop@v1, one"):
         build_report([tmp_path], baseline="shop@v9")
@@ -117,19 +106,13 @@ def test_q_that_ranks_outcomes_is_told_from_q_that_does_not(tmp_path: Path) -> N
     assert good.bins[0].mean_outcome < 0.5 < good.bins[-1].mean_outcome
     assert sum(part.steps for part in good.bins) == 200
     rng = random.Random(0)
-    blind = (
-        offer(task=f"t{i}", outcome=i % 2, q_values=(0.0, rng.random()), episode=str(i))
-        for i in range(200)
-    )
+    blind = (offer(task=f"t{i}", outcome=i % 2, q_values=(0.0, rng.random()), episode=str(i)) for i in range(200))
     (bad,) = report_of(tmp_path, blind).reliability
     assert "cannot be told from chance" in bad.sentence
 
 
 def test_agreement_counts_first_and_most_frequent(tmp_path: Path) -> None:
-    rare = [
-        {"content": "a0", "q_value": 0.1, "count": 3},
-        {"content": "a1", "q_value": 0.2, "count": 1},
-    ]
+    rare = [{"content": "a0", "q_value": 0.1, "count": 3}, {"content": "a1", "q_value": 0.2, "count": 1}]
     uncounted = [{"content": "a0", "q_value": 0.1}, {"content": "a1", "q_value": 0.7}]
     rows = [
         offer(1, q_values=(0.9, 0.1), chosen=0),
@@ -166,10 +149,7 @@ def test_environments_are_compared_one_by_one(tmp_path: Path) -> None:
         placed("house", 0.8, guided=False),
     ]
     rows = [row for part in parts for row in part]
-    trees = (
-        {"task_id": row.task_id, "system": row.task_id.split("-")[0], "environment": "served"}
-        for row in rows
-    )
+    trees = ({"task_id": row.task_id, "system": row.task_id.split("-")[0], "environment": "served"} for row in rows)
     (tmp_path / "trees-1.jsonl").write_text("".join(json.dumps(tree) + "\n" for tree in trees))
     report = report_of(tmp_path, iter(rows))
     findings = {one.name: one.comparisons[0].finding for one in report.environments}
@@ -217,9 +197,7 @@ def test_the_page_loads_nothing_and_escapes_what_was_recorded(tmp_path: Path) ->
 def test_the_command_writes_all_three(tmp_path: Path) -> None:
     write_offers(tmp_path, [*episodes(40, 0.9), *episodes(40, 0.1, seed=1, guided=False)])
     html, out = tmp_path / "report.html", tmp_path / "report.json"
-    result = CliRunner().invoke(
-        app, ["report", str(tmp_path), "--html", str(html), "--json", str(out)]
-    )
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "--html", str(html), "--json", str(out)])
     assert result.exit_code == 0, result.output
     assert "guidance by shop@v1 helps here" in result.output
     assert "helps here" in html.read_text()

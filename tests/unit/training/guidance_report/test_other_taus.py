@@ -10,10 +10,7 @@ from qguide.training.guidance_report.build import build_report
 from qguide.training.guidance_report.schema import GuidanceReport, TauEstimate
 from tests.support.offers import GUIDED, offer, write_offers
 
-COUNTS = [
-    {"content": "a0", "q_value": 0.5, "count": 4},
-    {"content": "a1", "q_value": 0.6, "count": 1},
-]
+COUNTS = [{"content": "a0", "q_value": 0.5, "count": 4}, {"content": "a1", "q_value": 0.6, "count": 1}]
 """Q prefers a1, and votes a0: from tau 0.083 on, the posterior does, too."""
 
 

@@ -46,10 +46,7 @@ def test_a_value_that_was_only_offered_is_the_first(tmp_path: Path) -> None:
 
 
 def test_words_of_an_action_are_its_values(tmp_path: Path) -> None:
-    rows = [
-        offer(task=f"t{n}", episode=f"{n}", taken=f"Thought: hm\nAction: go to room {n % 2}")
-        for n in range(4)
-    ]
+    rows = [offer(task=f"t{n}", episode=f"{n}", taken=f"Thought: hm\nAction: go to room {n % 2}") for n in range(4)]
 
     found = rare(tmp_path, rows)
 

@@ -39,12 +39,7 @@ def report(tmp_path: Path) -> GuidanceReport:
 
 def test_the_report_says_what_each_action_brought(report: GuidanceReport) -> None:
     refine, stop = report.actions
-    assert (refine.q_model, refine.action, refine.steps, refine.episodes) == (
-        GUIDED,
-        "refine",
-        2,
-        2,
-    )
+    assert (refine.q_model, refine.action, refine.steps, refine.episodes) == (GUIDED, "refine", 2, 2)
     assert (refine.raised, refine.failed, refine.chosen) == (0.5, 0.5, 0.5)
     assert [refine.q_before, refine.q_after] == pytest.approx([0.2, 0.5])
     assert (refine.tokens, refine.mean_outcome) == (20, 0.5)
@@ -55,15 +50,11 @@ def test_the_report_counts_steps_with_a_window(report: GuidanceReport) -> None:
     assert report.agreement.windows == 1
 
 
-def test_both_outputs_have_the_table_only_where_there_were_actions(
-    report: GuidanceReport, tmp_path: Path
-) -> None:
+def test_both_outputs_have_the_table_only_where_there_were_actions(report: GuidanceReport, tmp_path: Path) -> None:
     shown = io.StringIO()
     print_report(report, Console(file=shown, width=120))
     assert "below the threshold" in shown.getvalue()
     assert "shop@v1: refine" in html_of(report)
     folder = tmp_path / "plain"
     folder.mkdir()
-    assert "below the threshold" not in html_of(
-        report_of(folder, {"outcome": 1.0}, {"outcome": 0.0})
-    )
+    assert "below the threshold" not in html_of(report_of(folder, {"outcome": 1.0}, {"outcome": 0.0}))

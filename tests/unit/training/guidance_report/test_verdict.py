@@ -11,10 +11,7 @@ from qguide.training.guidance_report.build import build_report
 from qguide.training.guidance_report.schema import GuidanceReport
 from tests.support.offers import GUIDED, control, offer, write_offers
 
-COUNTS = [
-    {"content": "a0", "q_value": 0.2, "count": 1},
-    {"content": "a1", "q_value": 0.8, "count": 4},
-]
+COUNTS = [{"content": "a0", "q_value": 0.2, "count": 1}, {"content": "a1", "q_value": 0.8, "count": 4}]
 
 
 def episodes(arm: str, success: float, *, count: int = 200, **more: Any) -> Iterator[OfferRow]:
@@ -35,12 +32,9 @@ def report_of(folder: Path, *arms: Iterator[OfferRow]) -> GuidanceReport:
 
 @pytest.mark.parametrize("plain", ["one candidate", "none@0"])
 @pytest.mark.parametrize(
-    ("success", "words"),
-    [(0.9, "use it: "), (0.1, "do without it: "), (0.5, "not shown to help; record ")],
+    ("success", "words"), [(0.9, "use it: "), (0.1, "do without it: "), (0.5, "not shown to help; record ")]
 )
-def test_the_comparison_with_unguided_episodes_decides(
-    tmp_path: Path, success: float, words: str, plain: str
-) -> None:
+def test_the_comparison_with_unguided_episodes_decides(tmp_path: Path, success: float, words: str, plain: str) -> None:
     report = report_of(tmp_path, episodes(GUIDED, success), episodes(plain, 0.5))
 
     assert report.verdict.startswith(words)

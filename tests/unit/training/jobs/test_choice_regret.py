@@ -56,9 +56,7 @@ def configure(output: Path, groups: Path, **changes: object) -> ChoiceRegretConf
     return ChoiceRegretConfig.model_validate(values | changes)
 
 
-def test_a_scorers_choices_are_compared_with_what_the_expert_found(
-    tmp_path: Path, groups: Path
-) -> None:
+def test_a_scorers_choices_are_compared_with_what_the_expert_found(tmp_path: Path, groups: Path) -> None:
     figures = run_choice_regret(configure(tmp_path, groups), scorer=LikesTheLast())
     rows = list(read_rows(tmp_path / "rows.jsonl", ScoredEpisodeRow))
     decisions = [decision for row in rows for decision in row.decisions]
@@ -131,9 +129,7 @@ def test_groups_without_a_choice_are_refused(tmp_path: Path, groups: Path) -> No
 
 
 @pytest.mark.parametrize("changes", [{"policy": "embedded"}, {"qnet": ""}])
-def test_exactly_one_scorer_is_named(
-    tmp_path: Path, groups: Path, changes: dict[str, object]
-) -> None:
+def test_exactly_one_scorer_is_named(tmp_path: Path, groups: Path, changes: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="name exactly one of them"):
         configure(tmp_path, groups, **changes)
 

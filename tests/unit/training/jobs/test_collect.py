@@ -21,10 +21,7 @@ from qguide.training.trajectory import parse_action
 
 
 def configure(output: Path, games: Path | None, **changes: object) -> CollectConfig:
-    values: dict[str, object] = {
-        "output": output,
-        "environment": AlfWorldConfig(games=games, limit=12, count=12),
-    }
+    values: dict[str, object] = {"output": output, "environment": AlfWorldConfig(games=games, limit=12, count=12)}
     return CollectConfig.model_validate(values | changes)
 
 
@@ -49,9 +46,7 @@ def games(request: pytest.FixtureRequest) -> Path | None:
     return folder
 
 
-def test_every_kept_trajectory_wins_when_its_actions_are_played_again(
-    tmp_path: Path, games: Path | None
-) -> None:
+def test_every_kept_trajectory_wins_when_its_actions_are_played_again(tmp_path: Path, games: Path | None) -> None:
     config = configure(tmp_path, games)
     collected = collect(config)
     rows = rows_of(config)
@@ -141,9 +136,7 @@ def test_mistakes_are_marked_and_recovered_from(tmp_path: Path) -> None:
 
 
 def test_where_a_policy_plays_too_only_the_experts_words_are_imitated(tmp_path: Path) -> None:
-    config = configure(
-        tmp_path / "corrected", None, policy="embedded", policy_share=0.6, max_steps=60
-    )
+    config = configure(tmp_path / "corrected", None, policy="embedded", policy_share=0.6, max_steps=60)
     assert collect(config)["kept"] >= 10
     rows = rows_of(config)
     assert sum(len(row.mistakes) for row in rows) >= 5
@@ -153,22 +146,15 @@ def test_where_a_policy_plays_too_only_the_experts_words_are_imitated(tmp_path: 
         for number, (seen, reply) in enumerate(zip(observations, actions_of(row), strict=False)):
             assert (expert.reply(seen) != reply) == (number in row.mistakes)
             expert.follow(reply)
-    again = configure(
-        tmp_path / "again", None, policy="embedded", policy_share=0.6, max_steps=60, parallel=1
-    )
+    again = configure(tmp_path / "again", None, policy="embedded", policy_share=0.6, max_steps=60, parallel=1)
     collect(again)
     assert {row.task_id: row for row in rows_of(again)} == {row.task_id: row for row in rows}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"policy": "expert"}, "name a model's folder"),
-        ({"policy": "embedded", "mistakes": 0.1}, "set mistakes to 0"),
-    ],
+    [({"policy": "expert"}, "name a model's folder"), ({"policy": "embedded", "mistakes": 0.1}, "set mistakes to 0")],
 )
-def test_two_sources_of_mistakes_are_refused(
-    tmp_path: Path, changes: dict[str, object], message: str
-) -> None:
+def test_two_sources_of_mistakes_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         configure(tmp_path, None, **changes)

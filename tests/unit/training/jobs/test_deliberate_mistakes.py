@@ -17,12 +17,7 @@ from qguide.training.environments.alfworld.bundle import AlfWorldConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect
 from qguide.training.jobs.pairs import PairsConfig, run_pairs
 from qguide.training.optimization.packed_replies import PackedReplies, add_pair
-from qguide.training.policy_training.dpo_loss import (
-    DpoLossOptions,
-    LevelWeights,
-    PairWeights,
-    pairs_loss,
-)
+from qguide.training.policy_training.dpo_loss import DpoLossOptions, LevelWeights, PairWeights, pairs_loss
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +32,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     common = {"environment": AlfWorldConfig(limit=12, count=12)}
     expert = CollectConfig.model_validate(common | {"output": runs / "expert", "mistakes": 0.3})
     own = CollectConfig.model_validate(
-        common
-        | {
-            "output": runs / "own",
-            "player": "policy",
-            "policy": "embedded",
-            "only_won": False,
-            "max_steps": 3,
-        }
+        common | {"output": runs / "own", "player": "policy", "policy": "embedded", "only_won": False, "max_steps": 3}
     )
     for config in (expert, own):
         run_collect(config, console=Console(file=StringIO()))

@@ -54,15 +54,9 @@ def test_a_round_makes_the_experts_episodes_likelier_than_the_policys_failures(
     assert all("On." in row.chosen[0].content for row in pairs)  # the expert's thought
     assert all("Hm." in row.rejected[0].content for row in pairs)
 
-    shape = Architecture(
-        vocab_size=400, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=1024
-    )
+    shape = Architecture(vocab_size=400, hidden_size=32, intermediate_size=64, layers=2, heads=2, context=1024)
     once = Optimization(lr=3e-3, epochs=1, batch_tokens=1024, micro_batch_tokens=1024)
-    run_sft(
-        SftConfig(
-            trajectories=episodes, output=tmp_path / "sft", architecture=shape, optimization=once
-        )
-    )
+    run_sft(SftConfig(trajectories=episodes, output=tmp_path / "sft", architecture=shape, optimization=once))
     dpo = TrainDpoConfig(
         pairs=(tmp_path / "pairs",),
         held_back_pairs=(),

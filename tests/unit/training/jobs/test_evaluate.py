@@ -36,10 +36,7 @@ class Wanderer:
     def _draw(self, request: SampleRequest) -> list[Candidate]:
         sampling = request.sampling
         rng = Random(sampling.seed)
-        cold = [
-            sampling.temperature == 0 or (sampling.first_greedy and i == 0)
-            for i in range(request.n)
-        ]
+        cold = [sampling.temperature == 0 or (sampling.first_greedy and i == 0) for i in range(request.n)]
         actions = ["go right" if c else rng.choice(ACTIONS) for c in cold]
         return [Candidate(Message("assistant", react_reply("Hm.", a)), 4) for a in actions]
 
@@ -51,9 +48,7 @@ class Patient(Scorer):
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         return [
-            ScoreResult(
-                tuple(self._q(request, parse_action(c.content)) for c in request.candidates), 7
-            )
+            ScoreResult(tuple(self._q(request, parse_action(c.content)) for c in request.candidates), 7)
             for request in requests
         ]
 
@@ -70,9 +65,7 @@ class Patient(Scorer):
 QUIET = Console(quiet=True)
 
 
-def evaluate(
-    output: Path, *, policy: Wanderer | None = None, tasks: int = 8, **changes: object
-) -> Results:
+def evaluate(output: Path, *, policy: Wanderer | None = None, tasks: int = 8, **changes: object) -> Results:
     values: dict[str, object] = {
         "output": output,
         "environment": CorridorConfig(count=tasks),
@@ -80,10 +73,7 @@ def evaluate(
         **changes,
     }
     return run_evaluate(
-        EvaluateConfig.model_validate(values),
-        policy=policy or Wanderer(),
-        scorer=Patient(),
-        console=QUIET,
+        EvaluateConfig.model_validate(values), policy=policy or Wanderer(), scorer=Patient(), console=QUIET
     )
 
 
@@ -140,9 +130,7 @@ def test_every_method_and_seed_has_a_row_with_the_promised_fields(tmp_path: Path
     assert (tmp_path / "success_vs_tokens.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_guidance_by_a_good_scorer_beats_a_random_choice_of_the_same_candidates(
-    tmp_path: Path,
-) -> None:
+def test_guidance_by_a_good_scorer_beats_a_random_choice_of_the_same_candidates(tmp_path: Path) -> None:
     results = evaluate(tmp_path, tasks=30, methods=("random-of-m", "q-guided"))
     random_choice, guided = (summary.success_rate for summary in results.summary)
     assert guided > random_choice + 0.3
@@ -182,9 +170,7 @@ def test_best_of_n_spends_at_most_what_the_guided_episodes_of_its_seed_spent(
     assert reported == excess
 
 
-def test_best_of_n_gets_the_tokens_of_many_guided_episodes_where_they_are_played(
-    tmp_path: Path,
-) -> None:
+def test_best_of_n_gets_the_tokens_of_many_guided_episodes_where_they_are_played(tmp_path: Path) -> None:
     evaluate(tmp_path, methods=("q-guided", "q-guided-n", "best-of-n"), seeds=(0,))
     rows = {(row.method, row.task_id): row for row in rows_of(tmp_path)}
     spent = {
@@ -194,9 +180,7 @@ def test_best_of_n_gets_the_tokens_of_many_guided_episodes_where_they_are_played
     assert spent["q-guided"] < spent["best-of-n"] <= spent["q-guided-n"]
 
 
-def test_best_of_n_without_guidance_draws_as_many_trajectories_as_candidates(
-    tmp_path: Path,
-) -> None:
+def test_best_of_n_without_guidance_draws_as_many_trajectories_as_candidates(tmp_path: Path) -> None:
     evaluate(tmp_path, methods=("best-of-n",), candidates=3)
     assert {len(row.trajectories) for row in rows_of(tmp_path)} == {3}
 
@@ -209,18 +193,12 @@ def test_the_best_of_n_guided_trajectories_is_at_least_the_guided_one(tmp_path: 
         if method == "q-guided-n":
             guided = rows["q-guided", seed, task_id]
             first, second = row.trajectories
-            assert (first.reward, first.completion_tokens) == (
-                guided.reward,
-                guided.completion_tokens,
-            )
+            assert (first.reward, first.completion_tokens) == (guided.reward, guided.completion_tokens)
             assert row.reward == max(first.reward, second.reward)
             assert row.completion_tokens == first.completion_tokens + second.completion_tokens
             better += row.reward > guided.reward
     assert better
-    assert {row.method: row.peeks for row in results.rows} == {
-        "q-guided": False,
-        "q-guided-n": True,
-    }
+    assert {row.method: row.peeks for row in results.rows} == {"q-guided": False, "q-guided-n": True}
 
 
 def test_adaptive_m_spends_less_than_a_fixed_m_and_still_beats_chance(tmp_path: Path) -> None:
@@ -317,8 +295,7 @@ def test_the_guided_agent_plays_the_same_whatever_the_reward_is(
         patch.setattr(CorridorEnvironment, "step", thankless)
         results = evaluate(tmp_path / "unpaid", methods=("q-guided",))
     paid, unpaid = (
-        {(row.task_id, row.seed): row.actions for row in rows_of(tmp_path / name)}
-        for name in ("paid", "unpaid")
+        {(row.task_id, row.seed): row.actions for row in rows_of(tmp_path / name)} for name in ("paid", "unpaid")
     )
     assert paid == unpaid
     assert results.summary[0].mean_reward == 0.0

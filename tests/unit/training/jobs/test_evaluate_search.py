@@ -24,10 +24,7 @@ class Witness(Scorer):
     reads_observation = True
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(self._value(r, answer[0].content) for answer in r.observations), 7)
-            for r in requests
-        ]
+        return [ScoreResult(tuple(self._value(r, answer[0].content) for answer in r.observations), 7) for r in requests]
 
     def _value(self, request: ScoreRequest, seen: str) -> float:
         if "open the door" in seen:
@@ -38,12 +35,7 @@ class Witness(Scorer):
 
 
 def evaluate(
-    output: Path,
-    *,
-    scorer: Scorer | None = None,
-    verifier: Scorer | None = None,
-    tasks: int = 12,
-    **changes: object,
+    output: Path, *, scorer: Scorer | None = None, verifier: Scorer | None = None, tasks: int = 12, **changes: object
 ) -> Results:
     values: dict[str, object] = {
         "output": output,
@@ -54,11 +46,7 @@ def evaluate(
         **changes,
     }
     return run_evaluate(
-        EvaluateConfig.model_validate(values),
-        policy=Wanderer(),
-        scorer=scorer,
-        verifier=verifier,
-        console=QUIET,
+        EvaluateConfig.model_validate(values), policy=Wanderer(), scorer=scorer, verifier=verifier, console=QUIET
     )
 
 
@@ -66,13 +54,9 @@ def by_task(output: Path, method: str) -> dict[tuple[str, int | None], EpisodeRo
     return {(row.task_id, row.seed): row for row in rows_of(output) if row.method == method}
 
 
-def test_a_verifier_that_recognises_success_finds_what_the_true_reward_finds(
-    tmp_path: Path,
-) -> None:
+def test_a_verifier_that_recognises_success_finds_what_the_true_reward_finds(tmp_path: Path) -> None:
     evaluate(tmp_path, scorer=Witness(), methods=("verifier-best-of-n", "best-of-n"))
-    peeking, verified = (
-        by_task(tmp_path, method) for method in ("best-of-n", "verifier-best-of-n")
-    )
+    peeking, verified = (by_task(tmp_path, method) for method in ("best-of-n", "verifier-best-of-n"))
     assert any(row.success for row in peeking.values())
     for key, row in verified.items():
         assert row.success == peeking[key].success
@@ -94,16 +78,12 @@ def test_drawing_stops_at_a_value_that_is_high_enough(tmp_path: Path) -> None:
     assert {len(row.trajectories) for row in some.values()} > {1, 6}
     for key, row in some.items():
         assert row.success == every[key].success
-        assert [t.values[-1] == 1.0 for t in row.trajectories[:-1]] == [False] * (
-            len(row.trajectories) - 1
-        )
+        assert [t.values[-1] == 1.0 for t in row.trajectories[:-1]] == [False] * (len(row.trajectories) - 1)
 
 
 @pytest.mark.parametrize("kind", ["mean", "min"])
 def test_a_trajectory_may_be_valued_by_all_of_its_states(tmp_path: Path, kind: str) -> None:
-    evaluate(
-        tmp_path, scorer=Witness(), methods=("verifier-best-of-n",), trajectory_value=kind, tasks=4
-    )
+    evaluate(tmp_path, scorer=Witness(), methods=("verifier-best-of-n",), trajectory_value=kind, tasks=4)
     pool: Callable[[Sequence[float]], float] = fmean if kind == "mean" else min
     for row in rows_of(tmp_path):
         assert [len(t.values) for t in row.trajectories] == [t.steps for t in row.trajectories]
@@ -119,9 +99,7 @@ def test_a_q_model_that_reads_at_the_action_may_value_trajectories(tmp_path: Pat
     assert by_task(tmp_path, "q-beam")
 
 
-def test_a_beam_search_finds_more_than_one_trajectory_and_counts_every_draw(
-    tmp_path: Path,
-) -> None:
+def test_a_beam_search_finds_more_than_one_trajectory_and_counts_every_draw(tmp_path: Path) -> None:
     results = evaluate(tmp_path, scorer=Witness(), methods=("random-distinct", "q-beam"), tasks=20)
     chance, beam = (summary.success_rate for summary in results.summary)
     assert beam > chance + 0.3
@@ -172,9 +150,7 @@ def test_a_tree_search_tries_again_until_it_succeeds(tmp_path: Path) -> None:
     assert any(len(row.trajectories) > 1 and row.success for row in tree.values())
 
 
-def test_searches_depend_neither_on_parallel_nor_on_the_reward(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_depend_neither_on_parallel_nor_on_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = CorridorEnvironment.step
 
     def thankless(self: CorridorEnvironment, action: str) -> StepResult:
@@ -190,20 +166,14 @@ def test_searches_depend_neither_on_parallel_nor_on_the_reward(
         evaluate(tmp_path / "unpaid", scorer=Witness(), methods=methods)
     for method in methods:
         paid, unpaid = (by_task(tmp_path / name, method) for name in ("one", "unpaid"))
-        assert {key: row.actions for key, row in paid.items()} == {
-            key: row.actions for key, row in unpaid.items()
-        }
+        assert {key: row.actions for key, row in paid.items()} == {key: row.actions for key, row in unpaid.items()}
 
 
 @pytest.mark.parametrize("method", ["lats", "q-beam", "verifier-best-of-n"])
-def test_a_state_in_which_the_environment_gives_up_is_not_expanded(
-    tmp_path: Path, method: str
-) -> None:
+def test_a_state_in_which_the_environment_gives_up_is_not_expanded(tmp_path: Path, method: str) -> None:
     lamps = {"name": "tests.support.own_environments:GymLamp", "count": 3}  # six steps at most
     environment = environment_config(lamps)
-    results = evaluate(
-        tmp_path, scorer=Patient(), methods=(method,), environment=environment, lats_iterations=3
-    )
+    results = evaluate(tmp_path, scorer=Patient(), methods=(method,), environment=environment, lats_iterations=3)
     assert results.failures == ()
     rows = rows_of(tmp_path)
     assert len(rows) == 2 * 3
@@ -216,9 +186,7 @@ def test_one_q_model_guides_and_another_verifies(tmp_path: Path) -> None:
     evaluate(tmp_path / "both", scorer=Patient(), verifier=Witness(), methods=methods)
     evaluate(tmp_path / "alone", verifier=Witness(), methods=("q-beam",))
     both, alone = (by_task(tmp_path / name, "q-beam") for name in ("both", "alone"))
-    assert {key: row.actions for key, row in both.items()} == {
-        key: row.actions for key, row in alone.items()
-    }
+    assert {key: row.actions for key, row in both.items()} == {key: row.actions for key, row in alone.items()}
     guided = by_task(tmp_path / "both", "q-guided")
     for key, row in by_task(tmp_path / "both", "verifier-best-of-n").items():
         over = row.completion_tokens - guided[key].completion_tokens
@@ -235,11 +203,7 @@ def test_one_q_model_guides_and_another_verifies(tmp_path: Path) -> None:
     ],
 )
 def test_a_q_model_in_the_wrong_place_is_refused(
-    tmp_path: Path,
-    scorer: Scorer | None,
-    verifier: Scorer | None,
-    methods: tuple[str, ...],
-    reason: str,
+    tmp_path: Path, scorer: Scorer | None, verifier: Scorer | None, methods: tuple[str, ...], reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         evaluate(tmp_path, scorer=scorer, verifier=verifier, methods=methods)

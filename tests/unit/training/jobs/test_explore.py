@@ -76,10 +76,7 @@ def solve(seed: int) -> Trajectory:
     messages, result = [Message("user", environment.reset())], None
     for action in corridor.solution():
         result = environment.step(action)
-        messages += [
-            Message("assistant", react_reply("", action)),
-            Message("user", result.observation),
-        ]
+        messages += [Message("assistant", react_reply("", action)), Message("user", result.observation)]
     assert result is not None
     return Trajectory(
         task_id=f"corridor:{seed}",
@@ -157,10 +154,7 @@ def test_an_experts_mistakes_stay_marked_in_its_tree(tmp_path: Path) -> None:
         for seed in range(6):
             writer.write(replace(solve(seed), mistakes=(0,)).to_row())
     rows = explore(configure(tmp_path / "trees", expert=(tmp_path / "expert",)))
-    assert {sum(node.mistake for node in row.nodes if node.source == "expert") for row in rows} <= {
-        0,
-        1,
-    }
+    assert {sum(node.mistake for node in row.nodes if node.source == "expert") for row in rows} <= {0, 1}
     assert any(node.mistake for row in rows for node in row.nodes)
 
 
@@ -200,9 +194,7 @@ def test_a_transformers_policy_explores_the_same_tree_alone_and_in_a_batch(tmp_p
             tmp_path / name,
             count=3,
             parallel=parallel,
-            exploration=Exploration(
-                width=6, depth=0, max_steps=2, max_draws=2, max_tokens=64, temperature=5.0
-            ),
+            exploration=Exploration(width=6, depth=0, max_steps=2, max_draws=2, max_tokens=64, temperature=5.0),
         )
         policy = LocalPolicy(policy_model(context=1024))
         run_explore(config, policy=policy, console=Console(file=StringIO()))

@@ -37,10 +37,7 @@ class LikesRight(Scorer):
     name = "likes-right"
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(float("right" in c.content) for c in r.candidates), 1)
-            for r in requests
-        ]
+        return [ScoreResult(tuple(float("right" in c.content) for c in r.candidates), 1) for r in requests]
 
 
 def configure(output: Path, *, count: int = 6, **changes: object) -> GroupsConfig:
@@ -71,9 +68,7 @@ def test_every_draw_is_counted_under_its_action(tmp_path: Path) -> None:
     assert max(len(decision.candidates) for decision in decisions) == len(ACTIONS)
 
 
-def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_episode(
-    tmp_path: Path,
-) -> None:
+def test_each_candidate_is_played_on_as_often_as_asked_or_until_it_ends_the_episode(tmp_path: Path) -> None:
     rows = play(configure(tmp_path))
     choices = [d for row in rows for d in decisions_of(row) if len(d.candidates) > 1]
     candidates = [candidate for decision in choices for candidate in decision.candidates]
@@ -100,9 +95,7 @@ def test_no_continuation_outlives_the_limit_of_the_episode(tmp_path: Path) -> No
     assert cut_off == {10}
 
 
-def test_a_run_is_not_resumed_under_another_total_limit(
-    tmp_path: Path,
-) -> None:
+def test_a_run_is_not_resumed_under_another_total_limit(tmp_path: Path) -> None:
     play(configure(tmp_path))
     with pytest.raises(ConfigError, match=r"decisions\.total_steps was None and is 9"):
         play(configure(tmp_path, decisions=Decisions(max_steps=8, horizon=12, total_steps=9)))
@@ -113,9 +106,7 @@ def test_a_total_limit_below_the_episodes_own_is_refused() -> None:
         Decisions(max_steps=10, total_steps=9)
 
 
-def test_outside_the_valued_share_the_taken_candidate_is_kept_with_the_episode_itself(
-    tmp_path: Path,
-) -> None:
+def test_outside_the_valued_share_the_taken_candidate_is_kept_with_the_episode_itself(tmp_path: Path) -> None:
     decisions = Decisions(draws=(Draws(n=6, temperature=0.7),), max_steps=8, horizon=12)
     whole = play(configure(tmp_path / "whole", decisions=decisions))
     some = decisions.model_copy(update={"valued_share": 0.4})
@@ -123,13 +114,7 @@ def test_outside_the_valued_share_the_taken_candidate_is_kept_with_the_episode_i
     pairs = [
         (number, len(decisions_of(row)), d, other)
         for row, same in zip(rows, whole, strict=True)
-        for number, (d, other) in enumerate(
-            zip(
-                decisions_of(row),
-                decisions_of(same),
-                strict=True,
-            )
-        )
+        for number, (d, other) in enumerate(zip(decisions_of(row), decisions_of(same), strict=True))
     ]
     left_out = [pair for pair in pairs if len(pair[2].candidates) != len(pair[3].candidates)]
     assert 0.4 * len(pairs) < len(left_out) < 0.8 * len(pairs)
@@ -221,10 +206,7 @@ def test_a_run_in_which_no_task_can_be_played_says_why(tmp_path: Path) -> None:
         ({"qnet": "embedded"}, "name a qnet if one of the two"),
         ({"continuation": {"by": "guided"}}, "name a qnet if one of the two"),
         ({"continuation": {"by": "expert", "repetitions": 2}}, "all of them would be equal"),
-        (
-            {"continuation": {"by": "policy", "temperature": 0, "repetitions": 2}},
-            "all of them would be equal",
-        ),
+        ({"continuation": {"by": "policy", "temperature": 0, "repetitions": 2}}, "all of them would be equal"),
     ],
 )
 def test_a_configuration_that_contradicts_itself_is_refused(

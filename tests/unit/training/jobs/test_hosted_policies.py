@@ -44,10 +44,7 @@ class ByLength(Scorer):
     name = "by-length"
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5)
-            for request in requests
-        ]
+        return [ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5) for request in requests]
 
 
 def explore_config(output: Path, upstreams: Mapping[str, HostedModel], **changes: object) -> Any:
@@ -87,8 +84,7 @@ def test_trees_are_those_of_a_policy_in_this_process(tmp_path: Path, fault: Any)
         assert trees_in(tmp_path / "hosted") == trees_in(tmp_path / "local")
     else:  # tokens of each reply are known where each is drawn alone
         shapes = [
-            [[node.action for node in row.nodes] for row in trees_in(tmp_path / name)]
-            for name in ("hosted", "local")
+            [[node.action for node in row.nodes] for row in trees_in(tmp_path / name)] for name in ("hosted", "local")
         ]
         assert shapes[0] == shapes[1]
 
@@ -205,9 +201,7 @@ class Moderated(FakeUpstream):
 
 @pytest.mark.parametrize("status", [403, 500])
 @pytest.mark.parametrize("parallel", [1, 64])
-def test_requests_that_always_fail_cost_only_their_own_tasks(
-    tmp_path: Path, parallel: int, status: int
-) -> None:
+def test_requests_that_always_fail_cost_only_their_own_tasks(tmp_path: Path, parallel: int, status: int) -> None:
     bad = tuple(f"corridor:{k}" for k in (0, 1, 2, 4))
     with serving_corridors(Moderated(refused=bad, status=status)) as url:
         upstreams = hosted(url, patience_s=0.5 if status == 500 else 20.0)
@@ -255,17 +249,13 @@ def test_a_key_that_is_not_exported_is_named(tmp_path: Path) -> None:
         (f"http://me:{KEY}@127.0.0.1:1/v1#m", "a password"),
     ],
 )
-def test_a_policy_that_cannot_be_found_is_refused_before_the_run(
-    tmp_path: Path, policy: str, message: str
-) -> None:
+def test_a_policy_that_cannot_be_found_is_refused_before_the_run(tmp_path: Path, policy: str, message: str) -> None:
     with pytest.raises(ValidationError, match=message) as refused:
         explore_config(tmp_path, hosted("http://127.0.0.1:1/v1"), policy=policy)
     assert KEY not in refused.value.errors()[0]["msg"]
 
 
-def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(
-    tmp_path: Path,
-) -> None:
+def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(tmp_path: Path) -> None:
     fake = FakeUpstream()
     with serving_corridors(fake) as url:
         config = GroupsConfig(
@@ -273,9 +263,7 @@ def test_groups_are_drawn_and_continued_by_an_upstream_and_guided_by_a_q_model(
             environment=CorridorConfig(count=4),
             policy=f"{url}#{MODEL}",
             qnet="embedded",
-            decisions=Decisions(
-                draws=(Draws(n=3, temperature=0.7, greedy=True),), go_on="guided", max_steps=5
-            ),
+            decisions=Decisions(draws=(Draws(n=3, temperature=0.7, greedy=True),), go_on="guided", max_steps=5),
             continuation=Continuation(by="policy"),
         )
         figures = run_groups(config, q_model=ByLength(), console=QUIET)
@@ -338,10 +326,7 @@ def test_an_upstream_gets_the_parameters_that_it_takes(tmp_path: Path) -> None:
     fake = FakeUpstream(fault="reasoning")
     with serving_corridors(fake) as url:
         upstreams = hosted(
-            url,
-            omit=["temperature"],
-            max_tokens_name="max_completion_tokens",
-            parameters={"reasoning_effort": "low"},
+            url, omit=["temperature"], max_tokens_name="max_completion_tokens", parameters={"reasoning_effort": "low"}
         )
         run_explore(explore_config(tmp_path, upstreams), console=QUIET)
     assert len(trees_in(tmp_path)) == TASKS

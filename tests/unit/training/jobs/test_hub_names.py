@@ -32,10 +32,7 @@ JOBS = ("sft", "dpo", "qnet")
 
 
 CONVERSATION = Trajectory(
-    messages=(
-        Message("user", "take mug from desk"),
-        Message("assistant", "Action: go to desk"),
-    ),
+    messages=(Message("user", "take mug from desk"), Message("assistant", "Action: go to desk")),
     reward=1.0,
     task_id="t",
     environment="e",
@@ -59,12 +56,7 @@ def fields_of(data: dict[str, Path], model: str, output: Path) -> str:
     of_job: dict[str, dict[str, Any]] = {
         "sft": {"trajectories": [str(data["played"])], "base": model},
         "dpo": {"pairs": [str(data["pairs"])], "policy": model, "validation_fraction": 0},
-        "qnet": {
-            "groups": [str(data["groups"])],
-            "trunk": model,
-            "validation_fraction": 0,
-            "head_width": 16,
-        },
+        "qnet": {"groups": [str(data["groups"])], "trunk": model, "validation_fraction": 0, "head_width": 16},
     }
     return json.dumps(
         {
@@ -82,17 +74,11 @@ def trunk_of(output: Path, job: str) -> str:
 
 
 @pytest.mark.server
-def test_a_hub_name_trains_what_its_folder_trains_and_is_pinned(
-    data: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_hub_name_trains_what_its_folder_trains_and_is_pinned(data: dict[str, Path], tmp_path: Path) -> None:
     folder, home = save_policy(tmp_path / "policy"), tmp_path / "home"
     named, local, offline = (
         fields_of(data, model, tmp_path / name)
-        for name, model in (
-            ("named", f"{NAME}@main"),
-            ("local", str(folder)),
-            ("offline", f"{NAME}@main"),
-        )
+        for name, model in (("named", f"{NAME}@main"), ("local", str(folder)), ("offline", f"{NAME}@main"))
     )
     with running_hub() as hub:
         commit = hub.publish(NAME, folder)
@@ -105,15 +91,11 @@ def test_a_hub_name_trains_what_its_folder_trains_and_is_pinned(
         assert trunk_of(tmp_path / "named", job) == f"{NAME}@{commit}"
         assert trunk_of(tmp_path / "offline", job) == f"{NAME}@{commit}"
         assert trunk_of(tmp_path / "local", job) == ""
-        runs = [
-            json.loads((tmp_path / n / job / "config.json").read_text()) for n in ("named", "local")
-        ]
+        runs = [json.loads((tmp_path / n / job / "config.json").read_text()) for n in ("named", "local")]
         hashes = [{k: v for k, v in run.items() if k.endswith("_sha256")} for run in runs]
         assert hashes[0] == hashes[1]
         assert "" not in hashes[0].values()
-        expected, found = (
-            weights(tmp_path / place / job / "checkpoint") for place in ("local", "named")
-        )
+        expected, found = (weights(tmp_path / place / job / "checkpoint") for place in ("local", "named"))
         assert expected.keys() == found.keys()
         assert all(equal(expected[name], found[name]) for name in expected)
 

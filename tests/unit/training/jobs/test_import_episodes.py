@@ -40,9 +40,7 @@ from tests.support.tiny_models import renderer
 def states(task: TaskTree) -> list[str]:
     """Every state of a tree with the action in it, as one text."""
     return [
-        " ".join(
-            message.content for message in (*task.tree.history(node.parent), node.step.message)
-        )
+        " ".join(message.content for message in (*task.tree.history(node.parent), node.step.message))
         for node in task.tree.nodes
     ]
 
@@ -64,13 +62,7 @@ def test_episodes_of_one_task_become_a_tree(tmp_path: Path) -> None:
     ]
     report = imported(tmp_path, rows)
     mug, key = trees(tmp_path)
-    assert [(node.parent, node.reward) for node in mug.nodes] == [
-        (0, 0.0),
-        (1, 1.0),
-        (1, 0.0),
-        (0, 0.0),
-        (4, 0.0),
-    ]
+    assert [(node.parent, node.reward) for node in mug.nodes] == [(0, 0.0), (1, 1.0), (1, 0.0), (0, 0.0), (4, 0.0)]
     assert mug.system == "You find things."
     assert mug.nodes[0].action == 'First.\nAction: look({"place": "desk"})'
     assert mug.nodes[0].reply is not None
@@ -90,22 +82,13 @@ def test_trajectories_keep_every_message(tmp_path: Path) -> None:
     row = episode(*DESK, DONE, reward=1.0)
     imported(tmp_path, [row])
     (read,) = read_trajectories(tmp_path / "out" / "trajectories" / "rows.jsonl")
-    assert [message.role for message in read.messages] == [
-        "system",
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    assert [message.role for message in read.messages] == ["system", "user", "assistant", "tool", "assistant"]
     assert read.messages[2].tool_calls[0].name == "look"
     assert len(read.steps) == 2
 
 
 def test_merged_again_by_label_the_tree_is_the_same(tmp_path: Path) -> None:
-    rows = [
-        episode(*DESK, DONE, reward=1.0),
-        episode(*SHELF, GIVE_UP, reward=0.0),
-    ]
+    rows = [episode(*DESK, DONE, reward=1.0), episode(*SHELF, GIVE_UP, reward=0.0)]
     imported(tmp_path, rows)
     folder = tmp_path / "out" / "trees"
     again = tmp_path / "again"
@@ -136,10 +119,7 @@ def test_rewards_of_equal_episodes_are_averaged(tmp_path: Path) -> None:
 
 def test_one_action_with_two_observations_is_two_nodes(tmp_path: Path) -> None:
     empty = result("look", "desk", "Nothing.")
-    rows = [
-        episode(*DESK, DONE, reward=1.0),
-        episode(DESK[0], empty, GIVE_UP, reward=0.0),
-    ]
+    rows = [episode(*DESK, DONE, reward=1.0), episode(DESK[0], empty, GIVE_UP, reward=0.0)]
     report = imported(tmp_path, rows)
     (tree,) = trees(tmp_path)
     assert len(tree.nodes) == 4
@@ -148,9 +128,7 @@ def test_one_action_with_two_observations_is_two_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("ended", [True, False])
-def test_an_empty_result_is_another_state_than_an_error(
-    tmp_path: Path, order: int, ended: bool
-) -> None:
+def test_an_empty_result_is_another_state_than_an_error(tmp_path: Path, order: int, ended: bool) -> None:
     removed, denied = (result("look", "desk", text) for text in ("", "ERROR: denied"))
     rows = [
         episode(DESK[0], removed, *(() if ended else (DONE,)), reward=1.0),
@@ -168,13 +146,8 @@ def test_an_empty_result_is_another_state_than_an_error(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_an_episode_without_its_last_result_leaves_the_reward_of_the_whole_one(
-    tmp_path: Path, order: int
-) -> None:
-    rows = [
-        episode(DESK[0], reward=0.25),
-        episode(DESK[0], result("look", "desk", ""), reward=1.0),
-    ]
+def test_an_episode_without_its_last_result_leaves_the_reward_of_the_whole_one(tmp_path: Path, order: int) -> None:
+    rows = [episode(DESK[0], reward=0.25), episode(DESK[0], result("look", "desk", ""), reward=1.0)]
     report = imported(tmp_path, rows[::order])
     (tree,) = trees(tmp_path)
     assert [node.reward for node in tree.nodes] == [1.0]
@@ -192,11 +165,7 @@ def test_other_first_messages_are_another_tree(tmp_path: Path) -> None:
 
 
 def test_a_task_named_like_a_split_one_keeps_its_own_tree(tmp_path: Path) -> None:
-    rows = [
-        opened("q1", "left", task="a"),
-        opened("q2", "right", task="a"),
-        opened("q3", "up", task="a#2"),
-    ]
+    rows = [opened("q1", "left", task="a"), opened("q2", "right", task="a"), opened("q3", "up", task="a#2")]
     imported(tmp_path, rows)
     found = TaskTrees([tmp_path / "out" / "trees"], min_reward=0, max_reward=1)
     assert len({task.row.task_id for task in found}) == 3
@@ -210,10 +179,7 @@ def test_imports_that_open_differently_are_labelled_apart(tmp_path: Path) -> Non
         imported(tmp_path / day, [opened(day, action, task="a") for action in actions])
         folders.append(tmp_path / day / "out" / "trees")
     found = TaskTrees(folders, min_reward=0, max_reward=1)
-    assert [states(task) for task in found] == [
-        ["Monday left"],
-        ["Tuesday up", "Tuesday down"],
-    ]
+    assert [states(task) for task in found] == [["Monday left"], ["Tuesday up", "Tuesday down"]]
     assert len({task.row.task_id for task in found}) == 2
 
 

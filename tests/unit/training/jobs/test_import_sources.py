@@ -66,9 +66,7 @@ def test_episodes_that_the_server_recorded_are_imported(tmp_path: Path) -> None:
                 source="p",
                 drawn=(DrawnRow(action="Action: look", count=3, greedy=False),),
             ),
-            NodeRow(
-                id=2, parent=1, depth=2, action="Action: take", observation="", reward=1, source="p"
-            ),
+            NodeRow(id=2, parent=1, depth=2, action="Action: take", observation="", reward=1, source="p"),
         ),
         draws=1,
     )
@@ -123,9 +121,7 @@ def test_a_tree_of_what_nobody_did_is_a_bad_record(tmp_path: Path) -> None:
 
 def test_a_served_tree_of_version_1_names_the_remedy(tmp_path: Path) -> None:
     old = served_tree(served_node(1)) | {"version": 1}
-    with pytest.raises(
-        RecordError, match=r"line 1: it is a record of version 1; .*convert-records"
-    ):
+    with pytest.raises(RecordError, match=r"line 1: it is a record of version 1; .*convert-records"):
         imported(tmp_path, [old])
 
 

@@ -10,16 +10,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import (
-    BatchPolicy,
-    Candidate,
-    History,
-    Message,
-    SampleRequest,
-    Scorer,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.types import BatchPolicy, Candidate, History, Message, SampleRequest, Scorer, ScoreRequest, ScoreResult
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.runs import EXPLORED, read_rows
 from qguide.training.data.trajectories import read_trajectories
@@ -105,10 +96,7 @@ class RewardModel(Scorer):
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
         self.asked += requests
-        return [
-            ScoreResult((self._rewards[action_key(request.candidates[0].content)],), 1)
-            for request in requests
-        ]
+        return [ScoreResult((self._rewards[action_key(request.candidates[0].content)],), 1) for request in requests]
 
 
 def explore(
@@ -118,13 +106,7 @@ def explore(
     scorer: BatchPolicy | None = None,
     reward_model: RewardModel | None = None,
 ) -> dict[str, float]:
-    return run_ipr(
-        config,
-        policy=policy,
-        rollouts=scorer,
-        q_model=reward_model,
-        console=Console(file=StringIO()),
-    )
+    return run_ipr(config, policy=policy, rollouts=scorer, q_model=reward_model, console=Console(file=StringIO()))
 
 
 def pairs_of(config: IprConfig) -> list[PreferenceRow]:
@@ -210,12 +192,8 @@ def test_no_action_is_worse_by_more_than_one(expert: Path) -> None:
     assert [pair.level for pair in pairs_of(config)] == ["trajectory"]
 
 
-@pytest.mark.parametrize(
-    ("own_reward", "levels"), [(0.2, {"trajectory", "suffix"}), (0.6, {"trajectory"})]
-)
-def test_a_reward_model_stands_in_for_the_roll_outs(
-    expert: Path, own_reward: float, levels: set[str]
-) -> None:
+@pytest.mark.parametrize(("own_reward", "levels"), [(0.2, {"trajectory", "suffix"}), (0.6, {"trajectory"})])
+def test_a_reward_model_stands_in_for_the_roll_outs(expert: Path, own_reward: float, levels: set[str]) -> None:
     config = configure(expert)
     model = RewardModel({SOLUTION[1]: 0.9, "look": own_reward})
     figures = explore(config, Stumbler(1), reward_model=model)
@@ -314,9 +292,7 @@ def test_step_rewards_of_another_hosted_scorer_are_refused(
 ) -> None:
     first = configure(expert, "1", scorer="upstream:a", upstreams=upstreams())
     explore(first, Stumbler(2), scorer=Stumbler(4))
-    second = configure(
-        expert, "2", earlier=(first.output,), scorer=scorer, upstreams=upstreams(**changes)
-    )
+    second = configure(expert, "2", earlier=(first.output,), scorer=scorer, upstreams=upstreams(**changes))
     with pytest.raises(ConfigError, match=message):
         explore(second, Stumbler(2), scorer=Stumbler(4))
 
@@ -330,8 +306,7 @@ def test_a_hosted_scorer_stays_the_same_on_another_server(expert: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file.*name run folders of `qguide ipr` in earlier"), ("{", "is not JSON")],
+    ("content", "message"), [(None, "No such file.*name run folders of `qguide ipr` in earlier"), ("{", "is not JSON")]
 )
 def test_an_earlier_folder_that_is_no_run_is_refused(
     expert: Path, tmp_path: Path, content: str | None, message: str

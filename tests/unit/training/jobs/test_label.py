@@ -82,9 +82,7 @@ def words(tree):
 """
 
 
-def test_a_target_may_be_a_function_of_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_target_may_be_a_function_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_labels.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
@@ -99,16 +97,12 @@ def test_a_target_may_be_a_function_of_ones_own(
         ("nothing", "labels no node of .*trees; choose"),
         ("words", "could not convert string to float"),
     ):
-        wrong = config.model_copy(
-            update={"target": f"own_labels:{name}", "output": tmp_path / name}
-        )
+        wrong = config.model_copy(update={"target": f"own_labels:{name}", "output": tmp_path / name})
         with pytest.raises(ConfigError, match=said):
             run_label(wrong)
 
 
-def test_the_target_of_the_documentation_tells_actions_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_target_of_the_documentation_tells_actions_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [written] = [b.text for b in blocks_of("docs/methods/index.md") if "def spare_steps" in b.text]
     (tmp_path / "documented_labels.py").write_text(written)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -146,10 +140,7 @@ def bootstrapped(trees: Path, output: Path, **changes: object) -> LabelConfig:
 
 @pytest.mark.parametrize(
     ("target", "expected"),
-    [
-        ("td", [(0.687375, 1.0), (None, 0.855, 1.0), (0.0,)]),
-        ("gae", [(0.287375, 0.4), (None, 0.255, 0.1), (-0.4,)]),
-    ],
+    [("td", [(0.687375, 1.0), (None, 0.855, 1.0), (0.0,)]), ("gae", [(0.287375, 0.4), (None, 0.255, 0.1), (-0.4,)])],
 )
 def test_labels_are_made_of_a_models_values(
     tmp_path: Path, target: str, expected: list[tuple[float | None, ...]]
@@ -189,9 +180,7 @@ def test_ranks_and_unknown_observations_are_no_values(tmp_path: Path) -> None:
         ({"target": "avg"}, "labels of the target 'avg' are not made of a Q model's values"),
     ],
 )
-def test_a_model_is_named_where_its_values_are_read(
-    tmp_path: Path, changes: dict[str, str], message: str
-) -> None:
+def test_a_model_is_named_where_its_values_are_read(tmp_path: Path, changes: dict[str, str], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         bootstrapped(tmp_path, tmp_path / "labels", **changes)
 
@@ -209,9 +198,7 @@ def test_values_of_a_search_are_not_made_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["avg", "reward", "progress"])
 def test_other_targets_need_no_discount(tmp_path: Path, target: str) -> None:
     trees = write_trees(tmp_path / "trees", golden_tree("partial_rewards"))
-    config = LabelConfig.model_validate(
-        {"trees": [trees], "output": tmp_path / "labels", "target": target}
-    )
+    config = LabelConfig.model_validate({"trees": [trees], "output": tmp_path / "labels", "target": target})
     golden = json.loads((GOLDEN / "partial_rewards.json").read_text())[target]
     run_label(config)
     [row] = read_rows(config.output / "rows.jsonl", TreeRow)
@@ -263,9 +250,7 @@ def test_a_killed_run_starts_over_and_comes_out_the_same(tmp_path: Path) -> None
 
 
 def test_the_statistics_say_what_a_choice_can_use(tmp_path: Path) -> None:
-    trees = write_trees(
-        tmp_path / "trees", golden_tree("two_ways_home"), golden_tree("one_step_success")
-    )
+    trees = write_trees(tmp_path / "trees", golden_tree("two_ways_home"), golden_tree("one_step_success"))
     config = LabelConfig(trees=(trees,), output=tmp_path / "labels")
     summary = run_label(config)
     assert summary["tasks"] == 2

@@ -16,9 +16,7 @@ from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.small_models import Architecture
 
-TWO_GPUS = pytest.mark.skipif(
-    torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs"
-)
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs")
 CONFIG = """
 trajectories = ["{trajectories}"]
 output = "{output}"
@@ -49,12 +47,7 @@ def test_launched_processes_train_one_model_and_report_once(tmp_path: Path, devi
             said = (Message("user", f"Say {color}."), Message("assistant", f"Action: {color}"))
             rows.write(
                 Trajectory(
-                    task_id=f"t{number}",
-                    kind="say",
-                    environment="echo",
-                    messages=said,
-                    reward=1.0,
-                    source="expert",
+                    task_id=f"t{number}", kind="say", environment="echo", messages=said, reward=1.0, source="expert"
                 ).to_row()
             )
     weights = []

@@ -49,18 +49,14 @@ def test_a_recording_becomes_a_licensed_checkpoint_that_jobs_load(tmp_path: Path
     assert manifest.licence is not None
     assert manifest.licence.granted
     scorer = build_scorer(str(tmp_path / "run" / CHECKPOINT), Inference())
-    candidates = tuple(
-        Message("assistant", f"Action: open the {drawer} drawer") for drawer in ("red", "blue")
-    )
+    candidates = tuple(Message("assistant", f"Action: open the {drawer} drawer") for drawer in ("red", "blue"))
     state = (Message("user", "Find the coin of a guest that is new."),)
     [result] = scorer.score([ScoreRequest(state, candidates)])
     assert result.q_values[1] > result.q_values[0]
 
 
 @pytest.mark.parametrize("format_", [None, "messages"])
-def test_a_folder_whose_recording_is_called_like_rows_is_read(
-    format_: str | None, tmp_path: Path
-) -> None:
+def test_a_folder_whose_recording_is_called_like_rows_is_read(format_: str | None, tmp_path: Path) -> None:
     (tmp_path / "recorded").mkdir()
     recording(tmp_path / "recorded" / "rows.jsonl", count=30)
     config = LearnConfig(source=(tmp_path / "recorded",), output=tmp_path / "run", format=format_)
@@ -169,9 +165,7 @@ def test_features_of_another_version_are_refused(version: int, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_paths_of_trees_and_candidates_of_decision_groups_are_episodes(
-    decided: bool, tmp_path: Path
-) -> None:
+def test_paths_of_trees_and_candidates_of_decision_groups_are_episodes(decided: bool, tmp_path: Path) -> None:
     def node(number: int, drawer: str, reward: float) -> NodeRow:
         action = f"Action: open the {drawer} drawer"
         ending = RolloutRow(outcome_reward=reward, steps=1, terminated=True)

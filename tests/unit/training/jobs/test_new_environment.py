@@ -28,9 +28,7 @@ QUIET = Console(quiet=True)
 
 
 def test_an_expert_that_is_cut_off_succeeds_by_the_environments_criterion(tmp_path: Path) -> None:
-    collected = run_collect(
-        CollectConfig(output=tmp_path, environment=TABLE, max_steps=3), console=QUIET
-    )
+    collected = run_collect(CollectConfig(output=tmp_path, environment=TABLE, max_steps=3), console=QUIET)
     rows = {row.task_id: row for row in read_trajectories(tmp_path / "rows.jsonl")}
     assert (collected["episodes"], collected["won"]) == (3, 2)
     assert {task: row.reward for task, row in rows.items()} == {"to 4": 0.75, "to 5": 0.6}
@@ -57,9 +55,7 @@ def test_a_tree_holds_the_outcome_of_a_branch_on_its_last_node_alone(tmp_path: P
 
 
 def test_an_evaluation_counts_what_the_environment_calls_success(tmp_path: Path) -> None:
-    config = EvaluateConfig(
-        output=tmp_path, environment=TABLE, seeds=(0,), methods=("greedy", "q-guided"), max_steps=3
-    )
+    config = EvaluateConfig(output=tmp_path, environment=TABLE, seeds=(0,), methods=("greedy", "q-guided"), max_steps=3)
     results = run_evaluate(config, policy=CountingPolicy(), scorer=LikesProgress(), console=QUIET)
     greedy = next(row for row in results.rows if row.method == "greedy")
     assert greedy.success_rate == pytest.approx(2 / 3)  # 3 of 4 and 3 of 5, but not 3 of 6
@@ -69,9 +65,7 @@ def test_an_evaluation_counts_what_the_environment_calls_success(tmp_path: Path)
 
 
 def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
-    groups = GroupsConfig(
-        output=tmp_path / "groups", environment=TABLE, decisions=Decisions(max_steps=3, horizon=9)
-    )
+    groups = GroupsConfig(output=tmp_path / "groups", environment=TABLE, decisions=Decisions(max_steps=3, horizon=9))
     run_groups(groups, policy=CountingPolicy(), console=QUIET)
     played = list(read_groups(tmp_path / "groups" / "rows.jsonl"))
     assert {row.system for row in played} == {SYSTEM}
@@ -83,9 +77,7 @@ def test_choice_regret_and_groups_speak_its_format(tmp_path: Path) -> None:
         for continuation in candidate.rollouts
     )
 
-    regret = ChoiceRegretConfig(
-        output=tmp_path / "regret", groups=(tmp_path / "groups",), qnet="any"
-    )
+    regret = ChoiceRegretConfig(output=tmp_path / "regret", groups=(tmp_path / "groups",), qnet="any")
     figures = run_choice_regret(regret, scorer=LikesProgress())
     rows = list(read_rows(tmp_path / "regret" / "rows.jsonl", ScoredEpisodeRow))
     assert any(False in decision.valid for row in rows for decision in row.decisions)

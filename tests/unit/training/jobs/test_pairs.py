@@ -80,9 +80,7 @@ def trees(tmp_path: Path) -> Path:
         node(4, 1, 2, "d", 0.5),
         node(5, 1, 2, "e", 0.0),
     )
-    return write(
-        tmp_path / "trees", TreeRow(**TASK, first_observation="start", nodes=nodes, draws=4)
-    )
+    return write(tmp_path / "trees", TreeRow(**TASK, first_observation="start", nodes=nodes, draws=4))
 
 
 def test_candidates_of_a_state_are_compared_by_their_steps(tmp_path: Path, groups: Path) -> None:
@@ -108,18 +106,14 @@ def test_a_margin_and_a_limit_leave_pairs_out(tmp_path: Path, groups: Path) -> N
         pairs_of(tmp_path / "2", groups=(groups,), min_label_margin=0.05)
 
 
-def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(
-    tmp_path: Path, trees: Path
-) -> None:
+def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(tmp_path: Path, trees: Path) -> None:
     rows = pairs_of(tmp_path, trees=(trees,))
     assert said(rows) == [("a", "c"), ("b", "e")]
     assert [row.chosen_value for row in rows] == [pytest.approx(0.9), 1.0]
     assert [row.depth for row in rows] == [0, 1]
 
 
-def test_the_values_of_a_search_decide_where_they_are_asked_for(
-    tmp_path: Path, trees: Path
-) -> None:
+def test_the_values_of_a_search_decide_where_they_are_asked_for(tmp_path: Path, trees: Path) -> None:
     [row] = read_rows(RunFolder(trees).rows, TreeRow)
     values = (0.5, 0.9, -1.0, 0.1, None)
     found = write(tmp_path / "found", row.model_copy(update={"values": {"mcts": values}}))
@@ -140,12 +134,7 @@ def episode(letters: str, reward: float, *, source: str = "policy") -> TreeRow:
     messages = [Message("user", "start")]
     for letter in letters:
         messages += [Message("assistant", f"Action: {letter}"), Message("user", "did")]
-    return Trajectory(
-        **TASK,
-        messages=tuple(messages),
-        reward=reward,
-        source=source,
-    ).to_row()
+    return Trajectory(**TASK, messages=tuple(messages), reward=reward, source=source).to_row()
 
 
 def test_episodes_of_a_task_are_compared_by_their_outcome(tmp_path: Path) -> None:

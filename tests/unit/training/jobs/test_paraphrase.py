@@ -10,15 +10,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.types import (
-    Candidate,
-    Message,
-    SampleRequest,
-    Scorer,
-    ScoreRequest,
-    ScoreResult,
-    TaskMarker,
-)
+from qguide.qnet.types import Candidate, Message, SampleRequest, Scorer, ScoreRequest, ScoreResult, TaskMarker
 from qguide.training.data.runs import read_rows
 from qguide.training.environment import EnvironmentBundle, EnvironmentConfig
 from qguide.training.environments.corridor import CorridorConfig
@@ -55,10 +47,7 @@ class Writer:
         task = message.content.removeprefix(ASKED)
         assert task != message.content
         texts = (f"{task.upper()}!", task, f" {task.upper()}! ", f"{task.upper()}?", "cut")
-        return [
-            Candidate(Message("assistant", texts[k % 5]), 3, finished=k % 5 != 4)
-            for k in range(request.n)
-        ]
+        return [Candidate(Message("assistant", texts[k % 5]), 3, finished=k % 5 != 4) for k in range(request.n)]
 
 
 class Mute:
@@ -199,8 +188,7 @@ def test_best_of_n_aug_draws_later_trajectories_in_other_words(tmp_path: Path) -
     paraphrases = write(tmp_path / "paraphrases")
     rows, policy, _ = evaluate(tmp_path, ("best-of-n", "best-of-n-aug"))
     by_method = {
-        method: {row.task_id: row for row in rows if row.method == method}
-        for method in ("best-of-n", "best-of-n-aug")
+        method: {row.task_id: row for row in rows if row.method == method} for method in ("best-of-n", "best-of-n-aug")
     }
     for row in paraphrases:
         plain, reworded = (by_method[m][row.task_id] for m in ("best-of-n", "best-of-n-aug"))

@@ -76,10 +76,7 @@ def test_a_bar_is_longer_for_a_higher_q() -> None:
         ),
         (httpx.Response(502, text="<html>Bad Gateway</html>"), "HTTP 502 Bad Gateway"),
         (httpx.Response(500, json={"detail": "no"}), "HTTP 500 Internal Server Error"),
-        (
-            httpx.Response(200, text="<html>Welcome</html>"),
-            "is not a QGuide server's; name the server",
-        ),
+        (httpx.Response(200, text="<html>Welcome</html>"), "is not a QGuide server's; name the server"),
     ],
 )
 def test_an_answer_that_is_no_decision_is_explained(response: httpx.Response, said: str) -> None:

@@ -108,22 +108,14 @@ def test_a_step_that_never_rises_has_as_many_draws_as_allowed() -> None:
 
 
 def test_a_fixed_size_draws_on_after_a_rise() -> None:
-    assert first_step(bet("bacda", stop="never")) == [
-        ("b", 1, 0.6),
-        ("a", 2, 0.2),
-        ("c", 1, 0.5),
-        ("d", 1, 0.4),
-    ]
+    assert first_step(bet("bacda", stop="never")) == [("b", 1, 0.6), ("a", 2, 0.2), ("c", 1, 0.5), ("d", 1, 0.4)]
 
 
 def test_the_trajectory_goes_on_with_the_first_draw_or_the_best() -> None:
     # "0" wins after any bet, so the reward of the last step is 1, above that of the first one.
     for go_on, taken in (("first", "a"), ("chosen", "b")):
         explored = bet("abc", go_on=go_on)
-        assert [action_key(decision.taken.action) for decision in explored.decisions] == [
-            taken,
-            "0",
-        ]
+        assert [action_key(decision.taken.action) for decision in explored.decisions] == [taken, "0"]
         assert explored.decisions[1].taken.outcome == 1.0
 
 
@@ -169,9 +161,7 @@ def test_pairs_are_the_best_and_the_worst_draw_of_each_step(tmp_path: Path) -> N
                 draws = sum(candidate.count for candidate in decision.candidates)
                 expected.append((row.task_id, depth, max(outcomes), min(outcomes), draws))
     assert expected
-    assert [
-        (p.task_id, p.depth, p.chosen_value, p.rejected_value, p.candidates) for p in pairs
-    ] == expected
+    assert [(p.task_id, p.depth, p.chosen_value, p.rejected_value, p.candidates) for p in pairs] == expected
     assert {(p.level, p.source) for p in pairs} == {("step", "rising")}
     assert figures["pairs"] == len(pairs)
 
@@ -221,11 +211,7 @@ def test_the_trend_is_that_of_the_steps_taken(tmp_path: Path) -> None:
 
 
 def _steps_in(rows: list[TreeRow], third: int) -> int:
-    return sum(
-        3 * step // len(decisions_of(row)) == third
-        for row in rows
-        for step in range(len(decisions_of(row)))
-    )
+    return sum(3 * step // len(decisions_of(row)) == third for row in rows for step in range(len(decisions_of(row))))
 
 
 @pytest.mark.parametrize("parallel", [1, 3])

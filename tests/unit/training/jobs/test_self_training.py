@@ -33,10 +33,7 @@ def collect(output: Path, *, guided: bool = False, **changes: object) -> dict[st
         **changes,
     }
     return run_collect(
-        CollectConfig.model_validate(values),
-        policy=Wanderer(),
-        q_model=Patient() if guided else None,
-        console=QUIET,
+        CollectConfig.model_validate(values), policy=Wanderer(), q_model=Patient() if guided else None, console=QUIET
     )
 
 
@@ -61,13 +58,7 @@ def test_a_task_keeps_as_many_successes_as_it_may(tmp_path: Path) -> None:
 
 def test_guided_episodes_are_those_of_an_evaluation(tmp_path: Path) -> None:
     collect(tmp_path / "rows", guided=True, qnet="patient", candidates=4, only_won=False, seed=1)
-    evaluate(
-        tmp_path / "evaluation",
-        methods=("q-guided",),
-        seeds=(1,),
-        candidates=4,
-        greedy_candidate=False,
-    )
+    evaluate(tmp_path / "evaluation", methods=("q-guided",), seeds=(1,), candidates=4, greedy_candidate=False)
     evaluated = {row.task_id: row for row in rows_of(tmp_path / "evaluation")}
     rows = trajectories_in(tmp_path / "rows")
     written = {r.task_id: r for r in read_rows(tmp_path / "rows" / "rows.jsonl", TreeRow)}
@@ -101,9 +92,7 @@ def test_some_guided_steps_take_a_random_candidate(tmp_path: Path) -> None:
         ({"qnet": "q", "temperature": 0.0}, "temperature above 0"),
     ],
 )
-def test_what_cannot_be_collected_is_refused(
-    tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_collected_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         collect(tmp_path, **changes)
 

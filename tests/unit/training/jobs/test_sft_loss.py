@@ -84,9 +84,7 @@ def test_logits_that_a_model_scales_are_scaled_for_a_world_model(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_world_model_trains_an_output_layer_only_where_it_is_the_embedding(
-    tmp_path: Path, tied: bool
-) -> None:
+def test_a_world_model_trains_an_output_layer_only_where_it_is_the_embedding(tmp_path: Path, tied: bool) -> None:
     config = LlamaConfig(**SHAPE, tie_word_embeddings=tied)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     qnet = QNet.from_trunk(tmp_path, head_width=8)

@@ -16,11 +16,7 @@ from qguide.training.data.decision_groups import GroupLabels, decisions_of, read
 from qguide.training.data.records import tree_from_row
 from qguide.training.data.runs import read_rows
 from qguide.training.data.trajectories import Trajectory, read_trajectories
-from qguide.training.environments.intercode_sql.bundle import (
-    INTERCODE_SQL_TOOLS,
-    TOOL_SYSTEM,
-    InterCodeSqlToolsConfig,
-)
+from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL_TOOLS, TOOL_SYSTEM, InterCodeSqlToolsConfig
 from qguide.training.environments.intercode_sql.episode import SQL_TOOL
 from qguide.training.evaluation.choice_regret import PolicyDraws, ScoredEpisodeRow
 from qguide.training.evaluation.records import EpisodeRow
@@ -57,10 +53,7 @@ class LikesAnswers(Scorer):
     name = "likes-answers"
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(float(self._is_right(m)) for m in request.candidates), 1)
-            for request in requests
-        ]
+        return [ScoreResult(tuple(float(self._is_right(m)) for m in request.candidates), 1) for request in requests]
 
     def _is_right(self, message: Message) -> bool:
         return any(gold in call.arguments for gold in GOLD.values() for call in message.tool_calls)
@@ -93,15 +86,9 @@ def test_collected_episodes_hold_calls_and_their_results(tmp_path: Path) -> None
 
 def test_every_call_of_a_reply_has_its_result(tmp_path: Path) -> None:
     with upstream(Analyst(calls_at_once=3)) as fields:
-        config = CollectConfig(
-            output=tmp_path, player="policy", only_won=False, temperature=0.0, **fields
-        )
+        config = CollectConfig(output=tmp_path, player="policy", only_won=False, temperature=0.0, **fields)
         assert run_collect(config, console=QUIET)["failures"] == 0
-    looked = [
-        row
-        for row in read_trajectories(tmp_path / "rows.jsonl")
-        if len(row.messages[2].tool_calls) == 3
-    ]
+    looked = [row for row in read_trajectories(tmp_path / "rows.jsonl") if len(row.messages[2].tool_calls) == 3]
     assert looked
     assert all(roles(row)[2:6] == ["assistant", "tool", "tool", "tool"] for row in looked)
 
@@ -125,9 +112,7 @@ def test_groups_hold_calls_that_are_replayed_and_played_on(tmp_path: Path) -> No
         assert all(c.answer[0].role == "tool" for c in decision.candidates)
         assert {c.reward for c in decision.candidates} == {0.0, 1.0}
         assert all(c.outcome == 1.0 for c in decision.candidates)
-    packed = pack_groups(
-        renderer(), rows[0], GroupLabels(), min_label_margin=0.02, max_length=4096, max_tokens=4096
-    )
+    packed = pack_groups(renderer(), rows[0], GroupLabels(), min_label_margin=0.02, max_length=4096, max_tokens=4096)
     assert packed[0].token_ids
 
 
@@ -159,9 +144,7 @@ def test_shares_of_calls_are_drawn_with_the_tools(tmp_path: Path) -> None:
 def test_trees_hold_calls_and_are_labelled(tmp_path: Path) -> None:
     with upstream(Analyst()) as fields:
         config = ExploreConfig(
-            output=tmp_path / "trees",
-            exploration=Exploration(max_steps=4, max_draws=4, depth=2),
-            **fields,
+            output=tmp_path / "trees", exploration=Exploration(max_steps=4, max_draws=4, depth=2), **fields
         )
         figures = run_explore(config, console=QUIET)
     assert figures["failures"] == 0
@@ -197,9 +180,7 @@ def test_methods_are_compared_on_calls(tmp_path: Path) -> None:
 
 def test_a_fake_upstream_without_a_script_calls_the_tool(tmp_path: Path) -> None:
     with upstream(FakeUpstream()) as fields:
-        config = CollectConfig(
-            output=tmp_path, player="policy", only_won=False, temperature=0.0, **fields
-        )
+        config = CollectConfig(output=tmp_path, player="policy", only_won=False, temperature=0.0, **fields)
         collected = run_collect(config, console=QUIET)
     rows = list(read_trajectories(tmp_path / "rows.jsonl"))
     assert collected["episodes"] == len(rows) == TASKS
@@ -208,8 +189,6 @@ def test_a_fake_upstream_without_a_script_calls_the_tool(tmp_path: Path) -> None
 
 
 def test_a_policy_that_writes_text_is_refused(tmp_path: Path) -> None:
-    config = CollectConfig(
-        output=tmp_path, environment=QUESTIONS, player="policy", policy="embedded"
-    )
+    config = CollectConfig(output=tmp_path, environment=QUESTIONS, player="policy", policy="embedded")
     with pytest.raises(ConfigError, match=r"'embedded', which writes text.*name a hosted policy"):
         run_collect(config, console=QUIET)

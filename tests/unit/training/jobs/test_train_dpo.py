@@ -85,9 +85,7 @@ def test_pairs_teach_an_implicit_q_that_the_scorers_read(config: TrainDpoConfig)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "lfm2"])
-def test_adapters_learn_the_pairs_and_are_merged(
-    config: TrainDpoConfig, tmp_path: Path, architecture: str
-) -> None:
+def test_adapters_learn_the_pairs_and_are_merged(config: TrainDpoConfig, tmp_path: Path, architecture: str) -> None:
     options = config.optimization.model_copy(update={"lora": Lora(rank=8), "lr": 1e-2})
     policy = save_policy(tmp_path / architecture, architecture)
     update = {"optimization": options, "policy": policy}
@@ -124,10 +122,7 @@ def test_the_first_loss_is_that_of_a_coin_in_mixed_precision(config: TrainDpoCon
     assert first_loss(config.output) == pytest.approx(log(2), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "dropout"),
-    [("gpt2", {}), ("llama", {"attention_dropout": 0.5})],
-)
+@pytest.mark.parametrize(("architecture", "dropout"), [("gpt2", {}), ("llama", {"attention_dropout": 0.5})])
 def test_a_policy_with_dropout_starts_as_its_reference(
     config: TrainDpoConfig, tmp_path: Path, architecture: str, dropout: dict[str, float]
 ) -> None:
@@ -151,10 +146,7 @@ def test_another_reference_than_the_start_is_kept(config: TrainDpoConfig, tmp_pa
     run_train_dpo(config.model_copy(update={"reference": reference}))
     assert first_loss(config.output) != pytest.approx(log(2), abs=1e-3)
     kept = loaded(config.output / "checkpoint").model.reference.state_dict()
-    assert all(
-        torch.equal(kept[name], weight)
-        for name, weight in load_policy(reference).model.state_dict().items()
-    )
+    assert all(torch.equal(kept[name], weight) for name, weight in load_policy(reference).model.state_dict().items())
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(
@@ -187,9 +179,7 @@ def test_two_jobs_do_not_share_a_folder(config: TrainDpoConfig) -> None:
 
 
 @pytest.mark.parametrize("name", ["held_back_pairs", "other_pairs", "held_back_groups"])
-def test_a_task_that_is_trained_on_is_not_validated_on(
-    config: TrainDpoConfig, tmp_path: Path, name: str
-) -> None:
+def test_a_task_that_is_trained_on_is_not_validated_on(config: TrainDpoConfig, tmp_path: Path, name: str) -> None:
     trained = {"held_back_groups": tmp_path / "train" / "groups"}.get(name, config.pairs[0])
     with pytest.raises(ConfigError, match=rf"task t0 of {name} is also trained on"):
         run_train_dpo(config.model_copy(update={name: (trained,)}))

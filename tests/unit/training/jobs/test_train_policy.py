@@ -28,9 +28,7 @@ def config(tmp_path: Path) -> TrainPolicyConfig:
         output=tmp_path / "grpo",
         validation_fraction=0.0,
         kl=0.0,
-        optimization=PolicyOptimization(
-            lr=3e-3, epochs=8, batch_tokens=120, micro_batch_tokens=120
-        ),
+        optimization=PolicyOptimization(lr=3e-3, epochs=8, batch_tokens=120, micro_batch_tokens=120),
     )
 
 

@@ -22,20 +22,11 @@ from qguide.training.jobs.train_qnet import TrainQNetConfig, run_train_qnet
 from qguide.training.optimization.options import Optimization, QNetOptimization
 from qguide.training.optimization.packed_groups import pack_groups
 from qguide.training.optimization.packed_trees import Framing
-from qguide.training.q_training.loss_terms import (
-    world_loss,
-)
+from qguide.training.q_training.loss_terms import world_loss
 from qguide.training.q_training.qnet_loss import output_embeddings
 from qguide.training.q_training.validation import hidden_of_tree
 from qguide.training.rollouts.models import fitted_prior_of
-from tests.support.echo import (
-    episode,
-    groups_in,
-    labels_in,
-    qnet_config,
-    sft_config,
-    trajectories_in,
-)
+from tests.support.echo import episode, groups_in, labels_in, qnet_config, sft_config, trajectories_in
 from tests.support.tiny_models import save_policy
 
 
@@ -75,9 +66,7 @@ def test_a_head_that_reads_matches_learns_from_decision_groups(
         validation_fraction=0.0,
         freeze_trunk=True,
         keep="spearman",
-        optimization=QNetOptimization(
-            lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80
-        ),
+        optimization=QNetOptimization(lr=3e-3, epochs=12, average_last=0.2, batch_tokens=80, micro_batch_tokens=80),
     )
     manifest = run_train_qnet(config)
     assert manifest.metrics["spearman"] == pytest.approx(1.0)
@@ -123,9 +112,7 @@ def test_a_qnet_learns_what_an_observation_says(tmp_path: Path, policy: Path) ->
     assert false.q_values[1] > true.q_values[1]
 
 
-def test_a_head_on_a_trunk_held_in_bfloat16_is_written_in_float32(
-    tmp_path: Path, policy: Path
-) -> None:
+def test_a_head_on_a_trunk_held_in_bfloat16_is_written_in_float32(tmp_path: Path, policy: Path) -> None:
     optimization = {"epochs": 1, "batch_tokens": 300, "frozen_dtype": "bfloat16"}
     config = qnet_config(tmp_path, policy, freeze_trunk=True, optimization=optimization)
     assert "spearman" in run_train_qnet(config).metrics
@@ -181,13 +168,7 @@ def test_a_world_model_learns_what_actions_are_answered(tmp_path: Path, policy: 
     unseen = RunFolder(groups_in(tmp_path / "unseen", range(97, 98)))
     [row] = read_groups(unseen.path)
     [tree] = pack_groups(
-        renderer,
-        row,
-        GroupLabels(),
-        min_label_margin=0.1,
-        max_length=200,
-        max_tokens=400,
-        framing=Framing.of(renderer),
+        renderer, row, GroupLabels(), min_label_margin=0.1, max_length=200, max_tokens=400, framing=Framing.of(renderer)
     )
 
     def surprise(qnet: QNet) -> float:

@@ -45,9 +45,7 @@ def test_the_words_of_tool_calls_become_tokens(tmp_path: Path) -> None:
     assert {"place", "drawer"} <= set(tokenizer.tokenize(call.text))
 
 
-def test_sft_learns_to_answer_and_qnet_learns_to_rank(
-    tmp_path: Path, trajectories: Path, labels: Path
-) -> None:
+def test_sft_learns_to_answer_and_qnet_learns_to_rank(tmp_path: Path, trajectories: Path, labels: Path) -> None:
     run_sft(sft_config(trajectories, tmp_path / "sft"))
     policy = load_policy(tmp_path / "sft" / "checkpoint")
     model: Any = policy.model
@@ -72,12 +70,8 @@ def test_sft_learns_to_answer_and_qnet_learns_to_rank(
     assert load_qnet(tmp_path / "qnet" / "checkpoint").manifest == manifest
 
 
-def test_sft_teaches_an_answer_by_adapters(
-    tmp_path: Path, trajectories: Path, policy: Path
-) -> None:
-    options = Optimization(
-        lora=Lora(rank=16), lr=0.02, epochs=15, batch_tokens=200, micro_batch_tokens=200
-    )
+def test_sft_teaches_an_answer_by_adapters(tmp_path: Path, trajectories: Path, policy: Path) -> None:
+    options = Optimization(lora=Lora(rank=16), lr=0.02, epochs=15, batch_tokens=200, micro_batch_tokens=200)
     config = sft_config(trajectories, tmp_path / "sft", base=policy, optimization=options)
     manifest = run_sft(config)
     assert manifest.lora == MergedLora(rank=16, alpha=32)
@@ -106,13 +100,9 @@ def test_starting_a_finished_run_again_changes_nothing(tmp_path: Path, trajector
 
 
 @pytest.mark.parametrize("job", ["sft", "train-qnet"])
-def test_a_second_job_in_the_same_folder_is_refused(
-    tmp_path: Path, trajectories: Path, labels: Path, job: str
-) -> None:
+def test_a_second_job_in_the_same_folder_is_refused(tmp_path: Path, trajectories: Path, labels: Path, job: str) -> None:
     sft = sft_config(trajectories, tmp_path / "run")
-    train_qnet = TrainQNetConfig(
-        labels=(labels,), trunk=tmp_path / "trunk", output=tmp_path / "run"
-    )
+    train_qnet = TrainQNetConfig(labels=(labels,), trunk=tmp_path / "trunk", output=tmp_path / "run")
     config = sft if job == "sft" else train_qnet
     with open_run(tmp_path / "run", config), pytest.raises(ConfigError, match="another job is"):
         run_sft(sft) if job == "sft" else run_train_qnet(train_qnet)

@@ -135,14 +135,10 @@ def test_a_number_is_large_or_small_for_what_the_task_is_about() -> None:
     found = []
     for number in range(240):
         machine, high = chance.choice(tuple(usual)), chance.random() < 0.3
-        state = history(
-            machine, chance.uniform(1.1, 1.4) if high else chance.uniform(0.7, 0.95), number
-        )
+        state = history(machine, chance.uniform(1.1, 1.4) if high else chance.uniform(0.7, 0.95), number)
         drawer = chance.choice(DRAWERS[:2])
         replies = (state[1], action(drawer, "So."))
-        found.append(
-            Episode(f"{number}", (state[:1], state), replies, float((drawer == "red") == high))
-        )
+        found.append(Episode(f"{number}", (state[:1], state), replies, float((drawer == "red") == high)))
 
     model = learn(found, Options(), Hasher(b"salt")).model
 

@@ -44,9 +44,7 @@ def episodes(count: int, seed: int = 0) -> list[Episode]:
 
 
 @pytest.mark.parametrize(("thing", "drawer"), [("ring", "red"), ("coin", "blue")])
-def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(
-    thing: str, drawer: str
-) -> None:
+def test_what_led_to_success_is_learned_for_tasks_that_were_not_recorded(thing: str, drawer: str) -> None:
     model = learn(episodes(120), Options(), Hasher(b"salt")).model
     state = (Message("user", f"Find the {thing} of a new guest."),)
 
@@ -67,9 +65,7 @@ def test_q_is_on_the_scale_of_the_outcomes() -> None:
 def test_equal_outcomes_leave_nothing_to_prefer() -> None:
     alike = [Episode(e.task, e.states, e.actions, 1.0) for e in episodes(20)]
 
-    q_values = learn(alike, Options(), Hasher(b"salt")).model.q_values(
-        alike[0].states[0], tuple(map(opened, DRAWERS))
-    )
+    q_values = learn(alike, Options(), Hasher(b"salt")).model.q_values(alike[0].states[0], tuple(map(opened, DRAWERS)))
 
     assert q_values == pytest.approx([1.0] * 3, abs=1e-6)
 
@@ -91,9 +87,7 @@ def test_episodes_of_one_task_are_in_one_fold() -> None:
 
 def test_it_is_licensed_where_it_learned_and_not_where_outcomes_are_luck() -> None:
     chance = Random(1)
-    luck = [
-        Episode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)
-    ]
+    luck = [Episode(e.task, e.states, e.actions, float(chance.random() < 0.3)) for e in episodes(80)]
 
     for recorded, granted in ((episodes(120), True), (luck, False)):
         learned = learn(recorded, Options(), Hasher(b"salt"))
@@ -130,10 +124,7 @@ def test_episodes_are_held_back_where_tasks_are_too_few() -> None:
 def test_held_back_episodes_license_no_luck() -> None:
     chance, granted = Random(3), 0
     for seed in range(8):
-        luck = [
-            Episode("one", e.states, e.actions, float(chance.random() < 0.5))
-            for e in episodes(60, seed)
-        ]
+        luck = [Episode("one", e.states, e.actions, float(chance.random() < 0.5)) for e in episodes(60, seed)]
         learned = learn(luck, Options(held_back="episodes"), Hasher(b"salt"))
         granted += licence_of(learned.evidence, learned.credit).granted
 
@@ -141,9 +132,7 @@ def test_held_back_episodes_license_no_luck() -> None:
 
 
 @pytest.mark.parametrize(("knows", "granted"), [(True, False), (False, True)])
-def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(
-    knows: bool, granted: bool
-) -> None:
+def test_it_is_licensed_only_above_greedy_play_where_recordings_tell_it(knows: bool, granted: bool) -> None:
     def told(number: int, one: Episode) -> Episode:
         right = right_drawer(("ring", "coin")[number % 2])
         greedy = right if knows else "green"
@@ -213,19 +202,14 @@ def test_draws_weigh_by_the_propensity_of_a_random_choice() -> None:
     by_chance = steps_of([replace(episode, drawn=(random,))], hasher).others.rows.toarray()
     even = tuple(replace(one, count=1) for one in told)
     assert not np.array_equal(by_count, by_chance)
-    assert np.array_equal(
-        by_chance, steps_of([replace(episode, drawn=(even,))], hasher).others.rows.toarray()
-    )
+    assert np.array_equal(by_chance, steps_of([replace(episode, drawn=(even,))], hasher).others.rows.toarray())
 
 
 def test_the_penalty_is_chosen_by_what_held_back_tasks_earned() -> None:
     recorded = episodes(120)
 
     chosen = learn(recorded, Options(), Hasher(b"salt")).credit.correlation
-    fixed = [
-        learn(recorded, Options(alpha=alpha), Hasher(b"salt")).credit.correlation
-        for alpha in PENALTIES
-    ]
+    fixed = [learn(recorded, Options(alpha=alpha), Hasher(b"salt")).credit.correlation for alpha in PENALTIES]
 
     assert chosen == pytest.approx(max(fixed), abs=0.05)
 

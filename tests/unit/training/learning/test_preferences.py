@@ -37,9 +37,7 @@ def test_thoughts_are_no_difference() -> None:
 
 
 @pytest.mark.parametrize("drawn", [(), DRAWN[:1], (Drawn(RIGHT, 2), Drawn(Message("user", "up")))])
-def test_a_single_candidate_and_an_action_of_ones_own_tell_no_preference(
-    drawn: tuple[Drawn, ...],
-) -> None:
+def test_a_single_candidate_and_an_action_of_ones_own_tell_no_preference(drawn: tuple[Drawn, ...]) -> None:
     assert math.isnan(votes_preference(choice_of(LEFT, drawn)))
 
 

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from qguide.training.learning.ridge import (
-    Design,
-    Floats,
-    columns_of,
-    designs,
-    reweighted_ridge,
-    ridge,
-)
+from qguide.training.learning.ridge import Design, Floats, columns_of, designs, reweighted_ridge, ridge
 
 _CAUSE = 7
 
@@ -32,9 +25,7 @@ def _case() -> tuple[Design, Floats]:
 
 def test_a_reweighted_fit_finds_the_one_column_that_decides() -> None:
     x, outcome = _case()
-    (plain, mean), (found, same_mean) = (
-        each(x, outcome, alpha=10.0) for each in (ridge, reweighted_ridge)
-    )
+    (plain, mean), (found, same_mean) = (each(x, outcome, alpha=10.0) for each in (ridge, reweighted_ridge))
     plain, found = (x.columns.spread(weights).astype(float) for weights in (plain, found))
     others = np.arange(512) != _CAUSE
 
@@ -60,9 +51,7 @@ def _plain_ridge(x: Floats, y: Floats, sizes: Floats) -> Floats:
 def test_columns_that_are_equal_but_for_the_sign_get_the_weights_of_a_fit_to_each() -> None:
     chance = np.random.default_rng(1)
     different = chance.integers(0, 2, (60, 40)).astype(float)
-    x = np.concatenate(
-        [different, -different[:, :9], different[:, 3:20], np.zeros((60, 4))], axis=1
-    )
+    x = np.concatenate([different, -different[:, :9], different[:, 3:20], np.zeros((60, 4))], axis=1)
     y = different[:, 5] + chance.normal(0, 0.3, 60)
     weights = _plain_ridge(x, y, np.ones(70))
     for _ in range(2):
@@ -81,9 +70,7 @@ def test_other_examples_are_judged_in_the_same_columns() -> None:
         places, values = zip(*features, strict=True)
         return np.array(places, np.int32), np.array(values, np.float32)
 
-    fitted, judged = designs(
-        [vector((3, 1.0), (9, -1.0)), vector((5, 1.0))], [vector((3, 1.0), (7, 1.0))], bits=8
-    )
+    fitted, judged = designs([vector((3, 1.0), (9, -1.0)), vector((5, 1.0))], [vector((3, 1.0), (7, 1.0))], bits=8)
     weights = np.arange(1.0, 1 + len(fitted.columns.numbers))
     spread = fitted.columns.spread(weights)
 

@@ -70,9 +70,7 @@ def test_too_few_numbers_measure_nothing() -> None:
     assert sizes.quantiles.shape == (0, 4)
 
 
-def test_long_pages_and_many_tasks_make_a_bounded_number_of_places(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_pages_and_many_tasks_make_a_bounded_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "MOST_PLACES", 3)
     hasher = hasher_reading([heated(number) for number in range(40)], Hasher(b"salt"))
 

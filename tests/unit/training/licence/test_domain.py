@@ -42,10 +42,7 @@ def test_another_kind_of_task_is_outside_with_the_distance_in_words(history: His
 
 
 def test_another_system_prompt_is_outside() -> None:
-    rewritten = (
-        Message("system", "Answer in French verse."),
-        *errand("milk")[1:],
-    )
+    rewritten = (Message("system", "Answer in French verse."), *errand("milk")[1:])
 
     assert fit_domain(states()).distance(rewritten).outside
 

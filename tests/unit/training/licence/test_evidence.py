@@ -12,9 +12,7 @@ from qguide.training.licence.verdict import licence_of
 EVEN = (math.log(0.5), math.log(0.5))
 
 
-def decision(
-    task: str, *, q_is_right: bool, log_prior: tuple[float, ...] = EVEN
-) -> HeldBackDecision:
+def decision(task: str, *, q_is_right: bool, log_prior: tuple[float, ...] = EVEN) -> HeldBackDecision:
     q_values = (0.9, 0.1) if q_is_right else (0.1, 0.9)
     return HeldBackDecision(task, q_values, log_prior, ((1.0,), (0.0,)))
 

@@ -16,9 +16,7 @@ def choices(
 ) -> list[ScoredChoice]:
     """Decisions whose first candidate is the better one."""
     return [
-        ScoredChoice(
-            q, (1, 9), (True, True), draws=draws, values=(1, 0), logprobs=logprobs, task=str(i)
-        )
+        ScoredChoice(q, (1, 9), (True, True), draws=draws, values=(1, 0), logprobs=logprobs, task=str(i))
         for i in range(n)
     ]
 

@@ -80,15 +80,7 @@ def test_only_adapters_and_the_value_head_are_trained(tmp_path: Path) -> None:
     model = q_model().model
     start = {name: weight.clone() for name, weight in model.state_dict().items()}
     kept: list[Loop[Any]] = []
-    train(
-        tmp_path,
-        model=model,
-        loss_of=q_loss,
-        steps=STEPS,
-        inspect=kept.append,
-        lr=0.01,
-        lora={"rank": 2},
-    )
+    train(tmp_path, model=model, loss_of=q_loss, steps=STEPS, inspect=kept.append, lr=0.01, lora={"rank": 2})
     for name, weight in model.state_dict().items():
         if "base_layer" in name:
             assert torch.equal(weight, start[name.replace("base_layer.", "")])

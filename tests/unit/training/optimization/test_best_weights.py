@@ -15,12 +15,8 @@ def offer(best: BestWeights, model: nn.Linear, weight: float, **figures: float) 
         best.save(model.state_dict(), figures)
 
 
-@pytest.mark.parametrize(
-    ("criterion", "kept"), [("spearman", 2.0), ("regret_steps", 3.0), ("last", 4.0)]
-)
-def test_the_best_by_the_criterion_is_restored(
-    tmp_path: Path, criterion: Criterion, kept: float
-) -> None:
+@pytest.mark.parametrize(("criterion", "kept"), [("spearman", 2.0), ("regret_steps", 3.0), ("last", 4.0)])
+def test_the_best_by_the_criterion_is_restored(tmp_path: Path, criterion: Criterion, kept: float) -> None:
     model = nn.Linear(2, 1)
     offer(BestWeights(tmp_path, criterion), model, 1.0, spearman=0.1, regret_steps=0.9)
     best = BestWeights(tmp_path, criterion)  # as after a kill
@@ -35,9 +31,7 @@ def test_the_best_by_the_criterion_is_restored(
         assert best.figures == {"spearman": 0.5, "regret_steps": 0.8}
 
 
-def test_a_kill_while_figures_are_written_leaves_those_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_figures_are_written_leaves_those_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     best, model = BestWeights(tmp_path, "spearman"), nn.Linear(2, 1)
     offer(best, model, 1.0, spearman=0.5)
     write_text = Path.write_text

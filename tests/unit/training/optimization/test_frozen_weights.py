@@ -62,9 +62,7 @@ def test_only_frozen_weights_are_in_bfloat16(tmp_path: Path, lora: dict[str, int
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["frozen trunk", "adapters"])
-def test_what_is_trained_ends_near_a_float32_training(
-    tmp_path: Path, lora: dict[str, int] | None
-) -> None:
+def test_what_is_trained_ends_near_a_float32_training(tmp_path: Path, lora: dict[str, int] | None) -> None:
     frozen = lora is None
     start = weights_of(tiny(frozen=frozen, rounded=True))
     model = tiny(frozen=frozen, rounded=True)
@@ -80,14 +78,7 @@ def test_what_is_written_is_in_float32_with_the_adapters_unrounded(tmp_path: Pat
     kept: list[Loop[Any]] = []
     torch.manual_seed(0)
     options: dict[str, Any] = {"lora": LORA, "frozen_dtype": "bfloat16", "lr": 0.01}
-    train(
-        tmp_path,
-        model=tiny(frozen=False),
-        loss_of=q_loss,
-        steps=STEPS,
-        inspect=kept.append,
-        **options,
-    )
+    train(tmp_path, model=tiny(frozen=False), loss_of=q_loss, steps=STEPS, inspect=kept.append, **options)
     layer = kept[0].model.trunk.layers[0].self_attn.q_proj
     update = layer.get_delta_weight("default").detach()
     base = layer.get_base_layer().weight.detach().float()
@@ -121,14 +112,7 @@ def test_a_broken_run_ends_where_a_whole_one_ends(tmp_path: Path) -> None:
 @pytest.mark.alone
 def test_two_processes_end_where_one_ends(tmp_path: Path) -> None:
     ends = [
-        weights_of(
-            trained(
-                tmp_path / str(processes),
-                tiny(frozen=True),
-                frozen_dtype="bfloat16",
-                processes=processes,
-            )
-        )
+        weights_of(trained(tmp_path / str(processes), tiny(frozen=True), frozen_dtype="bfloat16", processes=processes))
         for processes in (1, 2)
     ]
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)

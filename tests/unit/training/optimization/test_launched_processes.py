@@ -33,9 +33,7 @@ def train_as(rank: int, port: int, folder: Path) -> None:
 
 def launch(*folders: Path) -> list[ForkServerProcess]:
     port = free_port()
-    processes = [
-        fresh_process(train_as, rank, port, folders[rank % len(folders)]) for rank in range(RANKS)
-    ]
+    processes = [fresh_process(train_as, rank, port, folders[rank % len(folders)]) for rank in range(RANKS)]
     for process in processes:
         process.start()
     return processes

@@ -39,12 +39,7 @@ EPISODE = groups_row(
 
 
 def packed(**changes: Any) -> list[PackedTree]:
-    options: dict[str, Any] = {
-        "min_label_margin": 0.005,
-        "max_length": 200,
-        "max_tokens": 400,
-        "with_features": True,
-    }
+    options: dict[str, Any] = {"min_label_margin": 0.005, "max_length": 200, "max_tokens": 400, "with_features": True}
     labels = changes.pop("labels", GroupLabels())
     return pack_groups(renderer(), EPISODE, labels, **(options | changes))
 

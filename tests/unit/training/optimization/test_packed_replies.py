@@ -13,12 +13,7 @@ from qguide.qnet.types import History, Message, ScoreRequest
 from qguide.training.data.decision_groups import GroupLabels
 from qguide.training.data.preferences import PreferenceRow
 from qguide.training.data.records import rows_of
-from qguide.training.optimization.packed_replies import (
-    PackedReplies,
-    add_pair,
-    pack_candidates,
-    reply_path,
-)
+from qguide.training.optimization.packed_replies import PackedReplies, add_pair, pack_candidates, reply_path
 from qguide.training.policy_training.logprobs import reply_logprobs, require_packable
 from tests.support.decision_groups import candidate, groups_row
 from tests.support.tiny_models import ARCHITECTURES, policy_model, renderer
@@ -35,9 +30,7 @@ def pair(history: History, chosen: str, rejected: str) -> PreferenceRow:
     return compared(history, (said(chosen),), (said(rejected),))
 
 
-def compared(
-    history: History, chosen: History, rejected: History, *, level: str = "step"
-) -> PreferenceRow:
+def compared(history: History, chosen: History, rejected: History, *, level: str = "step") -> PreferenceRow:
     fields: dict[str, Any] = {
         "task_id": "t",
         "kind": "k",

@@ -26,9 +26,7 @@ from qguide.training.q_training.validation import q_of_tree, require_packable
 from tests.support.labels import labelled
 from tests.support.tiny_models import renderer
 
-LLAMA = LlamaConfig(
-    vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
-)
+LLAMA = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2)
 GPT2 = GPT2Config(vocab_size=16, n_embd=16, n_layer=2, n_head=2, n_positions=64)
 PATHS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=12), min_size=1, max_size=8)
 

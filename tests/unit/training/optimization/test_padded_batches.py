@@ -12,12 +12,8 @@ lengths = st.lists(st.integers(1, 60), min_size=1, max_size=80)
 
 
 @given(lengths, st.integers(0, 99))
-def test_an_epoch_takes_every_sequence_once_and_keeps_to_the_limit(
-    given_lengths: list[int], seed: int
-) -> None:
-    steps = plan_steps(
-        given_lengths, batch_tokens=100, micro_batch_tokens=64, rng=random.Random(seed)
-    )
+def test_an_epoch_takes_every_sequence_once_and_keeps_to_the_limit(given_lengths: list[int], seed: int) -> None:
+    steps = plan_steps(given_lengths, batch_tokens=100, micro_batch_tokens=64, rng=random.Random(seed))
     micro_batches = [micro_batch for step in steps for micro_batch in step]
     assert sorted(i for m in micro_batches for i in m) == list(range(len(given_lengths)))
     assert all(max(given_lengths[i] for i in m) * len(m) <= 64 for m in micro_batches)

@@ -54,8 +54,7 @@ def end_of(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Saved weights, and the loss of every step."""
     state = folder / f"state-{STEPS:06d}"
     weights = load_file(state / "model.safetensors") | {
-        f"mean of {name}": mean
-        for name, mean in load_file(state / "weight_average.safetensors").items()
+        f"mean of {name}": mean for name, mean in load_file(state / "weight_average.safetensors").items()
     }
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))

@@ -76,15 +76,11 @@ class FitByRows(Fit):
         return Objective.loss(self, micro_batch)
 
 
-def train(
-    folder: Path, processes: int, fit: type[Fit] = Fit, **options: object
-) -> tuple[dict[str, torch.Tensor], int]:
+def train(folder: Path, processes: int, fit: type[Fit] = Fit, **options: object) -> tuple[dict[str, torch.Tensor], int]:
     """Weights of a trained QNet, and the number of its sharded weights during training."""
     folder.mkdir(exist_ok=True)
     fields: dict[str, object] = {"lr": 1e-2, "device": "cpu", "threads": 1, "average_last": 0.5}
-    optimization = Optimization.model_validate(
-        fields | {"processes": processes, "save_every_s": 1e-9} | options
-    )
+    optimization = Optimization.model_validate(fields | {"processes": processes, "save_every_s": 1e-9} | options)
     model = q_model("llama").model
     assert isinstance(model, QNet)
 
@@ -123,9 +119,7 @@ def test_processes_make_equally_many_passes_of_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_fsdp2")
-def test_stopped_and_resumed_uneven_shards_end_bit_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_and_resumed_uneven_shards_end_bit_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = Loop._save
 
     def stop_after_three(loop: Loop[QNet]) -> None:

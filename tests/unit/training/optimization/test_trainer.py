@@ -21,9 +21,7 @@ from tests.support.devices import needs_cuda
 from tests.support.tiny_models import q_model
 from tests.support.trainings import STEPS, LossOf, line_loss, train, weights_of
 
-devices = pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("auto", marks=needs_cuda, id="cuda")]
-)
+devices = pytest.mark.parametrize("device", ["cpu", pytest.param("auto", marks=needs_cuda, id="cuda")])
 
 
 def rows_of(folder: Path) -> list[dict[str, float]]:
@@ -254,9 +252,7 @@ def test_processes_and_threads_are_not_mixed(tmp_path: Path) -> None:
     torch.set_num_threads(1)
 
 
-def test_processes_of_a_launcher_are_not_divided_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_of_a_launcher_are_not_divided_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(ConfigError, match="processes is 2, but 4 processes were launched"):
         train(tmp_path, processes=2)
@@ -270,9 +266,7 @@ def test_a_saved_state_is_not_resumed_by_another_number_of_processes(tmp_path: P
 
 
 @pytest.mark.alone
-def test_processes_are_not_forked_where_a_gpu_would_be_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_are_not_forked_where_a_gpu_would_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match="accelerate launch --num_processes 2"):
         train(tmp_path, device="auto", processes=2)

@@ -12,11 +12,7 @@ from transformers import LlamaConfig
 from benchmarks.measurement.shapes import SHAPES, llama_config
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
-from qguide.training.optimization.training_memory import (
-    Dimensions,
-    estimate_memory,
-    layer_bytes,
-)
+from qguide.training.optimization.training_memory import Dimensions, estimate_memory, layer_bytes
 
 PAGE = Path(__file__).parents[4] / "docs" / "train" / "memory.md"
 TOKENS = 256
@@ -37,9 +33,7 @@ def test_parameters_are_counted_as_a_model_of_the_shape_has_them() -> None:
     assert Dimensions.of(config).parameters == net.trunk.num_parameters()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "stream"), [(torch.float32, 4), (torch.bfloat16, 2)], ids=["all", "adapters"]
-)
+@pytest.mark.parametrize(("dtype", "stream"), [(torch.float32, 4), (torch.bfloat16, 2)], ids=["all", "adapters"])
 def test_what_autograd_keeps_is_at_most_what_is_reckoned(dtype: torch.dtype, stream: int) -> None:
     net = QNet(QNetConfig(trunk=SMALL.to_dict(), head_width=32)).train()
     net.trunk.to(dtype)

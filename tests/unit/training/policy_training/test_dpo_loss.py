@@ -9,12 +9,7 @@ from torch import Tensor
 
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
-from qguide.training.policy_training.dpo_loss import (
-    DpoLossOptions,
-    LevelWeights,
-    PairWeights,
-    pairs_loss,
-)
+from qguide.training.policy_training.dpo_loss import DpoLossOptions, LevelWeights, PairWeights, pairs_loss
 
 # Log-probabilities of six replies under the policy and under its reference.
 POLICY = torch.tensor([-2.0, -4.0, -1.0, -3.0, -6.0, -5.0])
@@ -35,9 +30,7 @@ ROW = row((0, 1, "trajectory"), (2, 3, "suffix"), (4, 5, "suffix"))
 def mean_loss(objective: DpoLossOptions, *rows: PackedReplies, policy: Tensor = POLICY) -> float:
     """The mean that a step over all rows has."""
     weights = PairWeights.of(objective, rows)
-    losses = [
-        pairs_loss(policy, REFERENCE, row, weights=weights, beta=objective.beta) for row in rows
-    ]
+    losses = [pairs_loss(policy, REFERENCE, row, weights=weights, beta=objective.beta) for row in rows]
     return float(sum(loss.total for loss in losses)) / sum(loss.weight for loss in losses)
 
 
@@ -54,9 +47,7 @@ def test_levels_add_up_their_own_means_as_in_equation_10() -> None:
 
 
 def test_the_mixture_does_not_depend_on_the_rows_that_hold_the_pairs() -> None:
-    objective = DpoLossOptions(
-        beta=BETA, mixture="levels", weights=LevelWeights(suffix=3.0, trajectory=0.5, sft=0.25)
-    )
+    objective = DpoLossOptions(beta=BETA, mixture="levels", weights=LevelWeights(suffix=3.0, trajectory=0.5, sft=0.25))
     apart = (row((4, 5, "suffix")), row((2, 3, "suffix"), (0, 1, "trajectory")))
     expected = 0.5 * softplus(1) + 3 * (softplus(1) + softplus(-1)) / 2 + 0.25 * 2
     assert mean_loss(objective, *apart) == pytest.approx(expected)
@@ -71,9 +62,7 @@ def test_the_mixture_does_not_depend_on_the_rows_that_hold_the_pairs() -> None:
         ({"suffix": 0.0}, softplus(1)),
     ],
 )
-def test_a_level_of_weight_0_is_left_out_and_imitation_stays(
-    weights: dict[str, float], expected: float
-) -> None:
+def test_a_level_of_weight_0_is_left_out_and_imitation_stays(weights: dict[str, float], expected: float) -> None:
     objective = DpoLossOptions(beta=BETA, mixture="levels", weights=LevelWeights(**weights))
     assert mean_loss(objective, ROW) == pytest.approx(expected)
 

@@ -17,9 +17,7 @@ def packed(*groups: PlacedChoice) -> PackedReplies:
     return row
 
 
-def group(
-    replies: tuple[int, ...], values: tuple[float, ...], draws: tuple[int, ...]
-) -> PlacedChoice:
+def group(replies: tuple[int, ...], values: tuple[float, ...], draws: tuple[int, ...]) -> PlacedChoice:
     n = len(replies)
     return PlacedChoice(replies, ScoredChoice((), [1.0] * n, [True] * n, draws, values=values))
 

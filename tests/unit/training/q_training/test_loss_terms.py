@@ -9,12 +9,7 @@ from qguide.qnet.models.checkpoint import load_policy
 from qguide.training.jobs.sft import run_sft
 from qguide.training.optimization.options import Optimization
 from qguide.training.optimization.packed_trees import PackedTree, Place, pack_tree
-from qguide.training.q_training.loss_terms import (
-    QNetLossOptions,
-    RankingLoss,
-    hl_gauss_error,
-    tree_loss,
-)
+from qguide.training.q_training.loss_terms import QNetLossOptions, RankingLoss, hl_gauss_error, tree_loss
 from qguide.training.q_training.validation import sibling_accuracy
 from tests.support.echo import episode, sft_config, trajectories_in
 from tests.support.labels import labelled
@@ -40,16 +35,12 @@ def test_the_error_of_a_distribution_is_least_at_its_target() -> None:
         assert mean == pytest.approx(target, abs=0.01)
 
 
-def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
-    tmp_path: Path, trajectories: Path
-) -> None:
+def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(tmp_path: Path, trajectories: Path) -> None:
     run_sft(sft_config(trajectories, tmp_path / "sft", seed=3))
     renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
     chats = [(episode("red")[0], episode(said)[1]) for said in ("red", "blue")]
     rows = labelled(*chats, labels={1: 1.0, 2: 0.0})
-    [tree] = pack_tree(
-        renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64
-    )
+    [tree] = pack_tree(renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
     [(better, worse)] = tree.pairs
 
     def told(of_better: float, of_worse: float) -> torch.Tensor:
@@ -64,17 +55,13 @@ def test_the_loss_of_a_perfect_qnet_is_zero_and_of_a_wrong_order_is_not(
     assert sibling_accuracy([(told(0.2, 0.2), tree)]) == (0.5, 0.5, 1)
 
 
-def test_progress_is_the_difference_to_the_action_before(
-    tmp_path: Path, trajectories: Path
-) -> None:
+def test_progress_is_the_difference_to_the_action_before(tmp_path: Path, trajectories: Path) -> None:
     run_sft(sft_config(trajectories, tmp_path / "sft", optimization=Optimization(epochs=1)))
     renderer = load_policy(tmp_path / "sft" / "checkpoint").renderer
     ask, red = episode("red")[:2]
     chats = [(ask, red, ask, episode(said)[1]) for said in ("red", "blue")]
     rows = labelled(*chats, labels={1: 0.5, 2: 1.0, 3: 0.25}, target="td")
-    [tree] = pack_tree(
-        renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64
-    )
+    [tree] = pack_tree(renderer, rows, loss_on="last", min_label_margin=0.1, max_length=64, max_tokens=64)
     # The label of node 1 is in the first path alone, but it comes before both of its children.
     [(win, before), (lose, same)] = tree.successions
     assert before == same

@@ -23,9 +23,7 @@ def held(monkeypatch: pytest.MonkeyPatch, tokens: int) -> None:
     monkeypatch.setattr(packed_rows, "HELD_TOKENS", tokens)
 
 
-def test_trees_that_are_packed_again_have_the_same_new_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_that_are_packed_again_have_the_same_new_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held(monkeypatch, 0)
     monkeypatch.setattr(packed_rows, "_DRAWS", 3)
     examples = Examples(

@@ -19,8 +19,7 @@ EPISODE = (
     Message("assistant", "It is on the desk."),
 )
 SYSTEM, USER, DONE = (
-    {"role": message.role, "content": message.content}
-    for message in (EPISODE[0], EPISODE[1], EPISODE[4])
+    {"role": message.role, "content": message.content} for message in (EPISODE[0], EPISODE[1], EPISODE[4])
 )
 CHAT = [
     SYSTEM,
@@ -29,13 +28,7 @@ CHAT = [
         "role": "assistant",
         "content": [{"type": "text", "text": "I look."}],
         "reasoning_content": "Desks have mugs.",
-        "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "look", "arguments": '{"at": "desk"}'},
-            }
-        ],
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "desk"}'}}],
     },
     {"role": "tool", "tool_call_id": "c1", "content": "A mug."},
     DONE,
@@ -53,23 +46,13 @@ BLOCKS = [
     },
     {
         "role": "user",
-        "content": [
-            {
-                "type": "tool_result",
-                "tool_use_id": "c1",
-                "content": [{"type": "text", "text": "A mug."}],
-            }
-        ],
+        "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "A mug."}]}],
     },
     {"role": "assistant", "content": [{"type": "text", "text": "It is on the desk."}]},
 ]
 ITEMS = [
     {"role": "developer", "content": "You find things."},
-    {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": "Find the mug."}],
-    },
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Find the mug."}]},
     {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "…"},
     {
         "type": "message",
@@ -78,22 +61,12 @@ ITEMS = [
         "status": "completed",
         "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
     },
-    {
-        "type": "function_call",
-        "id": "fc_1",
-        "call_id": "c1",
-        "name": "look",
-        "arguments": '{"at": "desk"}',
-    },
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": '{"at": "desk"}'},
     {"type": "function_call_output", "call_id": "c1", "output": "A mug."},
     {
         "object": "response",
         "output": [
-            {
-                "type": "message",
-                "role": "assistant",
-                "content": [{"type": "output_text", "text": "It is on the desk."}],
-            }
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "It is on the desk."}]}
         ],
     },
 ]
@@ -109,9 +82,7 @@ LANGCHAIN = [
                 {"type": "text", "text": "I look."},
                 {"type": "tool_use", "id": "c1", "name": "look", "input": {"at": "desk"}},
             ],
-            "tool_calls": [
-                {"name": "look", "args": {"at": "desk"}, "id": "c1", "type": "tool_call"}
-            ],
+            "tool_calls": [{"name": "look", "args": {"at": "desk"}, "id": "c1", "type": "tool_call"}],
         },
     },
     {"type": "tool", "content": "A mug.", "tool_call_id": "c1"},
@@ -170,16 +141,10 @@ def test_messages_may_be_json_text_at_a_nested_place() -> None:
             "messages[0].content[0].tool_use_id is missing",
         ),
         (
-            {
-                "role": "user",
-                "content": [{"type": "tool_use"}, {"type": "image", "data": "SECRET"}],
-            },
+            {"role": "user", "content": [{"type": "tool_use"}, {"type": "image", "data": "SECRET"}]},
             "messages[0].content[1] is neither text nor a call",
         ),
-        (
-            {"type": "function_call", "name": "SECRET"},
-            "messages[0] (function_call) has no arguments",
-        ),
+        ({"type": "function_call", "name": "SECRET"}, "messages[0] (function_call) has no arguments"),
         (
             {"role": "user", "content": [{"type": "input_text"}, {"type": "SECRET"}]},
             "messages[0].content[0] (input_text) has no text",

@@ -26,11 +26,7 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 
 def test_elements_of_a_list_have_their_lines(tmp_path: Path) -> None:
     text = '[\n  {"a": 1},\n  {"a":\n 2}\n, {"a": 3}]\n'
-    assert [(v.line, v.value) for v in values(tmp_path, text)] == [
-        (2, {"a": 1}),
-        (3, {"a": 2}),
-        (5, {"a": 3}),
-    ]
+    assert [(v.line, v.value) for v in values(tmp_path, text)] == [(2, {"a": 1}), (3, {"a": 2}), (5, {"a": 3})]
 
 
 @pytest.mark.parametrize("text", ["[]", " [ ] \n"])
@@ -38,14 +34,9 @@ def test_an_empty_list_has_no_values(tmp_path: Path, text: str) -> None:
     assert values(tmp_path, text) == []
 
 
-def test_elements_that_exceed_a_chunk_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elements_that_exceed_a_chunk_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_stream, "CHUNK", 7)
-    assert [v.value for v in values(tmp_path, '[{"text": "' + "é" * 50 + '"}, [1, 2]]')] == [
-        {"text": "é" * 50},
-        [1, 2],
-    ]
+    assert [v.value for v in values(tmp_path, '[{"text": "' + "é" * 50 + '"}, [1, 2]]')] == [{"text": "é" * 50}, [1, 2]]
 
 
 def test_a_document_over_several_lines_is_one_value(tmp_path: Path) -> None:
@@ -80,9 +71,7 @@ def test_a_broken_list_is_read_up_to_its_flaw(tmp_path: Path) -> None:
         ('[{"a": 1}]\n{"a": 2}', 1, 2, "goes on"),
     ],
 )
-def test_a_list_that_is_not_whole_is_named_by_line(
-    tmp_path: Path, text: str, read: int, line: int, flaw: str
-) -> None:
+def test_a_list_that_is_not_whole_is_named_by_line(tmp_path: Path, text: str, read: int, line: int, flaw: str) -> None:
     *fine, broken = values(tmp_path, text)
     assert [value.flaw for value in fine] == [""] * read
     assert broken.line == line
@@ -90,9 +79,7 @@ def test_a_list_that_is_not_whole_is_named_by_line(
 
 
 @pytest.mark.parametrize("chunk", range(1, 9))
-def test_numbers_that_exceed_a_chunk_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
+def test_numbers_that_exceed_a_chunk_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(json_stream, "CHUNK", chunk)
     found = values(tmp_path, "[123456, 1.25, 5e-3, -7]\n")
     assert found == [Value(1, number) for number in (123456, 1.25, 5e-3, -7)]
@@ -114,9 +101,7 @@ def test_hostile_values_are_named(tmp_path: Path, line: bytes, flaw: str) -> Non
     assert any(part in first.flaw for part in flaw.split("|"))
 
 
-def test_a_value_that_is_too_long_is_named_and_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_that_is_too_long_is_named_and_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_stream, "MOST_BYTES", 20)
     long, fine = values(tmp_path, '{"a": "' + "x" * 50 + '"}\n{"a": 2}\n')
     assert long.flaw == "it has more than 20 bytes"

@@ -17,11 +17,7 @@ TASK = {"role": "user", "content": "Find the mug."}
 
 def call(name: str, arguments: object, call_id: str | None = "c1") -> dict[str, Any]:
     """A call in OpenAI's shape."""
-    return {
-        "id": call_id,
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def record(*messages: Mapping[str, Any], **fields: object) -> dict[str, object]:
@@ -87,13 +83,9 @@ def test_a_reply_of_weight_0_is_a_mistake() -> None:
 
 
 def test_without_a_task_id_the_first_messages_identify_the_task() -> None:
-    one, same = (
-        read_message_record(record({"role": "assistant", "content": said}), Fields())
-        for said in ("A", "B")
-    )
+    one, same = (read_message_record(record({"role": "assistant", "content": said}), Fields()) for said in ("A", "B"))
     other = read_message_record(
-        record({"role": "system", "content": "Be kind."}, {"role": "assistant", "content": "A"}),
-        Fields(),
+        record({"role": "system", "content": "Be kind."}, {"role": "assistant", "content": "A"}), Fields()
     )
     assert one.task_id == same.task_id != other.task_id
 
@@ -133,10 +125,7 @@ def test_a_default_reward_is_for_records_without_one() -> None:
         (record({"role": "assistant", "content": "  "}), "turn 1 (assistant) is empty"),
         (record({"role": "alien", "content": "SECRET"}), "messages[1].role"),
         (record({"role": "assistant", "content": 7}), "messages[1].content"),
-        (
-            record({"role": "user", "content": [{"type": "image_url"}]}),
-            "messages[1] has a part that is not text",
-        ),
+        (record({"role": "user", "content": [{"type": "image_url"}]}), "messages[1] has a part that is not text"),
         (
             record(
                 {"role": "assistant", "content": "", "tool_calls": [call("look", "{}")]},
@@ -159,9 +148,7 @@ def test_a_default_reward_is_for_records_without_one() -> None:
         (record({"role": "assistant", "content": "A"}, task_id="x" * 2000), "2,000 characters"),
     ],
 )
-def test_a_malformed_row_is_refused_without_its_text(
-    row: Mapping[str, object], reason: str
-) -> None:
+def test_a_malformed_row_is_refused_without_its_text(row: Mapping[str, object], reason: str) -> None:
     said = refusal(row)
     assert reason in said
     assert "SECRET" not in said

@@ -23,10 +23,7 @@ CALL = {
         {"type": "tool_call", "id": "c1", "name": "look", "arguments": {"at": "desk"}},
     ],
 }
-RESULT = {
-    "role": "tool",
-    "parts": [{"type": "tool_call_response", "id": "c1", "response": {"seen": "mug"}}],
-}
+RESULT = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": {"seen": "mug"}}]}
 ANSWER = {"role": "assistant", "parts": [{"type": "text", "content": "On the desk."}]}
 EPISODE = (
     Message("system", "Be brief."),
@@ -102,9 +99,7 @@ def log_export(*records: Mapping[str, Any]) -> str:
     return json.dumps({"resourceLogs": [{"resource": {}, "scopeLogs": scopes}]})
 
 
-def read(
-    folder: Path, *lines: str, fields: Fields = REWARD
-) -> tuple[list[Trajectory], list[BadRecord]]:
+def read(folder: Path, *lines: str, fields: Fields = REWARD) -> tuple[list[Trajectory], list[BadRecord]]:
     """Episodes and bad records of a file with these lines."""
     path = folder / "spans.jsonl"
     path.write_text("\n".join(lines))
@@ -148,13 +143,7 @@ def test_conversations_of_one_trace_are_apart(tmp_path: Path) -> None:
 
 def test_the_event_of_a_requests_details_may_be_a_log(tmp_path: Path) -> None:
     name = "gen_ai.client.inference.operation.details"
-    log = {
-        "traceId": "t1",
-        "spanId": "s1",
-        "timeUnixNano": "1",
-        "eventName": name,
-        "attributes": pairs(SECOND),
-    }
+    log = {"traceId": "t1", "spanId": "s1", "timeUnixNano": "1", "eventName": name, "attributes": pairs(SECOND)}
     (episode,), bad = read(tmp_path, log_export(log), export(span(1, {"eval.score": True})))
     assert bad == []
     assert episode.messages == EPISODE
@@ -173,9 +162,7 @@ def test_messages_on_the_span_and_in_its_event_count_once(tmp_path: Path) -> Non
     assert episode.messages == EPISODE
 
 
-CALLS = [
-    {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "desk"}'}}
-]
+CALLS = [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "desk"}'}}]
 EARLIER: list[tuple[str, dict[str, object]]] = [
     ("gen_ai.system.message", {"content": "Be brief."}),
     ("gen_ai.user.message", {"content": "Find the mug."}),
@@ -227,17 +214,10 @@ def test_a_request_that_belongs_to_another_agent_is_named_by_its_line(tmp_path: 
             {"gen_ai.input.messages": '[{"role": "user", "par', "eval.score": 1},
             "gen_ai.input.messages cannot be read; it may have been cut off: it is not JSON",
         ),
+        ({"gen_ai.input.messages": HALF_CHARACTER, "eval.score": 1}, "it holds text that is not UTF-8"),
+        ({"gen_ai.input.messages": "[" * 101 + "]" * 101, "eval.score": 1}, "more than 100 levels deep"),
         (
-            {"gen_ai.input.messages": HALF_CHARACTER, "eval.score": 1},
-            "it holds text that is not UTF-8",
-        ),
-        (
-            {"gen_ai.input.messages": "[" * 101 + "]" * 101, "eval.score": 1},
-            "more than 100 levels deep",
-        ),
-        (
-            request([{"role": "user", "parts": [{"type": "blob", "content": "SECRET"}]}], ANSWER)
-            | {"eval.score": 1},
+            request([{"role": "user", "parts": [{"type": "blob", "content": "SECRET"}]}], ANSWER) | {"eval.score": 1},
             "gen_ai.input.messages[0].parts[0] is not text",
         ),
     ],

@@ -73,9 +73,7 @@ def test_outcomes_of_an_evaluation_are_joined_by_task_id(tmp_path: Path) -> None
         ({"resolved": ["a"], "empty_patch_ids": ["b"]}, {"a": 1.0, "b": 0.0}),
     ],
 )
-def test_outcomes_have_the_shapes_of_evaluations(
-    said: object, outcomes: dict[str, float], tmp_path: Path
-) -> None:
+def test_outcomes_have_the_shapes_of_evaluations(said: object, outcomes: dict[str, float], tmp_path: Path) -> None:
     assert read_outcomes(write(tmp_path / "o.json", said)) == outcomes
 
 
@@ -85,9 +83,7 @@ def test_other_outcomes_are_refused(said: object, tmp_path: Path) -> None:
         read_outcomes(write(tmp_path / "o.json", said))
 
 
-def test_a_format_of_ones_own_is_named_by_its_import_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_format_of_ones_own_is_named_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "house_logs.py").write_text(
         "def plain(record):\n"
         "    for run in record['runs']:\n"

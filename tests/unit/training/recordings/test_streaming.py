@@ -17,10 +17,7 @@ from qguide.training.recordings.json_stream import read_values
 COUNT = 300
 ROWS = [
     {
-        "messages": [
-            {"role": "user", "content": f"Task {number}"},
-            {"role": "assistant", "content": "x" * 500},
-        ],
+        "messages": [{"role": "user", "content": f"Task {number}"}, {"role": "assistant", "content": "x" * 500}],
         "reward": 0.5,
     }
     for number in range(COUNT)
@@ -40,9 +37,7 @@ def as_object() -> str:
     return json.dumps({"info": {"name": "a run"}, "rows": ROWS, "more": [1, 2]})
 
 
-@pytest.mark.parametrize(
-    ("written", "within"), [(as_lines, ""), (as_list, ""), (as_object, "rows")]
-)
+@pytest.mark.parametrize(("written", "within"), [(as_lines, ""), (as_list, ""), (as_object, "rows")])
 def test_no_more_than_two_pieces_lie_between_the_file_and_the_reader(
     written: Callable[[], str], within: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,9 +70,7 @@ def test_the_first_episode_is_there_before_the_second_is_read(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_a_compressed_file_is_read_as_what_it_holds(
-    end: str, pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
+def test_a_compressed_file_is_read_as_what_it_holds(end: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
     path = tmp_path / f"rows.jsonl{end}"
     path.write_bytes(pack(as_lines().encode()))
     read: list[int] = []

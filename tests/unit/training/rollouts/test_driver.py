@@ -5,36 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from qguide.qnet.errors import (
-    ConfigError,
-    EnvironmentFailureError,
-    HistoryTooLongError,
-    QGuideError,
-)
-from qguide.qnet.types import (
-    Candidate,
-    Message,
-    SampleRequest,
-    Sampling,
-    Scorer,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.errors import ConfigError, EnvironmentFailureError, HistoryTooLongError, QGuideError
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.training.environment import StepResult
 from qguide.training.rollouts.driver import run_rollouts
-from qguide.training.rollouts.episode import (
-    Episode,
-    derived_seed,
-    first_reply,
-    play_episode,
-    seeded,
-)
-from qguide.training.rollouts.rollout import (
-    EnvironmentCall,
-    RolloutTask,
-    SampleRequests,
-    Timings,
-)
+from qguide.training.rollouts.episode import Episode, derived_seed, first_reply, play_episode, seeded
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, Timings
 from qguide.training.trajectory import parse_action, text_reply
 
 HISTORY_LIMIT = 40
@@ -74,9 +50,7 @@ class Obedient:
             raise HistoryTooLongError("too long")
         return [
             [
-                Candidate(
-                    Message("assistant", f"Action: {request.history[-1].content.split()[-1]}"), 3
-                )
+                Candidate(Message("assistant", f"Action: {request.history[-1].content.split()[-1]}"), 3)
                 for _ in range(request.n)
             ]
             for request in requests
@@ -89,10 +63,7 @@ class ByLength(Scorer):
     name = "by-length"
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5)
-            for request in requests
-        ]
+        return [ScoreResult(tuple(float(len(c.content)) for c in request.candidates), 5) for request in requests]
 
 
 GREEDY = first_reply(lambda step: Sampling(temperature=0))
@@ -129,9 +100,7 @@ def test_every_episode_is_played_to_its_end(threads: int) -> None:
     environments = {f"to {goal}": Counter(goal) for goal in range(1, 13)}
     done, failed, _, _ = play(environments, threads=threads)
     assert not failed
-    assert {name: len(e.steps) for name, e in done.items()} == {
-        f"to {goal}": goal for goal in range(1, 13)
-    }
+    assert {name: len(e.steps) for name, e in done.items()} == {f"to {goal}": goal for goal in range(1, 13)}
     assert all(e.reward == 1.0 and e.completion_tokens == 3 * len(e.steps) for e in done.values())
     assert all(e.closed for e in environments.values())
 
@@ -242,10 +211,7 @@ def test_a_prefix_is_replayed_without_asking_the_policy() -> None:
             (
                 "branch",
                 play_episode(
-                    lambda: environment,
-                    GREEDY,
-                    max_steps=9,
-                    prefix=(text_reply("Action: 1"), text_reply("Action: 2")),
+                    lambda: environment, GREEDY, max_steps=9, prefix=(text_reply("Action: 1"), text_reply("Action: 2"))
                 ),
             )
         ],

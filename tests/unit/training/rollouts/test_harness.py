@@ -19,13 +19,7 @@ def config(output: Path, *, parallel: int = 2) -> RolloutConfig:
     return RolloutConfig(output=output, environment=CorridorConfig(count=4), parallel=parallel)
 
 
-def play(
-    output: Path,
-    *,
-    failing: str = "",
-    weights: dict[str, str] | None = None,
-    parallel: int = 2,
-) -> Rollouts:
+def play(output: Path, *, failing: str = "", weights: dict[str, str] | None = None, parallel: int = 2) -> Rollouts:
     """Reset each task once; returns the run."""
     with open_rollouts(
         "test", config(output, parallel=parallel), weights=weights, console=Console(quiet=True)
@@ -85,18 +79,14 @@ def open_with(output: Path, inference: Inference) -> None:
         pass
 
 
-def test_a_run_is_resumed_on_another_device_or_another_server_of_its_classifier(
-    tmp_path: Path,
-) -> None:
+def test_a_run_is_resumed_on_another_device_or_another_server_of_its_classifier(tmp_path: Path) -> None:
     open_with(tmp_path, served())
     open_with(tmp_path, served().model_copy(update={"device": "cuda", "dtype": "bfloat16"}))
     open_with(tmp_path, served(url="https://other/v1", api_key_variable="KEY", timeout_s=1.0))
 
 
 @pytest.mark.parametrize(("name", "value"), [("tokenizer", "q2"), ("max_tokens", 9)])
-def test_a_run_is_not_resumed_with_another_classifier(
-    tmp_path: Path, name: str, value: object
-) -> None:
+def test_a_run_is_not_resumed_with_another_classifier(tmp_path: Path, name: str, value: object) -> None:
     open_with(tmp_path, served())
     (tmp_path / "metrics.jsonl").write_text("{}\n")  # as if a task had been played
     with pytest.raises(ConfigError, match=rf"inference.classifiers.q.{name} was"):

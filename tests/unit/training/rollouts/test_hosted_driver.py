@@ -6,25 +6,12 @@ from typing import Any
 import pytest
 
 from qguide.qnet.errors import ConfigError, QGuideError, UpstreamLostError, UpstreamRefusedError
-from qguide.qnet.types import (
-    Candidate,
-    Message,
-    SampleRequest,
-    Sampling,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.types import Candidate, Message, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.training.rollouts.driver import run_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, build_hosted_policy
 from qguide.training.rollouts.policies import HostedPolicyWithRollouts, JobPolicy
-from qguide.training.rollouts.rollout import (
-    EnvironmentCall,
-    RolloutTask,
-    SampleRequests,
-    Timings,
-    TimingsRequest,
-)
+from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, SampleRequests, Timings, TimingsRequest
 from qguide.training.rollouts.usage import Usage
 from tests.support.corridor_upstream import MODEL, SameReplies, hosted, serving_corridors
 

@@ -23,10 +23,7 @@ STATE = (Message("user", "take the green book"),)
 PRICES = {"prompt": 1.0, "completion": 10.0}
 ACTIONS = ("go left", "open door", "take key")
 GROUP = groups_row(
-    (
-        [candidate("Action: take desk", (0.0, 1)), candidate("Action: take book", (1.0, 1))],
-        1,
-    ),
+    ([candidate("Action: take desk", (0.0, 1)), candidate("Action: take book", (1.0, 1))], 1),
     environment="fake",
     first_observation="take the green book",
 )
@@ -41,9 +38,7 @@ def request(*texts: str) -> ScoreRequest:
     return ScoreRequest(STATE, tuple(Message("assistant", text) for text in texts))
 
 
-def test_its_values_are_the_judges_and_its_tokens_have_a_price(
-    address: Address, upstream: FakeUpstream
-) -> None:
+def test_its_values_are_the_judges_and_its_tokens_have_a_price(address: Address, upstream: FakeUpstream) -> None:
     scorer: Any = build_scorer("judge:demo", inference(address[1]))
     first, second = scorer.score([request("take book", "sing"), request("take book")])
     assert (first.q_values, second.q_values) == ((1.0, 0.0), (1.0,))
@@ -52,9 +47,7 @@ def test_its_values_are_the_judges_and_its_tokens_have_a_price(
     assert scorer.usage.cost == pytest.approx((scorer.usage.prompt_tokens + 20) / 1e6)
 
 
-def test_an_unreadable_answer_is_an_error_of_the_job(
-    address: Address, upstream: FakeUpstream
-) -> None:
+def test_an_unreadable_answer_is_an_error_of_the_job(address: Address, upstream: FakeUpstream) -> None:
     upstream.fault = "chatty"
     scorer: Any = build_scorer("judge:demo", inference(address[1]))
     with pytest.raises(JudgeAnswerError, match="judge judge:demo gave an answer that does"):
@@ -85,10 +78,7 @@ class Cycling:
     name = "cycling"
 
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
-        return [
-            [Candidate(Message("assistant", f"Action: {ACTIONS[k % 3]}"), 3) for k in range(r.n)]
-            for r in requests
-        ]
+        return [[Candidate(Message("assistant", f"Action: {ACTIONS[k % 3]}"), 3) for k in range(r.n)] for r in requests]
 
 
 def evaluate(output: Path, url: str, **changes: Any) -> Results:
@@ -122,16 +112,11 @@ def test_a_method_that_compares_states_refuses_a_ranking(address: Address, tmp_p
 
 
 @pytest.mark.parametrize("mode", ["score", "rank"])
-def test_choice_regret_of_a_judge(
-    address: Address, upstream: FakeUpstream, tmp_path: Path, mode: str
-) -> None:
+def test_choice_regret_of_a_judge(address: Address, upstream: FakeUpstream, tmp_path: Path, mode: str) -> None:
     groups = tmp_path / "groups.jsonl"
     groups.write_text(GROUP.model_dump_json() + "\n")
     config = ChoiceRegretConfig(
-        groups=(groups,),
-        output=tmp_path / mode,
-        qnet="judge:demo",
-        inference=inference(address[1], mode=mode),
+        groups=(groups,), output=tmp_path / mode, qnet="judge:demo", inference=inference(address[1], mode=mode)
     )
     figures = run_choice_regret(config)
     assert len(upstream.asked) == (2 if mode == "score" else 1)

@@ -17,20 +17,11 @@ from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_re
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.jobs.explore import ExploreConfig, run_explore
 from qguide.training.jobs.groups import Continuation, GroupsConfig, run_groups
-from qguide.training.rollouts.models import (
-    Inference,
-    build_scorer,
-    licence_warning,
-    sha256_of_q_model,
-)
+from qguide.training.rollouts.models import Inference, build_scorer, licence_warning, sha256_of_q_model
 from tests.support.tiny_models import save_implicit_q, save_policy, save_qnet
 
 QUIET = Console(quiet=True)
-START, LEFT, RIGHT = (
-    Message("user", "go"),
-    Message("assistant", "left"),
-    Message("assistant", "right"),
-)
+START, LEFT, RIGHT = (Message("user", "go"), Message("assistant", "left"), Message("assistant", "right"))
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +40,7 @@ def scores(scorer: Scorer) -> tuple[float, ...]:
     return result.q_values
 
 
-def test_a_value_head_and_an_implicit_q_are_built_alike(
-    tmp_path: Path, policy: Path, implicit: Path
-) -> None:
+def test_a_value_head_and_an_implicit_q_are_built_alike(tmp_path: Path, policy: Path, implicit: Path) -> None:
     head = build_scorer(str(save_qnet(tmp_path, policy)), Inference())
     ratio = build_scorer(str(implicit), Inference())
     assert isinstance(head, SharedPrefixScorer)
@@ -59,9 +48,7 @@ def test_a_value_head_and_an_implicit_q_are_built_alike(
     assert len(set(scores(head) + scores(ratio))) == 4
 
 
-def test_evaluate_and_explore_are_guided_by_an_implicit_q(
-    tmp_path: Path, policy: Path, implicit: Path
-) -> None:
+def test_evaluate_and_explore_are_guided_by_an_implicit_q(tmp_path: Path, policy: Path, implicit: Path) -> None:
     results = run_evaluate(
         EvaluateConfig(
             output=tmp_path / "evaluation",
@@ -101,9 +88,7 @@ def test_choice_regret_does_not_mix_the_figures_of_two_models(tmp_path: Path, po
     )
     run_groups(groups, console=QUIET)
     qnet = save_qnet(tmp_path / "qnet", policy)
-    config = ChoiceRegretConfig(
-        output=tmp_path / "run", groups=(tmp_path / "groups",), qnet=str(qnet)
-    )
+    config = ChoiceRegretConfig(output=tmp_path / "run", groups=(tmp_path / "groups",), qnet=str(qnet))
     first = run_choice_regret(config)
     assert run_choice_regret(config) == first
     save_qnet(qnet, save_policy(tmp_path / "another", seed=3))

@@ -4,16 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from qguide.qnet.errors import HistoryTooLongError
-from qguide.qnet.types import (
-    Candidate,
-    DrawRole,
-    Message,
-    SampleRequest,
-    Sampling,
-    Scorer,
-    ScoreRequest,
-    ScoreResult,
-)
+from qguide.qnet.types import Candidate, DrawRole, Message, SampleRequest, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.policies import PolicyWithRollouts, guide_actions
 from qguide.training.rollouts.rollout import RolloutTask
@@ -31,8 +22,7 @@ class Counter:
     def sample_batch(self, requests: Sequence[SampleRequest]) -> list[list[Candidate]]:
         self.asked += [request.n for request in requests]
         return [
-            [Candidate(Message("assistant", f"{r.history[-1].content}{i}"), 1) for i in range(r.n)]
-            for r in requests
+            [Candidate(Message("assistant", f"{r.history[-1].content}{i}"), 1) for i in range(r.n)] for r in requests
         ]
 
 
@@ -51,10 +41,7 @@ class LikesTwo(Scorer):
     name = "likes-two"
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[ScoreResult]:
-        return [
-            ScoreResult(tuple(float(c.content.endswith("2")) for c in r.candidates), 0)
-            for r in requests
-        ]
+        return [ScoreResult(tuple(float(c.content.endswith("2")) for c in r.candidates), 0) for r in requests]
 
 
 def ask(text: str, n: int, role: DrawRole) -> SampleRequest:
@@ -98,8 +85,6 @@ def test_a_failed_draw_is_the_guided_tasks_to_handle() -> None:
 def test_rollouts_are_the_other_policys() -> None:
     branching, rollouts = Counter(), Counter()
     both = PolicyWithRollouts(branching, rollouts)
-    answers = both.sample_batch(
-        [ask("a", 1, "rollout"), ask("b", 2, "branch"), ask("c", 1, "rollout")]
-    )
+    answers = both.sample_batch([ask("a", 1, "rollout"), ask("b", 2, "branch"), ask("c", 1, "rollout")])
     assert said(answers) == [["a0"], ["b0", "b1"], ["c0"]]
     assert (branching.asked, rollouts.asked) == ([2], [1, 1])

@@ -7,9 +7,7 @@ from pydantic import ValidationError
 from qguide.training.small_models import Architecture, build_llama, train_tokenizer
 
 TEXTS = [f"Put a {word} there: {n}, a {word} {n}." for word in ("pen", "cup") for n in range(9)]
-SHAPE = Architecture(
-    vocab_size=600, hidden_size=32, intermediate_size=64, layers=2, heads=4, numbered_words=True
-)
+SHAPE = Architecture(vocab_size=600, hidden_size=32, intermediate_size=64, layers=2, heads=4, numbered_words=True)
 
 
 def test_a_numbered_word_begins_as_the_sum_of_its_word_and_its_number() -> None:
@@ -51,12 +49,7 @@ def repeated_rightly(induction_heads: int) -> float:
     torch.manual_seed(0)
     tokenizer = train_tokenizer(TEXTS, vocab_size=600)
     shape = Architecture(
-        vocab_size=600,
-        hidden_size=128,
-        layers=2,
-        heads=4,
-        induction_heads=induction_heads,
-        rope_theta=1e9,
+        vocab_size=600, hidden_size=128, layers=2, heads=4, induction_heads=induction_heads, rope_theta=1e9
     )
     once_BT = torch.randint(len(tokenizer), (4, 100))
     ids_BT = torch.cat([once_BT, once_BT], 1)
@@ -83,9 +76,7 @@ def test_induction_heads_leave_the_copy_heads_of_the_second_layer() -> None:
     assert silent_H == [False, True, False, False]
 
 
-@pytest.mark.parametrize(
-    "options", [{"heads": 4, "copy_heads": 3}, {"heads": 2}, {"layers": 1, "heads": 4}]
-)
+@pytest.mark.parametrize("options", [{"heads": 4, "copy_heads": 3}, {"heads": 2}, {"layers": 1, "heads": 4}])
 def test_induction_heads_without_room_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ValidationError, match=r"induction_heads is 2, copy_heads .* has room for"):
         Architecture.model_validate({"induction_heads": 2, **options})

@@ -21,23 +21,13 @@ from qguide.training.workers.config import Workers
 from qguide.training.workers.host import spec_of
 from qguide.training.workers.suite import move_to_workers
 from tests.support.worker_environments import GATE, BrokenSpec
-from tests.support.worker_jobs import (
-    REPLIES,
-    SUPPORT,
-    explore,
-    killing,
-    lines,
-    run,
-    worker_processes,
-)
+from tests.support.worker_jobs import REPLIES, SUPPORT, explore, killing, lines, run, worker_processes
 
 
 def test_a_killed_job_leaves_no_worker_and_is_resumed(tmp_path: Path) -> None:
     """Task by task, up to the first one that waits for a file: three rows, whatever the timing."""
     environment = {"name": f"{SUPPORT}:GATED", "count": 12}
-    config = explore(
-        tmp_path / "run", environment=environment, workers=Workers(executor="processes")
-    )
+    config = explore(tmp_path / "run", environment=environment, workers=Workers(executor="processes"))
     alone = config.model_copy(update={"parallel": 1})
     gate = tmp_path / "gate"
     job = f"""
@@ -67,9 +57,7 @@ def test_what_kills_every_worker_fails_its_own_task_alone(tmp_path: Path) -> Non
     workers = Workers(executor="processes", count=2)
     config = explore(tmp_path / "run", environment=environment, workers=workers)
     trees = run(config.model_copy(update={"parallel": 16}))  # many wait where one kills
-    failed = [
-        row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row
-    ]
+    failed = [row for row in map(json.loads, lines(config.output, "metrics.jsonl")) if "error" in row]
     assert {row["task_id"] for row in failed} <= {f"corridor:{n}" for n in range(3, 16, 4)}
     assert failed
     assert all("3 workers were lost at action" in row["error"] for row in failed)
@@ -87,9 +75,7 @@ def test_a_task_that_cannot_be_replayed_is_played_again(tmp_path: Path) -> None:
     assert len({json.loads(tree)["task_id"] for tree in trees}) == 60
 
 
-def test_an_action_that_kills_every_worker_costs_three(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_action_that_kills_every_worker_costs_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[int]()
     start = ProcessExecutor.start
 

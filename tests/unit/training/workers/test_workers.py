@@ -17,12 +17,7 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from qguide.qnet.errors import (
-    CheckpointError,
-    ConfigError,
-    EnvironmentFailureError,
-    HistoryTooLongError,
-)
+from qguide.qnet.errors import CheckpointError, ConfigError, EnvironmentFailureError, HistoryTooLongError
 from qguide.qnet.types import Message, SampleRequest, Sampling, ToolCall
 from qguide.training.environment import SnapshotEnvironment, ToolEnvironment
 from qguide.training.environments.corridor import Corridor, CorridorConfig
@@ -38,16 +33,7 @@ from qguide.training.rollouts.models import EMBEDDED, Inference
 from qguide.training.rollouts.remote_policy import RemotePolicy
 from qguide.training.workers.config import Workers
 from qguide.training.workers.suite import move_to_workers
-from tests.support.worker_jobs import (
-    HERE,
-    POLICY,
-    SUPPORT,
-    explore,
-    killing,
-    lines,
-    run,
-    worker_processes,
-)
+from tests.support.worker_jobs import HERE, POLICY, SUPPORT, explore, killing, lines, run, worker_processes
 
 EXECUTORS = ["processes", "ray"]
 TREES = 300
@@ -94,9 +80,7 @@ def executor(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
-    tmp_path: Path, executor: str
-) -> None:
+def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(tmp_path: Path, executor: str) -> None:
     environment = CorridorConfig(count=TREES)
     alone = run(explore(tmp_path / "alone", environment=environment))
     workers = Workers.model_validate({"executor": executor, "count": 2})
@@ -123,9 +107,7 @@ def test_every_job_plays_in_workers(tmp_path: Path, executor: str) -> None:
 
 
 def _collect(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
-    config = CollectConfig(
-        output=output, workers=workers, player="policy", policy="embedded", only_won=False, **common
-    )
+    config = CollectConfig(output=output, workers=workers, player="policy", policy="embedded", only_won=False, **common)
     run_collect(config, policy=POLICY, console=Console(file=StringIO()))
     return lines(output)
 
@@ -146,13 +128,7 @@ def _groups(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]
 
 def _evaluate(output: Path, workers: Workers, common: dict[str, Any]) -> list[str]:
     config = EvaluateConfig.model_validate(
-        {
-            "output": output,
-            "workers": workers,
-            "methods": ["greedy", "sample"],
-            "max_steps": 12,
-            **common,
-        }
+        {"output": output, "workers": workers, "methods": ["greedy", "sample"], "max_steps": 12, **common}
     )
     run_evaluate(config, policy=POLICY, console=Console(file=StringIO()))
     rows = [json.loads(line) for line in lines(output, "episodes.jsonl")]
@@ -182,18 +158,14 @@ def test_two_workers_step_at_once(executor: str) -> None:
         for episode in episodes:
             episode.reset()
         with ThreadPoolExecutor(4) as threads:
-            told = threads.map(
-                lambda one: [one.step("look").observation for _ in range(10)], episodes
-            )
+            told = threads.map(lambda one: [one.step("look").observation for _ in range(10)], episodes)
             steps = [json.loads(observation) for observation in chain(*told)]
     assert len({step["process"] for step in steps}) == 2
     at_once = [
         step
         for step in steps
         if any(
-            other["process"] != step["process"]
-            and other["began"] < step["ended"]
-            and step["began"] < other["ended"]
+            other["process"] != step["process"] and other["began"] < step["ended"] and step["began"] < other["ended"]
             for other in steps
         )
     ]
@@ -221,9 +193,7 @@ def test_neither_the_start_nor_other_steps_count_as_silence(executor: str) -> No
         ("UNLOADABLE", "snapshot returned a value that cannot be unpickled"),
     ],
 )
-def test_a_state_that_cannot_travel_fails_its_own_request(
-    executor: str, environment: str, failure: str
-) -> None:
+def test_a_state_that_cannot_travel_fails_its_own_request(executor: str, environment: str, failure: str) -> None:
     config = environment_config({"name": f"{SUPPORT}:{environment}", "count": 1})
     workers = Workers.model_validate({"executor": executor, "count": 1})
     with closing(move_to_workers(build_any_suite(config), config, workers, replays=True)) as moved:
@@ -291,9 +261,7 @@ def remote_policy(name: str = EMBEDDED, **changes: Any) -> RemotePolicy:
     return RemotePolicy(name, Inference(threads=1), CorridorConfig(count=1), workers)
 
 
-def test_trees_of_a_policy_in_an_actor_are_those_of_one_here(
-    tmp_path: Path, ray_cluster: None
-) -> None:
+def test_trees_of_a_policy_in_an_actor_are_those_of_one_here(tmp_path: Path, ray_cluster: None) -> None:
     corridors = CorridorConfig(count=3)
     actors = Workers(executor="ray", count=1, cpus=0, policies="actors", policy_gpus=0)
     rows = []
@@ -333,9 +301,7 @@ def test_errors_of_a_policy_in_an_actor_keep_their_class(ray_cluster: None) -> N
         remote_policy(policy_gpus=1)
 
 
-def test_a_policy_without_a_free_gpu_says_so(
-    ray_cluster: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_without_a_free_gpu_says_so(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"GPU": 1.0})  # which another one holds
     monkeypatch.setattr("qguide.training.rollouts.remote_policy.START_S", 2.0)
     with pytest.raises(ConfigError, match=r"did not start within 2 s: workers.policy_gpus is 1"):

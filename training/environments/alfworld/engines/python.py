@@ -279,9 +279,7 @@ class PythonEnvironment:
 
     def _lamp_lit(self, lamp_kind: str | None) -> bool:
         return any(
-            self._items[name].kind == lamp_kind
-            and self._items[name].toggleable
-            and "toggled" in self._states[name]
+            self._items[name].kind == lamp_kind and self._items[name].toggleable and "toggled" in self._states[name]
             for receptacle in self._here
             for name in self._contents[receptacle.name]
         )

@@ -32,9 +32,7 @@ class _EngineSpec:
         try:
             from qguide.training.environments.alfworld.engines.textworld_worker import open_sessions
         except ImportError as error:
-            raise ConfigError(
-                f"the TextWorld engine does not start ({error}); {install('alfworld')}"
-            ) from error
+            raise ConfigError(f"the TextWorld engine does not start ({error}); {install('alfworld')}") from error
         return open_sessions()
 
 
@@ -102,9 +100,7 @@ class EnginePool:
     The number of sessions is unlimited; each process takes one step at a time.
     """
 
-    def __init__(
-        self, *, processes: int = 2, games_per_process: int = 200, timeout_s: float = 120.0
-    ) -> None:
+    def __init__(self, *, processes: int = 2, games_per_process: int = 200, timeout_s: float = 120.0) -> None:
         """Prepare the pool; each worker starts with its first game.
 
         Args:

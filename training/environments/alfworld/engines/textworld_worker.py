@@ -167,9 +167,7 @@ def _told(what: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:  # the planner exits on a bad game
-        raise EnvironmentFailureError(
-            f"{what} failed in TextWorld: {type(error).__name__}: {error}"
-        ) from error
+        raise EnvironmentFailureError(f"{what} failed in TextWorld: {type(error).__name__}: {error}") from error
 
 
 def open_sessions() -> Sessions:

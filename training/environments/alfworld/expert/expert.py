@@ -161,12 +161,7 @@ class Expert:
         return self._search(memory, kind, "Not here.")
 
     def _search(
-        self,
-        memory: HouseMemory,
-        kind: str,
-        seen: str,
-        home: str | None = None,
-        plan: tuple[str, ...] = (),
+        self, memory: HouseMemory, kind: str, seen: str, home: str | None = None, plan: tuple[str, ...] = ()
     ) -> Reply:
         """Go where an object of the kind was seen, except `home`; otherwise to the next place."""
         for place in memory.contents:
@@ -332,9 +327,7 @@ def search_plan(item: str, receptacles: Iterable[str], statistics: Statistics) -
     return tuple(sorted(found, key=rank))
 
 
-def next_receptacle(
-    plan: Iterable[str], receptacles: Iterable[str], done: Iterable[str]
-) -> str | None:
+def next_receptacle(plan: Iterable[str], receptacles: Iterable[str], done: Iterable[str]) -> str | None:
     """The first receptacle of the plan that is not done, in the room's order within each kind.
 
     Receptacles that are not in the plan come last; None if all are done.

@@ -120,9 +120,7 @@ class Game:
         names = [r.name for r in self.receptacles] + [item.name for item in self.items]
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise InvalidGameError(
-                f"names used twice: {', '.join(twice)}; give them different numbers"
-            )
+            raise InvalidGameError(f"names used twice: {', '.join(twice)}; give them different numbers")
         known = {item.name for item in self.items}
         for receptacle in self.receptacles:
             if unknown := set(receptacle.contents) - known:
@@ -157,9 +155,7 @@ def _read_json(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise InvalidGameError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
-        raise InvalidGameError(
-            f"{path} contains a {type(data).__name__}, not a JSON object; unpack the game again"
-        )
+        raise InvalidGameError(f"{path} contains a {type(data).__name__}, not a JSON object; unpack the game again")
     return data
 
 
@@ -172,9 +168,7 @@ def parse_game(data: Mapping[str, object]) -> Game:
         raise InvalidGameError(f"{error}; unpack the game again") from error
     names = pddl.entity_names(facts)
     if facts["holds"]:
-        raise InvalidGameError(
-            "the agent starts with an object in hand; play the game with engine=textworld"
-        )
+        raise InvalidGameError("the agent starts with an object in hand; play the game with engine=textworld")
     try:
         return Game(
             task=_task(grammar),
@@ -206,9 +200,7 @@ def _text(data: Mapping[str, object], key: str) -> str:
 def _task(grammar: str) -> str:
     match = _TASK.search(grammar)
     if match is None:
-        raise InvalidGameError(
-            "the grammar has no 'Your task is to: …' sentence; unpack the game again"
-        )
+        raise InvalidGameError("the grammar has no 'Your task is to: …' sentence; unpack the game again")
     if f'"{PUT_TEMPLATE}"' not in grammar:
         raise InvalidGameError(
             f"the grammar lacks '{PUT_TEMPLATE}', and the Python engine supports only grammars"
@@ -220,9 +212,7 @@ def _task(grammar: str) -> str:
 def _single(facts: pddl.Facts, predicate: str) -> tuple[str, ...]:
     rows = facts[predicate]
     if len(rows) != 1:
-        raise InvalidGameError(
-            f"there are {len(rows)} facts of {predicate} instead of 1; unpack the game again"
-        )
+        raise InvalidGameError(f"there are {len(rows)} facts of {predicate} instead of 1; unpack the game again")
     return next(iter(rows))
 
 

@@ -81,9 +81,7 @@ def _places(game: Game) -> set[str]:
 def _split(name: str) -> tuple[str, int]:
     match = _NAME.fullmatch(name)
     if match is None:
-        raise InvalidGameError(
-            f"{name!r} is not a kind and a number up to {LAST_NUMBER}; name it like 'cup 2'"
-        )
+        raise InvalidGameError(f"{name!r} is not a kind and a number up to {LAST_NUMBER}; name it like 'cup 2'")
     return match[1], int(match[2])
 
 

@@ -10,11 +10,7 @@ from random import Random
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
-from qguide.training.environments.alfworld.game.statistics import (
-    Counts,
-    Statistics,
-    load_statistics,
-)
+from qguide.training.environments.alfworld.game.statistics import Counts, Statistics, load_statistics
 
 NOVELTY = 0.3
 """Share of games whose target may be any receptacle that can hold the item, even in a combination
@@ -47,8 +43,7 @@ def draw_game(seed: int, *, statistics: Statistics | None = None) -> tuple[str, 
         if game is not None:
             return draft.room_kind, game
     raise EnvironmentFailureError(
-        f"seed {seed}: none of {_TRIES} drafted rooms allows its goal; count the statistics again"
-        " on solvable games"
+        f"seed {seed}: none of {_TRIES} drafted rooms allows its goal; count the statistics again on solvable games"
     )
 
 
@@ -93,9 +88,7 @@ class _Draft:
                 for name, place, openable in receptacles
             ),
             items=tuple(self._item(name, where[name]) for name in items),
-            can_contain=frozenset(
-                (kind, item) for kind, held in self.statistics.can_contain.items() for item in held
-            ),
+            can_contain=frozenset((kind, item) for kind, held in self.statistics.can_contain.items() for item in held),
         )
 
     def _task(self) -> str:
@@ -106,10 +99,7 @@ class _Draft:
     def _draw_goal(self) -> tuple[str, Goal]:
         goals = self.statistics.goals
         kind = self.rng.choice(GOAL_KINDS)
-        rooms = {
-            room: sum(sum(targets.values()) for targets in items.values())
-            for room, items in goals[kind].items()
-        }
+        rooms = {room: sum(sum(targets.values()) for targets in items.values()) for room, items in goals[kind].items()}
         room = _pick(self.rng, rooms)
         items = {item: sum(targets.values()) for item, targets in goals[kind][room].items()}
         item = _pick(self.rng, items)

@@ -87,8 +87,7 @@ def load_statistics(path: Path = STATISTICS_FILE) -> Statistics:
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     data["rooms"] = {kind: _room(room) for kind, room in data["rooms"].items()}
     data["finds"] = {
-        item: {kind: (holding, total) for kind, (holding, total) in row.items()}
-        for item, row in data["finds"].items()
+        item: {kind: (holding, total) for kind, (holding, total) in row.items()} for item, row in data["finds"].items()
     }
     return Statistics(**data)
 

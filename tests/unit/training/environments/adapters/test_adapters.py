@@ -173,9 +173,7 @@ def test_what_gymnasium_does_not_know_is_refused(name: str, reason: str) -> None
         find_environment(name)
 
 
-def test_a_module_that_registers_an_environment_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_registers_an_environment_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lamp_shop.py").write_text(
         "import gymnasium\n"

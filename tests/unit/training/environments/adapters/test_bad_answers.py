@@ -47,9 +47,7 @@ def episode(name: str, **table: object) -> Environment:
 
 
 @pytest.mark.parametrize(("value", "shown"), BAD.values(), ids=BAD)
-def test_a_bad_reward_of_a_factory_is_shown(
-    value: str, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_reward_of_a_factory_is_shown(value: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BadReward, "value", json.loads(value))
     with closing(episode("tests.support.own_environments:BadReward")) as lamp:
         lamp.reset()
@@ -170,9 +168,7 @@ def flood() -> Iterator[bytes]:
     ],
     ids=["drips", "flood", "bomb", "many values", "no object"],
 )
-def test_an_answer_of_an_agentgym_server_is_bounded(
-    answer: Callable[[], Response], message: str
-) -> None:
+def test_an_answer_of_an_agentgym_server_is_bounded(answer: Callable[[], Response], message: str) -> None:
     with agentgym(lambda _: answer(), timeout_s=1.0 if "1 s" in message else 60.0) as lamp:
         lamp.reset()
         with pytest.raises(EnvironmentFailureError, match=message):
@@ -248,8 +244,5 @@ def openenv(answers: list[str], **table: object) -> Iterator[Environment]:
             while True:  # and then says nothing more
                 await socket.receive_json()
 
-    with (
-        serving_app(server, ws="websockets-sansio") as url,
-        closing(episode(f"openenv:{url}", **table)) as lamp,
-    ):
+    with serving_app(server, ws="websockets-sansio") as url, closing(episode(f"openenv:{url}", **table)) as lamp:
         yield lamp

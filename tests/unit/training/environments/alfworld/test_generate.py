@@ -8,12 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qguide.training.environments.alfworld.bundle import (
-    GAME_FILE,
-    Generated,
-    build_alfworld_suite,
-    generate_games,
-)
+from qguide.training.environments.alfworld.bundle import GAME_FILE, Generated, build_alfworld_suite, generate_games
 from qguide.training.environments.alfworld.game.game import GOAL_KINDS
 from qguide.training.environments.alfworld.game.generator import draw_game
 from tools.alfworld_statistics import room_kind

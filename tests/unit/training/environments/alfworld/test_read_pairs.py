@@ -14,11 +14,7 @@ GO = "Thought: Not here.\nAction: go to desk 1"
 
 
 def pairs_after(observation: str, *replies: str) -> list[ReadPair]:
-    history = (
-        Message("user", FIRST),
-        Message("assistant", "Action: go to bed 1"),
-        Message("user", observation),
-    )
+    history = (Message("user", FIRST), Message("assistant", "Action: go to bed 1"), Message("user", observation))
     return read_pairs(history, replies, Random(0))
 
 
@@ -40,10 +36,7 @@ def test_what_is_not_there_takes_the_place_of_something_that_is() -> None:
     [pair] = pairs_after(LIST, TAKE_MUG)
     assert (pair.played, pair.rival) == ("absent", None)
     assert pair.absent[-1].content == LIST
-    assert pair.present[-1].content in (
-        LIST.replace("book 2", "mug 1"),
-        LIST.replace("pen 1", "mug 1"),
-    )
+    assert pair.present[-1].content in (LIST.replace("book 2", "mug 1"), LIST.replace("pen 1", "mug 1"))
 
 
 def test_a_reply_about_another_place_or_after_no_list_makes_no_pair() -> None:

@@ -12,11 +12,7 @@ from qguide.training.data.trajectories import read_trajectories
 from qguide.training.environment import Task
 from qguide.training.environments.hotpotqa.bundle import HOTPOTQA, HotPotQaConfig, build_suite
 from qguide.training.environments.hotpotqa.episode import USAGE, ParagraphIndex, QuestionEpisode
-from qguide.training.environments.hotpotqa.questions import (
-    NAME_SETS,
-    generated_question,
-    read_questions,
-)
+from qguide.training.environments.hotpotqa.questions import NAME_SETS, generated_question, read_questions
 from qguide.training.environments.registry import read_task_ids
 from qguide.training.jobs.collect import CollectConfig, run_collect
 
@@ -109,9 +105,7 @@ def test_gold_replies_keep_within_the_turns() -> None:
 
 
 def test_collect_writes_the_solutions(tmp_path: Path) -> None:
-    config = CollectConfig(
-        output=tmp_path, player="gold", environment=HotPotQaConfig(count=8), parallel=3
-    )
+    config = CollectConfig(output=tmp_path, player="gold", environment=HotPotQaConfig(count=8), parallel=3)
     assert run_collect(config)["kept"] == 8
     rows = list(read_trajectories(tmp_path / "rows.jsonl"))
     assert {(row.source, row.reward, len(row.steps)) for row in rows} == {("expert", 1.0, 3)}
@@ -156,11 +150,7 @@ def test_no_two_sets_of_names_share_a_person_or_a_town() -> None:
 
 def test_the_splits_share_no_question() -> None:
     ids = {path.stem: read_task_ids(path) for path in SPLITS.iterdir()}
-    assert {name: len(split) for name, split in ids.items()} == {
-        "train": 179,
-        "validation": 59,
-        "test": 60,
-    }
+    assert {name: len(split) for name, split in ids.items()} == {"train": 179, "validation": 59, "test": 60}
     assert len(set().union(*ids.values())) == 298
 
 
@@ -190,14 +180,10 @@ def test_real_questions_are_answered_by_their_solutions(hotpotqa_questions: Path
         assert (result.reward, result.terminated) == (1, True)
 
 
-def test_a_real_questions_own_words_mostly_find_a_page_that_is_needed(
-    hotpotqa_questions: Path,
-) -> None:
+def test_a_real_questions_own_words_mostly_find_a_page_that_is_needed(hotpotqa_questions: Path) -> None:
     """The figure of docs/train/hotpotqa.md, but for pages whose scores are nearly equal."""
     questions = read_questions(hotpotqa_questions)
     first = [ParagraphIndex(question.paragraphs).rank(question.text)[0] for question in questions]
-    found = sum(
-        page.title in question.supporting for page, question in zip(first, questions, strict=True)
-    )
+    found = sum(page.title in question.supporting for page, question in zip(first, questions, strict=True))
     assert len(questions) == 298
     assert found == pytest.approx(248, abs=2)

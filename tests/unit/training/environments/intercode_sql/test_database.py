@@ -24,17 +24,12 @@ def shop() -> Iterator[Database]:
     database.close()
 
 
-@pytest.mark.parametrize(
-    "statement", ["SHOW TABLES", " show tables; ", "show full tables from shop"]
-)
+@pytest.mark.parametrize("statement", ["SHOW TABLES", " show tables; ", "show full tables from shop"])
 def test_tables_are_listed(shop: Database, statement: str) -> None:
     assert shop.execute(statement).records == [("item",), ("till",)]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["DESCRIBE item", "desc shop.item;", "SHOW COLUMNS FROM `item`", "explain ITEM"],
-)
+@pytest.mark.parametrize("statement", ["DESCRIBE item", "desc shop.item;", "SHOW COLUMNS FROM `item`", "explain ITEM"])
 def test_columns_are_described_as_mysql_does(shop: Database, statement: str) -> None:
     assert shop.execute(statement).records == [
         ("id", "integer", "NO", "PRI", None, ""),
@@ -44,16 +39,12 @@ def test_columns_are_described_as_mysql_does(shop: Database, statement: str) -> 
 
 
 def test_an_unknown_table_is_an_error(shop: Database) -> None:
-    assert shop.execute("DESC door").text == (
-        "Error executing query: Table 'shop.door' doesn't exist"
-    )
+    assert shop.execute("DESC door").text == ("Error executing query: Table 'shop.door' doesn't exist")
     assert shop.execute("SELECT * FROM door").records is None
 
 
 def test_a_statement_may_have_many_lines(shop: Database) -> None:
-    assert shop.execute("SELECT name\nFROM item\n-- all\nORDER BY name").text == (
-        "[('lamp',), ('rope',)]"
-    )
+    assert shop.execute("SELECT name\nFROM item\n-- all\nORDER BY name").text == ("[('lamp',), ('rope',)]")
 
 
 def test_tables_may_be_named_with_their_database(shop: Database) -> None:
@@ -94,9 +85,7 @@ def test_a_query_without_end_is_stopped(shop: Database, monkeypatch: pytest.Monk
 
 def test_a_result_has_a_limit(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_RECORDS", 3)
-    assert shop.execute("SELECT * FROM item, item AS other").error == (
-        "the result has more than 3 records"
-    )
+    assert shop.execute("SELECT * FROM item, item AS other").error == ("the result has more than 3 records")
 
 
 def test_a_missing_file_says_what_to_name(tmp_path: Path) -> None:

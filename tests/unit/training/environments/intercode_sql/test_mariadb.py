@@ -49,9 +49,7 @@ def test_records_are_pythons(shop: ReadOnlyDatabase) -> None:
 
 
 def test_errors_are_answers(shop: ReadOnlyDatabase) -> None:
-    assert shop.execute("SELECT * FROM door").text == (
-        "Error executing query: 1146: Table 'shop.door' doesn't exist"
-    )
+    assert shop.execute("SELECT * FROM door").text == ("Error executing query: 1146: Table 'shop.door' doesn't exist")
     assert shop.execute("  ").error == "the statement is empty"
     assert shop.execute("SELECT 1 INTO @a").error == "the statement has no result"
 
@@ -73,9 +71,7 @@ def test_errors_are_answers(shop: ReadOnlyDatabase) -> None:
         "LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE item",
     ],
 )
-def test_nothing_but_reading_one_database_is_allowed(
-    shop: ReadOnlyDatabase, statement: str
-) -> None:
+def test_nothing_but_reading_one_database_is_allowed(shop: ReadOnlyDatabase, statement: str) -> None:
     assert shop.execute(statement).records is None
     assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
 
@@ -149,9 +145,7 @@ def test_a_query_without_end_is_stopped(server: str, monkeypatch: pytest.MonkeyP
     shop.close()
 
 
-def test_a_query_that_its_own_limit_does_not_stop_is_killed(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_query_that_its_own_limit_does_not_stop_is_killed(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_SECONDS", 900)
     monkeypatch.setattr(module, "ANSWER_S", 3)
     greedy, other = _open(server), _open(server)
@@ -171,15 +165,10 @@ def test_a_query_that_its_own_limit_does_not_stop_is_killed(
     [
         (f"SELECT seq FROM {MANY} {LIMIT}", "the result has more than 50,000 records"),
         (f"SELECT seq FROM {MANY}", "the result has more than 50,000 records"),
-        (
-            f"SELECT repeat('x', 1000000) FROM {MANY} {LIMIT}",
-            "the result has more than 16,777,216 bytes",
-        ),
+        (f"SELECT repeat('x', 1000000) FROM {MANY} {LIMIT}", "the result has more than 16,777,216 bytes"),
     ],
 )
-def test_a_result_above_the_limits_is_not_read_to_its_end(
-    shop: ReadOnlyDatabase, statement: str, error: str
-) -> None:
+def test_a_result_above_the_limits_is_not_read_to_its_end(shop: ReadOnlyDatabase, statement: str, error: str) -> None:
     assert shop.execute(statement) == QueryResult(None, error)
     assert shop.execute("SELECT count(*) FROM item").records == [(2,)]
 

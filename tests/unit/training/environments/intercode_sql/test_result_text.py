@@ -3,11 +3,7 @@
 import pytest
 
 from qguide.training.environments.intercode_sql.bundle import InterCodeSqlConfig, build_suite
-from qguide.training.environments.intercode_sql.episode import (
-    parse_records,
-    shortened,
-    with_shape,
-)
+from qguide.training.environments.intercode_sql.episode import parse_records, shortened, with_shape
 
 
 @pytest.mark.parametrize(
@@ -39,7 +35,5 @@ def test_an_episode_tells_shapes_where_it_is_asked_to() -> None:
     suite = build_suite(InterCodeSqlConfig(count=1, result_shape=True))
     episode = suite.make(suite.tasks[0])
     episode.reset()
-    assert episode.step("SHOW TABLES").observation == (
-        "3 records, 1 columns: [('author',), ('book',), ('loan',)]"
-    )
+    assert episode.step("SHOW TABLES").observation == ("3 records, 1 columns: [('author',), ('book',), ('loan',)]")
     assert episode.step("SELECT nothing").observation.startswith("Error executing query: ")

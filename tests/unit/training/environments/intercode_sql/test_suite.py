@@ -7,12 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.environments.intercode_sql.bundle import (
-    INTERCODE_SQL,
-    InterCodeSqlConfig,
-    build_suite,
-    parse_sql,
-)
+from qguide.training.environments.intercode_sql.bundle import INTERCODE_SQL, InterCodeSqlConfig, build_suite, parse_sql
 from qguide.training.environments.intercode_sql.tasks import generated_task
 from qguide.training.environments.registry import read_task_ids
 from tests.support.recorded_sql import share_of_equal_rewards

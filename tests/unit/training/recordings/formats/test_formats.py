@@ -72,12 +72,9 @@ def counted(right: int, answers: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "score",
-    ["", '{"accuracy": 0.0, "correct_count": 0, "total_count": 1}\n', '{"total_count": 1}\n{"id"'],
+    "score", ["", '{"accuracy": 0.0, "correct_count": 0, "total_count": 1}\n', '{"total_count": 1}\n{"id"']
 )
-def test_a_score_of_bfcl_that_is_not_whole_makes_no_answer_right(
-    score: str, tmp_path: Path
-) -> None:
+def test_a_score_of_bfcl_that_is_not_whole_makes_no_answer_right(score: str, tmp_path: Path) -> None:
     bfcl(tmp_path)
     (tmp_path / "score/wrong/non_live/BFCL_v4_simple_score.json").write_text(score)
     with pytest.raises(RecordError, match="BFCL_v4_simple_score"):
@@ -183,9 +180,7 @@ def test_a_blocked_or_empty_action_of_intercode_is_an_action(tmp_path: Path) -> 
     assert read_back.reward == 0.5
 
 
-def test_intercodes_runs_that_plan_keep_their_episodes_beside_their_settings(
-    tmp_path: Path,
-) -> None:
+def test_intercodes_runs_that_plan_keep_their_episodes_beside_their_settings(tmp_path: Path) -> None:
     history = {"actions": ["ls", "pwd"], "observations": ["a", "b"], "rewards": [0.2, 0.5]}
     episode = {"environment": "ic_bash", "query": "List.", "turn_history": history}
     played = {str(i): {**episode, "task_id": i} for i in range(3)}
@@ -212,10 +207,7 @@ def test_a_record_of_intercode_without_its_turns_is_not_left_out_in_silence(tmp_
             "non_preferred_output": [{"role": "assistant", "content": "No."}],
         },
         {"prompt": "Find the mug.", "chosen": "It is on the desk.", "rejected": "No."},
-        {
-            "chosen": [CHAT[0], CHAT[3]],
-            "rejected": [CHAT[0], {"role": "assistant", "content": "No."}],
-        },
+        {"chosen": [CHAT[0], CHAT[3]], "rejected": [CHAT[0], {"role": "assistant", "content": "No."}]},
     ],
     ids=["openai", "trl", "trl-implicit"],
 )
@@ -228,9 +220,7 @@ def test_a_preference_is_two_episodes_of_one_task(row: dict[str, Any], tmp_path:
 
 
 def test_a_screen_after_several_calls_is_the_result_of_the_last(tmp_path: Path) -> None:
-    calls = [
-        {"tool_call_id": f"c{n}", "function_name": "keys", "arguments": {"k": n}} for n in (1, 2)
-    ]
+    calls = [{"tool_call_id": f"c{n}", "function_name": "keys", "arguments": {"k": n}} for n in (1, 2)]
     steps = [
         {"step_id": 1, "source": "user", "message": "Type."},
         {
@@ -249,9 +239,7 @@ def test_a_screen_after_several_calls_is_the_result_of_the_last(tmp_path: Path) 
     assert (episode.reward, episode.task_id, episode.mistakes) == (0.5, "t", (1,))
 
 
-def test_a_sample_of_inspect_that_is_damaged_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_of_inspect_that_is_damaged_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(tmp_path / "log.eval", "w", zipfile.ZIP_DEFLATED) as log:
         log.writestr("header.json", json.dumps(INSPECT_HEADER))
         log.writestr("samples/a_epoch_1.json", "{")

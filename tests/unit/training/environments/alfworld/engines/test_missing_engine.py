@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import ConfigError
-from qguide.training.environments.alfworld.engines.textworld import (
-    EnginePool,
-    TextWorldEnvironment,
-)
+from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(

@@ -26,9 +26,7 @@ def kitchen(goal: Goal | None = None) -> Game:
         receptacles=(
             Receptacle("cabinet 2", "cabinet", "loc 1", openable=True, contents=("mug 1",)),
             Receptacle("cabinet 1", "cabinet", "loc 1", openable=True),
-            Receptacle(
-                "countertop 1", "countertop", "loc 2", contents=("apple 2", "apple 1", "knife 1")
-            ),
+            Receptacle("countertop 1", "countertop", "loc 2", contents=("apple 2", "apple 1", "knife 1")),
             Receptacle("desk 1", "desk", "loc 3", contents=("desklamp 1",)),
             Receptacle("fridge 1", "fridge", "loc 4", openable=True, contents=("tomato 1",)),
             Receptacle("microwave 1", "microwave", "loc 5", openable=True),
@@ -103,8 +101,7 @@ def test_going_shows_what_lies_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "action",
-    ["go to countertop 1", "go to shelf 1", "go to shelf 9", "go shelf 1", "take", "", "dance"],
+    "action", ["go to countertop 1", "go to shelf 1", "go to shelf 9", "go shelf 1", "take", "", "dance"]
 )
 def test_what_means_nothing_changes_nothing(action: str) -> None:
     environment, result = play("go to countertop 1", action)
@@ -114,9 +111,7 @@ def test_what_means_nothing_changes_nothing(action: str) -> None:
 
 def test_open_and_close() -> None:
     opened = ("go to fridge 1", "open fridge 1")
-    assert (
-        says(*opened) == "You open the fridge 1. The fridge 1 is open. In it, you see a tomato 1."
-    )
+    assert says(*opened) == "You open the fridge 1. The fridge 1 is open. In it, you see a tomato 1."
     assert says(*opened, "open fridge 1") == NOTHING_HAPPENS
     assert says(*opened, "close fridge 1") == "You close the fridge 1."
     assert says("go to fridge 1", "take tomato 1 from fridge 1") == NOTHING_HAPPENS
@@ -195,12 +190,7 @@ def test_a_lamp_reads_as_turned_on_each_time() -> None:
 
 
 IN_FRIDGE = ("go to fridge 1", "open fridge 1", "put apple 1 in/on fridge 1")
-ON_SHELF = (
-    *TAKE_APPLE,
-    "put apple 1 in/on shelf 1",
-    "take apple 2 from countertop 1",
-    "put apple 2 in/on shelf 1",
-)
+ON_SHELF = (*TAKE_APPLE, "put apple 1 in/on shelf 1", "take apple 2 from countertop 1", "put apple 2 in/on shelf 1")
 UNDER_LAMP = ("go to desk 1", "use desklamp 1")
 
 
@@ -209,14 +199,8 @@ UNDER_LAMP = ("go to desk 1", "use desklamp 1")
     [
         (Goal("pick_and_place_simple", "apple", "fridge"), (*TAKE_APPLE, *IN_FRIDGE)),
         (Goal("pick_clean_then_place_in_recep", "apple", "fridge"), (*CLEAN, *IN_FRIDGE)),
-        (
-            Goal("pick_heat_then_place_in_recep", "apple", "fridge"),
-            (*TAKE_APPLE, *HEAT, *IN_FRIDGE),
-        ),
-        (
-            Goal("pick_cool_then_place_in_recep", "apple", "fridge"),
-            (*TAKE_APPLE, *COOL, *IN_FRIDGE[1:]),
-        ),
+        (Goal("pick_heat_then_place_in_recep", "apple", "fridge"), (*TAKE_APPLE, *HEAT, *IN_FRIDGE)),
+        (Goal("pick_cool_then_place_in_recep", "apple", "fridge"), (*TAKE_APPLE, *COOL, *IN_FRIDGE[1:])),
         (Goal("pick_two_obj_and_place", "apple", "shelf"), ON_SHELF),
         (Goal("look_at_obj_in_light", "apple", None, "desklamp"), (*TAKE_APPLE, *UNDER_LAMP)),
     ],

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.training.environments.alfworld.engines.textworld import (
-    BANNER,
-    EnginePool,
-    TextWorldEnvironment,
-)
+from qguide.training.environments.alfworld.engines.textworld import BANNER, EnginePool, TextWorldEnvironment
 from qguide.training.processes import worker as worker_module
 
 pytestmark = pytest.mark.usefixtures("textworld_installed")
@@ -46,9 +42,7 @@ def pool() -> Iterator[EnginePool]:
     pool.close()
 
 
-def test_remembered_work_changes_nothing_that_the_engine_says(
-    games_dir: Path, pool: EnginePool
-) -> None:
+def test_remembered_work_changes_nothing_that_the_engine_says(games_dir: Path, pool: EnginePool) -> None:
     game = min(games_dir.rglob("game.tw-pddl"))
     command = [sys.executable, "-P", "-c", STOCK, str(game), *ACTIONS]
     stock = subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout
@@ -78,9 +72,7 @@ def test_a_worker_is_replaced_once_its_games_are_spent_and_its_episodes_over(
     assert successor.alive
 
 
-def test_a_killed_worker_fails_its_episode_and_the_next_one_gets_another(
-    games: list[Path], pool: EnginePool
-) -> None:
+def test_a_killed_worker_fails_its_episode_and_the_next_one_gets_another(games: list[Path], pool: EnginePool) -> None:
     environment = TextWorldEnvironment(pool, games[0])
     environment.reset()
     pool.acquire(str(games[0])).close()

@@ -6,11 +6,7 @@ from random import Random
 import pytest
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.training.environments.alfworld.bundle import (
-    AlfWorldSuite,
-    build_alfworld_suite,
-    build_generated_suite,
-)
+from qguide.training.environments.alfworld.bundle import AlfWorldSuite, build_alfworld_suite, build_generated_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
 from qguide.training.trajectory import parse_action
@@ -42,17 +38,11 @@ HEAT: Script = [
     ("You arrive at loc 6. The microwave 1 is closed.", "heat apple 2 with microwave 1"),
     ("You heat the apple 2 using the microwave 1.", "go to cabinet 1"),
     ("You arrive at loc 1. The cabinet 1 is closed.", "open cabinet 1"),
-    (
-        "You open the cabinet 1. The cabinet 1 is open. In it, you see nothing.",
-        "put apple 2 in/on cabinet 1",
-    ),
+    ("You open the cabinet 1. The cabinet 1 is open. In it, you see nothing.", "put apple 2 in/on cabinet 1"),
 ]
 CLEAN_IN_PLACE: Script = [
     (f"{KITCHEN}\n\nYour task is to: clean some ladle and put it in sinkbasin.", ""),
-    (
-        "You arrive at loc 4. On the sinkbasin 1, you see a ladle 1.",
-        "take ladle 1 from sinkbasin 1",
-    ),
+    ("You arrive at loc 4. On the sinkbasin 1, you see a ladle 1.", "take ladle 1 from sinkbasin 1"),
     ("You pick up the ladle 1 from the sinkbasin 1.", "clean ladle 1 with sinkbasin 1"),
     ("You clean the ladle 1 using the sinkbasin 1.", "put ladle 1 in/on sinkbasin 1"),
 ]
@@ -68,10 +58,7 @@ SIMPLE: Script = [
     ("You arrive at loc 4. On the sidetable 1, you see a pen 1.", "go to drawer 1"),
     ("Nothing happens.", "examine drawer 1"),
     ("The drawer 1 is closed.", "open drawer 1"),
-    (
-        "You open the drawer 1. The drawer 1 is open. In it, you see a pencil 1.",
-        "take pencil 1 from drawer 1",
-    ),
+    ("You open the drawer 1. The drawer 1 is open. In it, you see a pencil 1.", "take pencil 1 from drawer 1"),
     ("You pick up the pencil 1 from the drawer 1.", "go to desk 1"),
 ]
 LAMP_SEEN_BEFORE: Script = [
@@ -109,17 +96,7 @@ TWO_OF_WHICH_ONE_IS_THERE: Script = [
 
 
 @pytest.mark.parametrize(
-    "script",
-    [
-        HEAT,
-        CLEAN_IN_PLACE,
-        COOL,
-        SIMPLE,
-        LAMP_SEEN_BEFORE,
-        LAMP_NOT_SEEN_YET,
-        TWO,
-        TWO_OF_WHICH_ONE_IS_THERE,
-    ],
+    "script", [HEAT, CLEAN_IN_PLACE, COOL, SIMPLE, LAMP_SEEN_BEFORE, LAMP_NOT_SEEN_YET, TWO, TWO_OF_WHICH_ONE_IS_THERE]
 )
 def test_each_goal_is_reached_step_by_step(script: Script) -> None:
     expert = Expert()
@@ -248,9 +225,7 @@ def test_it_goes_on_from_what_another_agent_did() -> None:
 
 
 @pytest.mark.parametrize("forgetful", [False, True])
-def test_only_a_forgetful_expert_does_not_come_back_to_what_another_overlooked(
-    forgetful: bool,
-) -> None:
+def test_only_a_forgetful_expert_does_not_come_back_to_what_another_overlooked(forgetful: bool) -> None:
     expert = Expert(forgetful=forgetful)
     expert.reply(SIMPLE[0][0])
     expert.follow("Thought: I like the bed.\nAction: go to bed 1")

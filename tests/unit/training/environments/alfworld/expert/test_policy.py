@@ -57,9 +57,7 @@ def test_a_misreading_claims_what_is_not_there_and_overlooks_what_is() -> None:
     room = "Looking quickly around you, you see a desk 1, and a shelf 1."
     memory = HouseMemory(f"{room}\n\nYour task is to: put some cup on shelf.")
     for seen, claim in (("nothing", "cup"), ("a cup 1", "Not here.")):
-        memory.read(
-            "go to desk 1", f"You arrive at loc 1. On the desk 1, you see {seen}.", deliberate=True
-        )
+        memory.read("go to desk 1", f"You arrive at loc 1. On the desk 1, you see {seen}.", deliberate=True)
         assert misreading(memory, Random(0)).seen.startswith(claim)
 
 

@@ -71,9 +71,7 @@ def test_names_count_down_in_the_order_of_the_ids() -> None:
 def test_facts_become_properties() -> None:
     game = parse_game(data())
     full_desk = game.receptacles[1]
-    assert full_desk == Receptacle(
-        "desk 1", "desk", "loc 3", openable=True, contents=("apple 2", "apple 1")
-    )
+    assert full_desk == Receptacle("desk 1", "desk", "loc 3", openable=True, contents=("apple 2", "apple 1"))
     apple = Item("apple 2", "apple", "loc 3", pickupable=True, states=frozenset({"cool"}))
     assert game.items[0] == apple
     assert game.items[2].inner == ("apple 1",)
@@ -95,16 +93,10 @@ def test_appliances_are_those_that_the_domain_names() -> None:
         ({"grammar": "{}"}, "no 'Your task is to"),
         ({"grammar": GRAMMAR.replace("put {o} in/on {r}", "move {o} to {r}")}, "engine=textworld"),
         ({"pddl_problem": "(define)"}, "lacks"),
-        (
-            {"pddl_problem": PROBLEM.replace("(atLocation", "(near")},
-            "0 facts of atlocation",
-        ),
+        ({"pddl_problem": PROBLEM.replace("(atLocation", "(near")}, "0 facts of atlocation"),
         ({"pddl_problem": PROBLEM.partition("(:goal")[0] + "(:goal (and))"}, "none of pick_and"),
         ({"pddl_problem": PROBLEM.replace("(openable", "(holds a")}, "in hand"),
-        (
-            {"pddl_problem": PROBLEM.replace("Apple_bar_2 Desk", "Pear_bar_2 Sofa")},
-            "contra|contains",
-        ),
+        ({"pddl_problem": PROBLEM.replace("Apple_bar_2 Desk", "Pear_bar_2 Sofa")}, "contra|contains"),
         ({"pddl_problem": PROBLEM.replace("canContain DeskType", "canContain")}, "contradict"),
     ],
 )

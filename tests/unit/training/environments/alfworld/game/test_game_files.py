@@ -12,14 +12,7 @@ from qguide.training.environment import Task
 from qguide.training.environments.alfworld.bundle import AlfWorldSuite, build_generated_suite
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
-from qguide.training.environments.alfworld.game.game import (
-    GOAL_KINDS,
-    Game,
-    Goal,
-    Item,
-    Receptacle,
-    load_game,
-)
+from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle, load_game
 from qguide.training.environments.alfworld.game.game_files import game_data, write_game
 from qguide.training.environments.alfworld.game.generator import generate_game
 from qguide.training.trajectory import parse_action
@@ -78,14 +71,8 @@ def test_a_file_has_the_keys_of_a_real_one(real_games_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("game", "message"),
     [
-        (
-            replace(TINY, receptacles=TINY.receptacles[::-1]),
-            "express the game's receptacles",
-        ),
-        (
-            replace(TINY, items=TINY.items[1::-1] + TINY.items[2:]),
-            "express the game's items",
-        ),
+        (replace(TINY, receptacles=TINY.receptacles[::-1]), "express the game's receptacles"),
+        (replace(TINY, items=TINY.items[1::-1] + TINY.items[2:]), "express the game's items"),
         (replace(TINY, receptacles=TINY.receptacles[:2]), "express the game's receptacles"),
         (replace(TINY, heaters=frozenset({"toaster"})), "express the game's heaters"),
         (replace(TINY, task='Your task is to: say "mug".'), "express the game's task"),

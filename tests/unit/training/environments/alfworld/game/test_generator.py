@@ -25,9 +25,7 @@ def games() -> list[Game]:
     return [generate_game(seed) for seed in range(200)]
 
 
-def test_the_games_of_every_seed_stay_those_that_the_embedded_models_learned_on(
-    games: list[Game],
-) -> None:
+def test_the_games_of_every_seed_stay_those_that_the_embedded_models_learned_on(games: list[Game]) -> None:
     digest = sha256()
     for game in games:
         digest.update(json.dumps(asdict(game), default=sorted, sort_keys=True).encode())
@@ -67,10 +65,7 @@ def test_some_targets_were_never_counted_with_their_object(games: list[Game]) ->
     novel = [
         goal
         for goal in placing
-        if all(
-            goal.receptacle_kind not in items.get(goal.item_kind, {})
-            for items in goals[goal.kind].values()
-        )
+        if all(goal.receptacle_kind not in items.get(goal.item_kind, {}) for items in goals[goal.kind].values())
     ]
     assert 0 < len(novel) < NOVELTY * len(placing)
 

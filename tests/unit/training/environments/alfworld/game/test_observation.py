@@ -31,9 +31,7 @@ ROOM = (
         ("put a toiletpaper in toilet.", "pick_and_place_simple", "toiletpaper", "toilet"),
     ],
 )
-def test_a_task_sentence_says_what_goes_where(
-    sentence: str, kind: str, item: str, target: str
-) -> None:
+def test_a_task_sentence_says_what_goes_where(sentence: str, kind: str, item: str, target: str) -> None:
     task = read_task(f"A room.\n\nYour task is to: {sentence}")
     assert (task.kind, task.item, task.target) == (kind, item, target)
 
@@ -63,10 +61,7 @@ def test_the_room_lists_its_receptacles_and_not_the_task() -> None:
         ),
         ("On the desk 1, you see nothing.", Scene("desk 1", contents=())),
         ("You arrive at loc 3. The safe 1 is closed.", Scene("safe 1")),
-        (
-            "You open the safe 1. The safe 1 is open. In it, you see a cd 1.",
-            Scene("safe 1", contents=("cd 1",)),
-        ),
+        ("You open the safe 1. The safe 1 is open. In it, you see a cd 1.", Scene("safe 1", contents=("cd 1",))),
         ("You pick up the cd 1 from the safe 1.", Scene(taken=("cd 1", "safe 1"))),
         ("You put the cd 1 in/on the safe 1.", Scene(put=("cd 1", "safe 1"))),
         ("You heat the egg 1 using the microwave 1.", Scene(treated=("heat", "egg 1"))),
