@@ -16,12 +16,10 @@ mask is given, which would cost attention its causal kernel.
 
 import inspect
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -32,6 +30,7 @@ from transformers import PreTrainedModel
 
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import batches_of_like_length
+from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import State, StateCache, behind, cache_of
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.sliced_scorer import finish
@@ -53,11 +52,6 @@ _PROBE_ROOM: Final[dict[Way, int]] = {"alone": 0, "shared_history": 24, "padded"
 _TOLERANCE: Final = 1e-3
 _COPIES_BYTES: Final = 2**30
 """Copies of a history's state at once, which a long history or a wide recurrence makes large."""
-
-_CPU_CHUNK: Final = 32
-_CPU_DELTA_CHUNK: Final = 16
-_DELTA_RULES: Final = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
-"""Names of the delta rules' reference code in the modules of transformers."""
 
 _log = logging.getLogger(__name__)
 
@@ -149,7 +143,7 @@ class FullSequenceModel(Generic[Found]):
         self._digest = digest
         self._tokens_per_forward = tokens_per_forward
         self._logits = logits
-        shorten_chunks(model)
+        adopt_recurrences(model)
         takes = inspect.signature(model.forward).parameters
         self._cuts_logits = logits and "logits_to_keep" in takes
         self.way, self.reason = self._find_way()
@@ -334,23 +328,6 @@ def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
-
-
-def shorten_chunks(model: PreTrainedModel) -> None:
-    """Let recurrent layers on a CPU compute short chunks, which changes outputs by rounding.
-
-    Their reference code, which runs there, fills each pass up to whole chunks: of 256 tokens in
-    state spaces, of 64 in delta rules, where a candidate has a dozen.
-    """
-    for module in model.modules() if model.device.type == "cpu" else ():
-        if isinstance(size := getattr(module, "chunk_size", None), int):
-            module.chunk_size = min(size, _CPU_CHUNK)  # type: ignore[assignment]
-        # A delta rule is a function of the module's file, and its chunk an argument that no layer
-        # passes.
-        code = vars(sys.modules[type(module).__module__])
-        for name in _DELTA_RULES:
-            if name in code and not isinstance(code[name], partial):
-                code[name] = partial(code[name], chunk_size=_CPU_DELTA_CHUNK)
 
 
 def _tail_length(row: _Row) -> int:

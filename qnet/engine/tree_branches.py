@@ -29,7 +29,8 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from qguide.qnet.engine.forward_passes import batches_of_like_length
-from qguide.qnet.engine.full_sequences import in_float32, shorten_chunks
+from qguide.qnet.engine.full_sequences import in_float32
+from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import State, behind, cache_of
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.engine.uploads import upload
@@ -68,7 +69,7 @@ def has_recurrent_layers(model: PreTrainedModel) -> bool:
 def reads_branches(model: PreTrainedModel) -> bool:
     """True if a tree that is read by branches has the outputs and gradients of its paths."""
     if model not in _reads_branches:
-        shorten_chunks(model)
+        adopt_recurrences(model)
         reason = _why_not(model)
         way = f"paths: {reason}" if reason else "branches"
         _log.info("%s trains on %s", type(model).__name__, way)
