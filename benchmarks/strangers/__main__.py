@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.strangers.catalogue import STRANGERS
+from benchmarks.strangers.catalogue import EVERY, STRANGERS
 from benchmarks.strangers.protocol import Learner, Measurement, Result
 from benchmarks.strangers.report import markdown
 from qguide.qnet.support.operator_code import import_operator_module
@@ -34,7 +34,7 @@ def _numbers(text: str) -> list[int]:
 @app.command()
 def main(
     environments: Annotated[
-        list[str] | None, typer.Argument(help=f"Of {', '.join(STRANGERS)}; all by default.")
+        list[str] | None, typer.Argument(help=f"Of {', '.join(EVERY)}; by default the first six.")
     ] = None,
     learner: Annotated[
         str, typer.Option(help="Import path of a class or factory with `fit(rows) -> scorer`.")
@@ -53,7 +53,7 @@ def main(
     built, results = load_learner(learner), list[Result]()
     for name in environments or STRANGERS:
         for world in _numbers(worlds):
-            measured = Measurement(STRANGERS[name], world, new, oracle, told=told)
+            measured = Measurement(EVERY[name], world, new, oracle, told=told)
             start = process_time()
             results += measured.baselines()
             for recording in _numbers(recordings):

@@ -104,3 +104,28 @@ STRANGERS = {
     )
 }
 """The environments by name. The errands are the tutorial's; nothing was chosen by the last two."""
+
+
+def _outsider(
+    name: str, kind: str, recorded: int, aside: int, max_steps: int, *settings: tuple[str, Any]
+) -> Stranger:
+    path = f"{_HERE}.outsiders.{name}"
+    return Stranger(
+        name, f"{path}:{kind}", f"{path}:policy", recorded, aside, max_steps, 5, settings
+    )
+
+
+_WHOLE = ("reply", "text")
+OUTSIDERS = {
+    stranger.name: stranger
+    for stranger in (
+        _outsider("letters", "Letters", 56, 24, 8, _WHOLE, ("harmless", "<action>wait</action>")),
+        _outsider("repairs", "Repairs", 72, 24, 9, ("harmless", "wait")),
+        _outsider("tables", "Tables", 60, 36, 8, ("harmless", 'inspect({"column": "price"})')),
+        _outsider("booking", "Booking", 60, 30, 8, _WHOLE, ("harmless", '{"action": "wait"}')),
+        _outsider("road", "Road", 60, 24, 9, _WHOLE, ("harmless", "0")),
+    )
+}
+"""Environments as outsiders would write them: other forms of replies, and facts in pairs."""
+
+EVERY = STRANGERS | OUTSIDERS

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.strangers.catalogue import STRANGERS
+from benchmarks.strangers.catalogue import EVERY
 from benchmarks.strangers.errands import EXAMPLE
 from qguide.qnet.openai_messages import FunctionCall, calls_of, plain_message, text_of
 from qguide.qnet.types import BatchPolicy, Message, SampleRequest, Sampling
@@ -37,12 +37,12 @@ def _message(turn: dict[str, Any]) -> Message:
 
 
 def main(
-    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STRANGERS)}.")],
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(EVERY)}.")],
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8001,
     world: Annotated[int, typer.Option(help="World of which it knows half.")] = 0,
 ) -> None:
     """Serve a mock until interrupted."""
-    build_server(STRANGERS[name].policy(world), port).serve_forever()
+    build_server(EVERY[name].policy(world), port).serve_forever()
 
 
 if __name__ == "__main__":

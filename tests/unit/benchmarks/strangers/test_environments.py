@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from benchmarks.strangers.catalogue import STRANGERS, Mock, Stranger
+from benchmarks.strangers.catalogue import EVERY, STRANGERS, Mock, Stranger
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, merged
 from benchmarks.strangers.served_model import build_server
 from qguide.qnet.support.contract import Check, NotCheckedError
@@ -20,9 +20,9 @@ from qguide.training.rollouts.driver import run_together
 from qguide.training.rollouts.episode import Episode, first_reply, play_episode, seeded
 from qguide.training.trajectory import reply_key
 
-OWN = [stranger for stranger in STRANGERS.values() if stranger.name != "errands"]
+OWN = [stranger for stranger in EVERY.values() if stranger.name != "errands"]
 own = pytest.mark.parametrize("stranger", OWN, ids=lambda stranger: stranger.name)
-every = pytest.mark.parametrize("stranger", STRANGERS.values(), ids=lambda stranger: stranger.name)
+every = pytest.mark.parametrize("stranger", EVERY.values(), ids=lambda stranger: stranger.name)
 
 
 def played(stranger: Stranger, suite: SelectedSuite, mock: Mock, times: int = 1) -> list[Episode]:
