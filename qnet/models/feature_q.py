@@ -70,8 +70,15 @@ class FeatureQ:
     def q_values(self, history: History, candidates: tuple[Message, ...]) -> tuple[float, ...]:
         """Q of each candidate."""
         state = state_of(history, self.hasher)
-        value = self.config.mean + _dot(state_features(state), self.values)
+        value = self._value(state)
         return tuple(value + advantage for advantage in self._advantages(state, candidates))
+
+    def value_of(self, history: History) -> float:
+        """V(s) of the state that a history ends in."""
+        return self._value(state_of(history, self.hasher))
+
+    def _value(self, state: State) -> float:
+        return self.config.mean + _dot(state_features(state), self.values)
 
     def advantages_of(self, history: History, candidates: Sequence[Message]) -> tuple[float, ...]:
         """A(s, a) of each candidate."""

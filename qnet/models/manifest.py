@@ -208,6 +208,11 @@ class Manifest(BaseModel):
         """True if Q is read after the observation that followed the action."""
         return self.read_at == "observation"
 
+    @property
+    def may_read_observation(self) -> bool:
+        """True if it takes observations; without a network it values the state that they lead to."""
+        return self.reads_observation or self.kind == "features"
+
 
 def sha256_of(path: Path) -> str:
     """The file's sha256 in hex."""

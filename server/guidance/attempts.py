@@ -1,7 +1,7 @@
 """Running attempts of one task, of which only the best by value go on.
 
 An attempt is an episode. Its value is the Q of its latest action, read after what the action was
-answered where the Q model reads answers. The rule is that of `qguide.training.choosing.choosers`,
+answered where the Q model can read answers. The rule is that of `qguide.training.choosing.choosers`,
 with a budget beside it.
 """
 
@@ -226,6 +226,6 @@ def _latest(
         raise InvalidRequestError("messages has no action; send them up to the latest one at least")
     last, manifest = actions[-1], held.model.manifest
     answered = list(messages[last + 1 :])
-    reads = manifest is not None and manifest.reads_observation
+    reads = manifest is not None and manifest.may_read_observation
     tried = CandidateMessage(**dict(messages[last]), observation=answered if answered and reads else None)
     return scoring.history(messages[:last]), scoring.candidates([tried])
