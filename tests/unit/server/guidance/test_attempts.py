@@ -1,5 +1,7 @@
 """Attempts of one task, of which only the best by value go on."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qguide.server.guidance.attempts import narrowed
-from qguide.server.settings.settings import SCRIPTED
+from qguide.server.settings.settings import SCRIPTED, Settings
+from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
 from tests.unit.server.conftest import FAKES, Serve
 
 TASK = {"role": "user", "content": "Your task is to: take the mug."}
@@ -51,6 +54,32 @@ def test_what_the_server_knows_of_an_episode_need_not_be_sent(client: TestClient
     client.post("/v1/episodes/b/outcome", json={"reward": 1})
     again = compared(client, [{"episode_id": "a"}, {"episode_id": "b"}]).json()
     assert [one["verdict"] for one in again["attempts"]] == ["best", "ended"]
+
+
+def test_a_q_model_without_a_network_values_what_the_answers_led_to(serve: Serve, tmp_path: Path) -> None:
+    """Ten of each outcome: the same action was answered with a coin, or with nothing."""
+    tries = {"You see a coin.": 1.0, "It is empty.": 0.0}
+    with (tmp_path / "chats.jsonl").open("w") as file:
+        for number in range(20):
+            seen = list(tries)[number % 2]
+            said = ["Action: open the drawer", "Action: take what is there"]
+            texts = [f"Fetch guest {number} a coin.", said[0], seen, said[1], "Done."]
+            roles = ["user", "assistant", "user", "assistant", "user"]
+            messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
+            file.write(json.dumps({"messages": messages, "reward": tries[seen]}) + "\n")
+    run_learn(LearnConfig(source=(tmp_path / "chats.jsonl",), output=tmp_path / "run", bits=12))
+    models: Any = {"coins": str(tmp_path / "run" / CHECKPOINT)}
+    client = serve(Settings(policy=SCRIPTED, q_models=models, unlicensed=True))
+    opened = [
+        {"role": "user", "content": "Fetch guest 30 a coin."},
+        {"role": "assistant", "content": "Action: open the drawer"},
+    ]
+    sent = [
+        {"episode_id": name, "messages": [*opened, *({"role": "user", "content": seen} for seen in seens)]}
+        for name, seens in (("empty", ["It is empty."]), ("coin", ["You see a coin."]), ("unread", []))
+    ]
+    values = {one["episode_id"]: one["value"] for one in compared(client, sent).json()["attempts"]}
+    assert values["empty"] < values["unread"] < values["coin"]
 
 
 def test_values_of_another_q_model_are_not_compared(client: TestClient) -> None:
