@@ -314,7 +314,7 @@ class CandidateMessage(ChatMessage):
     observation: str | ListOf[ChatMessage] | None = Field(
         default=None,
         description="what the environment answered: a text, or the tools' results as messages; "
-        "needed by a Q model whose `read_at` is `observation`, refused by any other",
+        "needed by a Q model whose `read_at` is `observation`, read by one without a network, refused by any other",
         exclude_if=is_none,
     )
 

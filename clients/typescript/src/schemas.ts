@@ -125,7 +125,7 @@ export interface CandidateMessage {
     content?: string | readonly ContentPart[] | null;
     tool_calls?: readonly (ToolCall | CustomToolCall)[] | null;
     tool_call_id?: string | null;
-    /** @description what the environment answered: a text, or the tools' results as messages; needed by a Q model whose `read_at` is `observation`, refused by any other */
+    /** @description what the environment answered: a text, or the tools' results as messages; needed by a Q model whose `read_at` is `observation`, read by one without a network, refused by any other */
     observation?: string | readonly Message[] | null;
 }
 
