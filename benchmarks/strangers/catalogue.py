@@ -106,13 +106,9 @@ STRANGERS = {
 """The environments by name. The errands are the tutorial's; nothing was chosen by the last two."""
 
 
-def _outsider(
-    name: str, kind: str, recorded: int, aside: int, max_steps: int, *settings: tuple[str, Any]
-) -> Stranger:
+def _outsider(name: str, kind: str, recorded: int, aside: int, max_steps: int, *settings: tuple[str, Any]) -> Stranger:
     path = f"{_HERE}.outsiders.{name}"
-    return Stranger(
-        name, f"{path}:{kind}", f"{path}:policy", recorded, aside, max_steps, 5, settings
-    )
+    return Stranger(name, f"{path}:{kind}", f"{path}:policy", recorded, aside, max_steps, 5, settings)
 
 
 _WHOLE = ("reply", "text")

@@ -25,11 +25,7 @@ _KIMI_CHUNK: Final = 16
 
 
 def causal_convolution(
-    hidden_states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    **_: Any,
+    hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **_: Any
 ) -> Tensor:
     """Depthwise convolution of each token and the K - 1 before it.
 
@@ -81,10 +77,7 @@ def delta_rule(
     state_BHKV = None if initial_state is None else initial_state.float()
     found = []
     for (query_c, key_c), value_c, (decay_c, beta_c) in zip(
-        both_BHTK.split(_CHUNK, dim=3),
-        value_BHTV.split(_CHUNK, dim=2),
-        gates_BHT1.split(_CHUNK, dim=3),
-        strict=True,
+        both_BHTK.split(_CHUNK, dim=3), value_BHTV.split(_CHUNK, dim=2), gates_BHT1.split(_CHUNK, dim=3), strict=True
     ):
         within_TT, since_T1, until_T1 = _decays(decay_c)
         keys_KT = key_c.transpose(-1, -2)

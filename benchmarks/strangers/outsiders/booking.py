@@ -73,8 +73,7 @@ def region(world: int) -> Region:
         kinds = [*FEATURES, *chance.sample(FEATURES, 2)]
         chance.shuffle(kinds)
         houses[town] = {
-            house: (kind, chance.choice((70, 85, 110, 140)))
-            for house, kind in zip(named, kinds, strict=True)
+            house: (kind, chance.choice((70, 85, 110, 140))) for house, kind in zip(named, kinds, strict=True)
         }
     chance.shuffle(guests)
     return Region(shared_out(WISHES, FEATURES, chance), houses, tuple(guests))
@@ -85,18 +84,13 @@ class Booking:
 
     system = SYSTEM
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Bring the guest of that number."""
         world, number = world_and_number(seed or 0)
         self.facts = region(world)
         self.town, self.wish, self.budget = self.facts.guests[number % len(self.facts.guests)]
         self.worth, self.taken = 0.0, 0
-        return (
-            f"A guest comes to {self.town} for {self.wish}, and pays {self.budget} at most.",
-            {},
-        )
+        return (f"A guest comes to {self.town} for {self.wish}, and pays {self.budget} at most.", {})
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action; the reward comes with the booking."""
@@ -186,12 +180,9 @@ class _Beliefs:
             found.append(_json(weight * fits, again, action="open", house=house))
         return found + list(self._books(wish, prices, pages, int(budget)))
 
-    def _books(
-        self, wish: str, prices: Mapping[str, int], pages: Mapping[str, str], budget: int
-    ) -> Iterator[Option]:
+    def _books(self, wish: str, prices: Mapping[str, int], pages: Mapping[str, str], budget: int) -> Iterator[Option]:
         liking = {
-            house: (4 * self._feature[wish][pages[house]] if house in pages else 0.1)
-            * (0.5 if price > budget else 1.0)
+            house: (4 * self._feature[wish][pages[house]] if house in pages else 0.1) * (0.5 if price > budget else 1.0)
             for house, price in prices.items()
         }
         for house, share in shares(liking).items() if liking else ():

@@ -83,9 +83,7 @@ class Letters:
 
     system = SYSTEM
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Hand over the letter of that number."""
         world, number = world_and_number(seed or 0)
         self.facts = office(world)

@@ -49,10 +49,7 @@ def hall(world: int) -> Hall:
     chance = Random(f"hall {world}")
     faults = list(product(MACHINES, GAUGES, range(4)))
     pairs = [f"{machine}, {gauge}" for machine in MACHINES for gauge in GAUGES]
-    facts = (
-        shared_out(pairs, tuple(map(str, LIMITS)), chance),
-        shared_out(GAUGES, PARTS, chance),
-    )
+    facts = (shared_out(pairs, tuple(map(str, LIMITS)), chance), shared_out(GAUGES, PARTS, chance))
     chance.shuffle(faults)
     return Hall(*facts, tuple(faults))
 
@@ -65,9 +62,7 @@ class Repairs:
         f"machine before you replace a part of it. {HINT} Write a thought, then `Action: …`."
     )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Bring the machine of that number."""
         world, number = world_and_number(seed or 0)
         facts = hall(world)
@@ -151,9 +146,7 @@ class _Beliefs:
             found.append(text(f"read {gauge}", weight * share, "repeat" if weight < 0.1 else ""))
         return found + list(self._replaces(readings, shut=shut, repaired=repaired))
 
-    def _replaces(
-        self, readings: dict[str, int], *, shut: bool, repaired: bool
-    ) -> Iterator[Option]:
+    def _replaces(self, readings: dict[str, int], *, shut: bool, repaired: bool) -> Iterator[Option]:
         blamed = shares({gauge: float(n) ** 2 for gauge, n in readings.items()})
         weight = (0.1 if repaired else 0.2 * len(readings)) * (1.0 if shut else 0.4)
         for gauge, share in (blamed or dict.fromkeys(GAUGES, 0.25)).items():

@@ -50,10 +50,7 @@ def land(world: int) -> Land:
     chance = Random(f"land {world}")
     pairs = [f"{creature}, {mood}" for creature in CREATURES for mood in MOODS]
     roads = tuple(
-        (
-            tuple(chance.sample(pairs, MEETINGS)),
-            frozenset(i for i in range(MEETINGS) if chance.random() < 0.3),
-        )
+        (tuple(chance.sample(pairs, MEETINGS)), frozenset(i for i in range(MEETINGS) if chance.random() < 0.3))
         for _ in range(84)
     )
     return Land(shared_out(pairs, APPROACHES, chance), roads)
@@ -64,9 +61,7 @@ class Road:
 
     system = SYSTEM
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin the walk of that number."""
         world, self.number = world_and_number(seed or 0)
         self.land = land(world)

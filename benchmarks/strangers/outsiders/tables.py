@@ -42,10 +42,7 @@ def house(world: int) -> House:
     chance = Random(f"tables {world}")
     pairs = [f"{kind}, {fault}" for kind in TYPES for fault in FAULTS]
     tables = [
-        {
-            column: (chance.choice(TYPES), chance.choice(FAULTS))
-            for column in chance.sample(COLUMNS, _COLUMNS_OF_TABLE)
-        }
+        {column: (chance.choice(TYPES), chance.choice(FAULTS)) for column in chance.sample(COLUMNS, _COLUMNS_OF_TABLE)}
         for _ in range(96)
     ]
     return House(shared_out(pairs, METHODS, chance), tuple(tables))

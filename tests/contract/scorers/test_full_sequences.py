@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from qguide.qnet.engine.full_sequences import (
-    Continuations,
-    FullSequenceModel,
-    Way,
-    in_float32,
-)
+from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel, Way, in_float32
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import ImplicitQ, ImplicitQConfig
 from qguide.qnet.models.manifest import Manifest

@@ -35,16 +35,12 @@ def gradients(outputs: tuple[Tensor, ...], inputs: list[Tensor]) -> list[Tensor]
     return list(torch.autograd.grad(loss, inputs))
 
 
-def assert_same(
-    ours: Callable[..., Any], theirs: Callable[..., Any], inputs: list[Tensor], **options: Any
-) -> None:
+def assert_same(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: list[Tensor], **options: Any) -> None:
     """Equal outputs, final states and gradients."""
     inputs = [x.requires_grad_() for x in inputs]
     found, expected = (run(*inputs, **options) for run in (ours, theirs))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        gradients(found, inputs), gradients(expected, inputs), rtol=1e-3, atol=1e-4
-    )
+    torch.testing.assert_close(gradients(found, inputs), gradients(expected, inputs), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("behind_state", [False, True])
@@ -99,21 +95,15 @@ def test_a_convolution_is_the_reference(tokens: int, activation: str | None) -> 
     )
 
 
-@pytest.mark.parametrize(
-    "model_type", ["falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "qwen3_5_text"]
-)
-def test_a_model_that_adopts_them_has_its_outputs(
-    model_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("model_type", ["falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "qwen3_5_text"])
+def test_a_model_that_adopts_them_has_its_outputs(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = AutoModel.from_config(tiny_config(model_type)).eval()
     enliven(model)
     code = import_module(type(model).__module__)
     names = [name for name in _OWN if hasattr(code, name)]
     for name in names:
         found = getattr(code, name)
-        monkeypatch.setattr(
-            code, name, found.reference if isinstance(found, _Recurrence) else found
-        )
+        monkeypatch.setattr(code, name, found.reference if isinstance(found, _Recurrence) else found)
     tokens = torch.arange(1, 21)[None]
     with torch.inference_mode():
         expected = model(input_ids=tokens, use_cache=False).last_hidden_state
