@@ -307,6 +307,18 @@ class EnvironmentConfig(JobOptions):
         return 0
 
 
+class NumberedConfig(EnvironmentConfig):
+    """The `[environment]` table of tasks that are generated where no file has them.
+
+    Attributes:
+        first_seed: number, and seed, of the first generated task.
+        count: number of generated tasks.
+    """
+
+    first_seed: int = Field(default=0, ge=0)
+    count: int = Field(default=100, ge=1)
+
+
 def full_reward(reward: float, terminated: bool) -> bool:
     """Success criterion without partial credit: the task is over and its reward is 1."""
     return terminated and reward >= 1.0

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
-
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import TaskMarker
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, StepResult, Task
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, StepResult, Task
 
 TASK_OPENING = "Your task is to:"
 NOTHING_HAPPENS = "Nothing happens."
@@ -137,17 +135,10 @@ class CorridorSuite:
         """Do nothing: there are no processes to stop."""
 
 
-class CorridorConfig(EnvironmentConfig):
-    """The `[environment]` table of corridors.
-
-    Attributes:
-        first_seed: seed of the first corridor.
-        count: number of corridors.
-    """
+class CorridorConfig(NumberedConfig):
+    """The `[environment]` table of corridors."""
 
     name: Literal["fake"] = "fake"
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
 
 
 def build_suite(config: CorridorConfig) -> CorridorSuite:

@@ -9,16 +9,17 @@ All methods except greedy and best-of-n derive their seeds from the same parts, 
 equal histories choose among the same candidates.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from qguide.qnet.decision.decide import Guidance
 from qguide.qnet.decision.early_stop import UntilDecided
 from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
+from qguide.training.evaluation.records import MethodName
 from qguide.training.rollouts.episode import Agent, AgentStep, derived_seed, first_reply, guided_agent, seeded
 from qguide.training.rollouts.rollout import ModelRequest
 from qguide.training.trajectory import reply_key
@@ -56,8 +57,8 @@ class Play:
         return replace(self.sampling, first_greedy=self.greedy_candidate)
 
 
-def greedy(play: Play) -> Agent:
-    """M = 1 at temperature 0."""
+def greedy(play: Play, *_: int | str) -> Agent:
+    """M = 1 at temperature 0, whatever seed and task."""
     return first_reply(lambda step: replace(play.sampling, temperature=0.0, seed=None))
 
 
@@ -232,3 +233,17 @@ def _choice(candidates: Sequence[Candidate], chosen: Message) -> AgentStep:
         completion_tokens=sum(candidate.completion_tokens for candidate in candidates),
         distinct_candidates=len({candidate.message for candidate in candidates}),
     )
+
+
+AGENTS: Final[Mapping[MethodName, Callable[[Play, int, str], Agent]]] = {
+    "greedy": greedy,
+    "sample": sample,
+    "random-of-m": random_of_m,
+    "random-distinct": random_distinct,
+    "self-consistency": self_consistency,
+    "likeliest": likeliest,
+    "q-guided": q_guided,
+    "q-posterior": q_posterior,
+    "adaptive": adaptive,
+}
+"""Methods that play one episode and know nothing of the environment, by (play, seed, task's id)."""

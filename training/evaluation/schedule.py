@@ -13,19 +13,7 @@ from qguide.qnet.errors import EnvironmentFailureError, QGuideError
 from qguide.training.environment import Environment, EnvironmentBundle, Task
 from qguide.training.evaluation.beam_search import BeamSearch
 from qguide.training.evaluation.lats import TreeSearch
-from qguide.training.evaluation.methods import (
-    Play,
-    adaptive,
-    greedy,
-    likeliest,
-    no_repeat,
-    q_guided,
-    q_posterior,
-    random_distinct,
-    random_of_m,
-    sample,
-    self_consistency,
-)
+from qguide.training.evaluation.methods import AGENTS, Play, no_repeat, q_guided
 from qguide.training.evaluation.paraphrased import under_paraphrase, with_paraphrases
 from qguide.training.evaluation.records import (
     DETERMINISTIC,
@@ -174,32 +162,12 @@ def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
 def _agent(shared: TaskTrials, trial: Trial) -> Agent:
     play, task_id, seed = shared.play, shared.task.id, trial.seed or 0
     match trial.method:
-        case "greedy":
-            return greedy(play)
-        case "sample":
-            return sample(play, seed, task_id)
-        case "random-of-m":
-            return random_of_m(play, seed, task_id)
-        case "random-distinct":
-            return random_distinct(play, seed, task_id)
         case "no-repeat":
-            void = shared.environment.void_observation
-            return no_repeat(play, seed, task_id, void_observation=void)
-        case "self-consistency":
-            return self_consistency(play, seed, task_id)
-        case "likeliest":
-            return likeliest(play, seed, task_id)
-        case "q-guided":
-            return q_guided(play, seed, task_id)
-        case "q-posterior":
-            return q_posterior(play, seed, task_id)
-        case "adaptive":
-            return adaptive(play, seed, task_id)
+            return no_repeat(play, seed, task_id, void_observation=shared.environment.void_observation)
         case "q-guided-aug":
             markers = shared.environment.task_markers
             return with_paraphrases(q_guided(play, seed, task_id), shared.paraphrases, markers)
-        case _:
-            raise AssertionError(f"{trial.method} is not one agent's episode")
+    return AGENTS[trial.method](play, seed, task_id)
 
 
 def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:

@@ -58,19 +58,46 @@ def _free(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return parameters
 
 
-class HostedModel(UpstreamSettings):
-    """An upstream of a job: one model of an OpenAI-compatible server.
+class PatientUpstream(UpstreamSettings):
+    """One model of an OpenAI-compatible server, for a job, which waits rather than fails.
 
     Attributes:
         api_key_variable: environment variable that holds the key; "" sends none.
-        max_in_flight: maximum number of requests at the same time; `parallel` has to be as large.
-        max_tokens_in_flight: maximum number of tokens at the same time at each replica, as large as
-            its KV cache; a request counts its prompt, estimated from the characters, and
-            `max_tokens` for each candidate. A larger request is sent alone. None: no bound.
+        max_in_flight: maximum number of requests at the same time; for a policy `parallel` has to
+            be as large.
         timeout_s: longest time without a byte from the upstream.
         patience_s: how long a request is retried while the upstream is unreachable, overloaded
             (429 with its `Retry-After`), failing (5xx) or silent. After that the task fails, and
-            the run ends if the upstream does not answer a plain question either.
+            the run ends if the upstream of a policy does not answer a plain question either.
+    """
+
+    url: PlainUrl
+    api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
+    max_in_flight: int = Field(default=64, ge=1)
+    timeout_s: float = Field(default=600.0, gt=0)
+    patience_s: float = Field(default=600.0, gt=0)
+
+    @property
+    def limits(self) -> UpstreamLimits:
+        """Limits of a client that never stops asking by itself."""
+        return UpstreamLimits(
+            timeout_s=self.timeout_s,
+            connect_timeout_s=self.connect_timeout_s,
+            max_connections=self.max_in_flight,
+            max_answer_bytes=self.max_answer_bytes,
+            patience_s=self.patience_s,
+            longest_wait_s=_LONGEST_WAIT_S,
+            breaker_failures=sys.maxsize,
+        )
+
+
+class HostedModel(PatientUpstream):
+    """An upstream of a job: one model of an OpenAI-compatible server.
+
+    Attributes:
+        max_tokens_in_flight: maximum number of tokens at the same time at each replica, as large as
+            its KV cache; a request counts its prompt, estimated from the characters, and
+            `max_tokens` for each candidate. A larger request is sent alone. None: no bound.
         instructions: system message of every request for an action, before the environment's own;
             rows do not hold it. A model that was not trained on the environment needs one that says
             how to reply, such as "Thought: …" and "Action: …" on lines of their own.
@@ -78,22 +105,10 @@ class HostedModel(UpstreamSettings):
         omit: parameters that the upstream refuses, so that they are not sent.
     """
 
-    url: PlainUrl
-    api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
-    max_in_flight: int = Field(default=64, ge=1)
     max_tokens_in_flight: int | None = Field(default=None, ge=1)
-    timeout_s: float = Field(default=600.0, gt=0)
-    patience_s: float = Field(default=600.0, gt=0)
     instructions: str = ""
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_free)] = Field(default_factory=dict)
     omit: tuple[Literal["temperature", "max_tokens", "seed"], ...] = ()
-
-    @property
-    def limits(self) -> UpstreamLimits:
-        """Limits of a client that waits rather than fails, and never stops asking by itself."""
-        return patient_limits(
-            self, timeout_s=self.timeout_s, patience_s=self.patience_s, max_in_flight=self.max_in_flight
-        )
 
     def history(self, history: History) -> History:
         """A state as this upstream gets it, the instructions included."""
@@ -111,21 +126,6 @@ class HostedModel(UpstreamSettings):
             unset["first_greedy"] = False
         parameters = {**self.parameters, **sampling.parameters}
         return replace(sampling, parameters=parameters, **unset)
-
-
-def patient_limits(
-    upstream: UpstreamSettings, *, timeout_s: float, patience_s: float, max_in_flight: int
-) -> UpstreamLimits:
-    """Limits of a job's client, which waits rather than fails."""
-    return UpstreamLimits(
-        timeout_s=timeout_s,
-        connect_timeout_s=upstream.connect_timeout_s,
-        max_connections=max_in_flight,
-        max_answer_bytes=upstream.max_answer_bytes,
-        patience_s=patience_s,
-        longest_wait_s=_LONGEST_WAIT_S,
-        breaker_failures=sys.maxsize,
-    )
 
 
 Upstreams = dict[UpstreamName, HostedModel]

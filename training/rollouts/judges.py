@@ -5,20 +5,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
-from pydantic import Field
-
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.judging.judge import CallOutcome, Judge
 from qguide.qnet.judging.prompt import read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.upstream_dialects import build_dialect
-from qguide.qnet.policies.upstream_settings import UpstreamSettings
 from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.qnet.usage import TokenUsage, UpstreamCalls
 from qguide.qnet.work_context import all_of
-from qguide.training.rollouts.hosted import PlainUrl, patient_limits, read_key
+from qguide.training.rollouts.hosted import PatientUpstream, read_key
 from qguide.training.rollouts.usage import Usage
 
 _HISTORIES_AT_ONCE: Final = 16
@@ -67,23 +64,13 @@ JUDGE: Final = "judge:"
 """Beginning of the name of such a Q model; the name of its table follows."""
 
 
-class ServedJudge(UpstreamSettings):
+class ServedJudge(PatientUpstream):
     """A chat model of an OpenAI-compatible server that is prompted for Q-values.
 
     Attributes:
-        api_key_variable: environment variable that holds the key; "" sends none.
-        max_in_flight: maximum number of requests at the same time.
-        timeout_s: longest time without a byte from the server.
-        patience_s: how long a request is retried while the server is unreachable, overloaded,
-            failing or silent; after that the episode fails.
         judge: how it is asked, and its budget.
     """
 
-    url: PlainUrl
-    api_key_variable: str = Field(default="", pattern=r"^([A-Z_][A-Z0-9_]*)?$")
-    max_in_flight: int = Field(default=64, ge=1)
-    timeout_s: float = Field(default=600.0, gt=0)
-    patience_s: float = Field(default=600.0, gt=0)
     judge: JudgeSettings = JudgeSettings()
 
 
@@ -120,9 +107,7 @@ class _Upstream:
             model=served.model,
             api_key=self._key.get_secret_value() if self._key else None,
             dialect=build_dialect(served.dialect, served.max_tokens_name),
-            limits=patient_limits(
-                served, timeout_s=served.timeout_s, patience_s=served.patience_s, max_in_flight=served.max_in_flight
-            ),
+            limits=served.limits,
         )
         try:
             yield

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ from qguide.training.options import JobOptions
 from qguide.training.rollouts.hosted import PlainUrl, is_hosted, read_key
 from qguide.training.rollouts.judges import JUDGE, ServedJudge, build_judge_scorer, prompt_sha256
 from qguide.training.rollouts.judges import MAY_CHANGE as JUDGES_MAY_CHANGE
+
+if TYPE_CHECKING:
+    import torch
 
 CLASSIFY: Final = "classify:"
 """Beginning of the name of such a Q model; the server's name of the classifier follows."""
@@ -96,6 +99,15 @@ class Inference(JobOptions):
     classifiers: dict[str, ServedClassifier] = Field(default_factory=dict)
     judges: dict[str, ServedJudge] = Field(default_factory=dict)
 
+    def torch_dtype(self) -> "torch.dtype":
+        """The type of weights, once torch has its threads."""
+        import torch
+
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
 
 INFERENCE_MAY_CHANGE: Final = frozenset(
     {
@@ -121,15 +133,10 @@ def build_policy(name: str, inference: Inference, environment: EnvironmentConfig
     if name == EXPERT:
         return build_expert_policy(environment)
 
-    import torch
-
     from qguide.qnet.models.checkpoint import load_policy
     from qguide.qnet.policies.local import LocalPolicy
 
-    if inference.threads:
-        torch.set_num_threads(inference.threads)
-    dtype: torch.dtype = getattr(torch, inference.dtype)
-    loaded = load_policy(model_folder(name, "policy"), dtype=dtype, device=inference.device)
+    loaded = load_policy(model_folder(name, "policy"), dtype=inference.torch_dtype(), device=inference.device)
     return LocalPolicy(loaded, cache_bytes=inference.cache_bytes)
 
 
@@ -175,16 +182,11 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
         model, manifest = load_feature_q(folder)
         return FeatureScorer(manifest.name, model)
 
-    import torch
-
     from qguide.qnet.engine.packed_model import DEFAULT_TOKENS_PER_FORWARD
     from qguide.qnet.models.checkpoint import load_q_model
     from qguide.qnet.scoring.build import build_serving_scorer
 
-    if inference.threads:
-        torch.set_num_threads(inference.threads)
-    dtype: torch.dtype = getattr(torch, inference.dtype)
-    loaded = load_q_model(folder, dtype=dtype, device=inference.device)
+    loaded = load_q_model(folder, dtype=inference.torch_dtype(), device=inference.device)
     return build_serving_scorer(
         loaded,
         cache_bytes=inference.cache_bytes,
@@ -199,15 +201,10 @@ def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
     Args:
         name: "embedded" or the folder of a policy.
     """
-    import torch
-
     from qguide.qnet.models.checkpoint import load_policy
     from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 
-    if inference.threads:
-        torch.set_num_threads(inference.threads)
-    dtype: torch.dtype = getattr(torch, inference.dtype)
-    loaded = load_policy(model_folder(name, "policy"), dtype=dtype, device=inference.device)
+    loaded = load_policy(model_folder(name, "policy"), dtype=inference.torch_dtype(), device=inference.device)
     return SharedPrefixLogprobScorer(loaded, cache_bytes=inference.cache_bytes)
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat, JsonValue, model_validator
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import MessageRow, messages_of
-from qguide.training.environment import Branching, EnvironmentConfig, Task
+from qguide.training.environment import Branching, NumberedConfig, Task
 from qguide.training.trajectory import ChatFormat, Tool, parse_action
 
 OPENENV: Final = "openenv:"
@@ -27,14 +27,12 @@ SEED: Final = "seed"
 _CALLS_AT_ONCE: Final = 16
 
 
-class AdaptedConfig(EnvironmentConfig):
+class AdaptedConfig(NumberedConfig):
     """The `[environment]` table of an environment with another interface.
 
     Attributes:
         tasks: JSON lines, one task each; its fields are the arguments of `reset`. `id` and `kind`
             name the task and its goal type. Without it, tasks are numbered by `seed`.
-        first_seed: number of the first task without a file.
-        count: number of tasks without a file.
         system: system message; "" uses the factory's attribute `system`, if it has one.
         examples: few-shot turns; policies get them, rows do not hold them.
         reply: the bare action is the text after "Action:" ("react") or the whole reply ("text").
@@ -56,8 +54,6 @@ class AdaptedConfig(EnvironmentConfig):
     """
 
     tasks: Path | None = None
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
     system: str = ""
     examples: tuple[MessageRow, ...] = ()
     reply: Literal["react", "text"] = "react"

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import History, TaskMarker
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, ReadPair, Task
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, ReadPair, Task
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
@@ -210,22 +210,18 @@ def _kinds() -> tuple[str, ...]:
     return tuple(sorted({kind for room in rooms for kind in room.item_numbers}))
 
 
-class AlfWorldConfig(EnvironmentConfig):
+class AlfWorldConfig(NumberedConfig):
     """ALFWorld's `[environment]` table.
 
     Attributes:
         engine: "python", or "textworld" for ALFWorld's own engine, which is slow.
         games: folder of the game files; without it, games are generated.
-        first_seed: seed of the first generated game.
-        count: number of generated games.
         processes: number of worker processes of the textworld engine.
     """
 
     name: Literal["alfworld"] = "alfworld"
     engine: Literal["python", "textworld"] = "python"
     games: Path | None = None
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
     processes: int = Field(default=2, ge=1)
 
     @property

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from pydantic import Field
 
 from qguide.qnet.types import TaskMarker
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
 from qguide.training.environments.hotpotqa.episode import (
     QUESTION_OPENING,
     USAGE,
@@ -58,14 +58,12 @@ class QuestionSuite:
         """Do nothing: there are no processes to stop."""
 
 
-class HotPotQaConfig(EnvironmentConfig):
+class HotPotQaConfig(NumberedConfig):
     """HotPotQA's `[environment]` table.
 
     Attributes:
         questions: file of questions with their paragraphs; without it questions are generated.
         name_set: names of the people and towns of generated questions. Two sets share none.
-        first_seed: the first generated question.
-        count: how many generated questions.
         turns: actions after which an episode ends.
         measure: reward of an answer: "em", exact match, or "f1".
     """
@@ -73,8 +71,6 @@ class HotPotQaConfig(EnvironmentConfig):
     name: Literal["hotpotqa"] = "hotpotqa"
     questions: Path | None = None
     name_set: int = Field(default=0, ge=0, lt=NAME_SETS)
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
     turns: int = Field(default=7, ge=1)
     measure: Measure = "em"
 

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.support.extras import install
 from qguide.qnet.types import ToolCall
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
 from qguide.training.environments.intercode_sql.database import OpenDatabase, Records, open_file, open_script
 from qguide.training.environments.intercode_sql.episode import (
     EXECUTE_SQL,
@@ -145,7 +145,7 @@ TOOL_SYSTEM: Final = (
 )
 
 
-class SqlConfig(EnvironmentConfig):
+class SqlConfig(NumberedConfig):
     """InterCode-SQL's `[environment]` table, whatever the form of its actions.
 
     Attributes:
@@ -154,8 +154,6 @@ class SqlConfig(EnvironmentConfig):
         dsn: in place of `databases`, a MariaDB server that holds the benchmark's MySQL dump and
             speaks its dialect, as mysql://USER@HOST:PORT or mysql://USER@localhost/PATH/OF/SOCKET.
             The password is in MYSQL_PWD.
-        first_seed: the first generated task.
-        count: how many generated tasks.
         show_schema: the first observation lists tables and columns.
         turns: statements after which an episode ends.
         observation_chars: longer answers are cut.
@@ -165,8 +163,6 @@ class SqlConfig(EnvironmentConfig):
     tasks: Path | None = None
     databases: Path | None = None
     dsn: str = Field(default="", pattern=r"^(mysql://[^:/@]+@[^@]+)?$")
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
     show_schema: bool = True
     turns: int = Field(default=10, ge=1)
     observation_chars: int = Field(default=1_000, ge=1)

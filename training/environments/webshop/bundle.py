@@ -15,7 +15,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from qguide.qnet.types import TaskMarker
-from qguide.training.environment import EnvironmentBundle, EnvironmentConfig, Task
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
 from qguide.training.environments.webshop.catalogue import Catalogue, Goal, Product
 from qguide.training.environments.webshop.episode import (
     BUY,
@@ -119,7 +119,7 @@ SYSTEM: Final = (
 )
 
 
-class WebShopConfig(EnvironmentConfig):
+class WebShopConfig(NumberedConfig):
     """WebShop's `[environment]` table.
 
     Attributes:
@@ -127,8 +127,6 @@ class WebShopConfig(EnvironmentConfig):
         attributes: WebShop's file of their attributes.
         instructions: WebShop's file of the instructions that people wrote.
         catalogue_seed: the generated catalogue. Two of them share no product and no goal.
-        first_seed: the first generated goal.
-        count: how many generated goals.
         turns: actions after which an episode ends.
     """
 
@@ -137,8 +135,6 @@ class WebShopConfig(EnvironmentConfig):
     attributes: Path | None = None
     instructions: Path | None = None
     catalogue_seed: int = Field(default=0, ge=0, lt=CATALOGUES)
-    first_seed: int = Field(default=0, ge=0)
-    count: int = Field(default=100, ge=1)
     turns: int = Field(default=10, ge=1)
 
     @model_validator(mode="after")
