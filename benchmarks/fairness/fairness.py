@@ -25,9 +25,8 @@ from pydantic import Field
 from benchmarks.fairness.crowd import DRIPPING, Scene
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, Words
-from benchmarks.measurement.processes import child
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.measurement.records import FairnessRow, FairnessRun
-from benchmarks.score.http_baselines import free_port, wait_until_ready
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.load import percentiles
 from qguide.server.http.keys import create_key

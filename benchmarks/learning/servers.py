@@ -17,8 +17,7 @@ import httpx
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from benchmarks.measurement.processes import child
-from benchmarks.score.http_baselines import free_port, wait_until_ready
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.strangers.served_model import build_server
 from qguide.commands.serve import models_given
 from qguide.qnet.types import BatchPolicy, Candidate, SampleRequest

@@ -1,8 +1,11 @@
 """Child processes of benchmarks."""
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import httpx
 
 from qguide.qnet.errors import ConfigError
 from qguide.server.upstreams.managed_process import ManagedProcess
@@ -30,3 +33,26 @@ def child(
         return ManagedProcess(name, command, environment=whole, output=log, piped=piped)
     except OSError as error:
         raise ConfigError(f"{name} cannot be started: {error.strerror}") from error
+
+
+def wait_until_ready(process: ManagedProcess, http: httpx.Client, path: str) -> None:
+    """Poll a started server until it is ready.
+
+    Raises:
+        ConfigError: it exited, or takes too long.
+    """
+
+    def answers() -> bool:
+        try:
+            return http.get(path).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    process.wait_until(answers, timeout_s=START_S)
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port

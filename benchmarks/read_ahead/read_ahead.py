@@ -21,11 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, OutputFile, choice_of
-from benchmarks.measurement.processes import child
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.measurement.records import Machine
 from benchmarks.measurement.shapes import SHAPES, build_qnet, spell
 from benchmarks.score.exported_model import ExportedModel
-from benchmarks.score.http_baselines import free_port, wait_until_ready
 from qguide.qnet.errors import ConfigError
 
 GOAL: Final = 1.2

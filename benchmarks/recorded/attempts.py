@@ -22,8 +22,7 @@ from qguide_client import QGuide
 from qguide_client.calls import attempts as attempts_call
 from rich.console import Console
 
-from benchmarks.measurement.processes import child
-from benchmarks.score.http_baselines import free_port, wait_until_ready
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, read_attempts

@@ -19,9 +19,8 @@ from rich.console import Console
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, Counts, OutputFile
-from benchmarks.measurement.processes import child
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.measurement.records import RolloutsRow, RolloutsRun
-from benchmarks.score.http_baselines import free_port, wait_until_ready
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.corridor import CorridorConfig
 from qguide.training.jobs.collect import CollectConfig, run_collect

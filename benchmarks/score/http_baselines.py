@@ -2,7 +2,6 @@
 
 import base64
 import json
-import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.measurement.measure import Timing, clock_of
-from benchmarks.measurement.processes import ANSWER_S, START_S, child
+from benchmarks.measurement.processes import ANSWER_S, child, free_port, wait_until_ready
 from benchmarks.measurement.shapes import spell_sequence
 from benchmarks.measurement.steps import Step, TokenizedStep
 from benchmarks.score.baselines import ManySessions
@@ -184,26 +183,3 @@ def _closing(served: ServedByQGuide | ServedByVllm) -> Iterator[ManySessions]:
         yield served
     finally:
         served.close()
-
-
-def wait_until_ready(process: ManagedProcess, http: httpx.Client, path: str) -> None:
-    """Poll a started server until it is ready.
-
-    Raises:
-        ConfigError: it exited, or takes too long.
-    """
-
-    def answers() -> bool:
-        try:
-            return http.get(path).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    process.wait_until(answers, timeout_s=START_S)
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port

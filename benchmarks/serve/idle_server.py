@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from benchmarks.measurement.processes import child
-from benchmarks.score.http_baselines import free_port, wait_until_ready
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 
 _Receive = Callable[[], Awaitable[dict[str, Any]]]
 _Send = Callable[[dict[str, Any]], Awaitable[None]]

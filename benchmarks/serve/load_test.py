@@ -13,9 +13,8 @@ from pydantic import Field
 
 from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.options import BenchOptions, Counts, OutputFile, Words
-from benchmarks.measurement.processes import child
+from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from benchmarks.measurement.records import LoadRow, ServeRun
-from benchmarks.score.http_baselines import free_port, wait_until_ready
 from benchmarks.serve.agents import Agent
 from benchmarks.serve.idle_server import idle_server
 from benchmarks.serve.load import PATHS, Load, measure_load

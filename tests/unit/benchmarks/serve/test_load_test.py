@@ -85,7 +85,7 @@ def test_an_agents_history_grows_until_it_begins_anew_and_no_two_agents_are_alik
 
 @pytest.mark.parametrize("endpoint", get_args(Endpoint))
 def test_clients_ask_side_by_side_until_the_time_is_up(url: str, endpoint: Endpoint) -> None:
-    load = Load(url, "url", endpoint, 3, 2.0, 0.1, candidates=3, seed=0)
+    load = Load(url, "url", endpoint, 3, 0.5, 0.1, candidates=3, seed=0)
     row = measure_load(load)
     assert row.requests >= 3
     assert row.errors == {}
@@ -99,19 +99,19 @@ def test_clients_ask_side_by_side_until_the_time_is_up(url: str, endpoint: Endpo
 def test_more_clients_than_the_server_lets_one_caller_have_are_told_as_429() -> None:
     settings = FAKES.model_copy(update={"concurrent_requests": 1})
     with serving_app(create_app(settings)) as url:
-        row = measure_load(Load(url, "url", "act", 8, 2.0, 0.0, candidates=3, seed=0))
+        row = measure_load(Load(url, "url", "act", 8, 0.5, 0.0, candidates=3, seed=0))
     assert row.errors["429"] > 0
 
 
 def test_a_server_that_is_gone_is_told_as_what_broke() -> None:
-    row = measure_load(Load("http://127.0.0.1:9", "url", "act", 1, 2.0, 0.0, candidates=3, seed=0))
+    row = measure_load(Load("http://127.0.0.1:9", "url", "act", 1, 0.1, 0.0, candidates=3, seed=0))
     assert set(row.errors) == {"ConnectionRefusedError"}
 
 
 def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> None:
     output = tmp_path / "serve.json"
     done = bench_serve(
-        *("--models", "scripted", "--clients", "1,2", "--seconds", "1", "--warm-up-s", "0.1"),
+        *("--models", "scripted", "--clients", "1,2", "--seconds", "0.5", "--warm-up-s", "0.1"),
         *("--candidates", "3", "--output", str(output)),
     )
     assert done.exit_code == 0, done.output
@@ -130,8 +130,8 @@ def test_the_command_starts_a_server_prints_writes_and_draws(tmp_path: Path) -> 
 
 def test_a_server_that_is_there_is_asked_by_its_url(url: str, tmp_path: Path) -> None:
     output = tmp_path / "serve.json"
-    options = ("--url", url + "/", "--clients", "1", "--seconds", "0.2", "--output", str(output))
-    done = bench_serve(*options)
+    options = ("--url", url + "/", "--clients", "1", "--seconds", "0.2", "--warm-up-s", "0")
+    done = bench_serve(*options, "--output", str(output))
     assert done.exit_code == 0, done.output
     assert {row.models for row in ServeRun.model_validate_json(output.read_text()).rows} == {"url"}
 
