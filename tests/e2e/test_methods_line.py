@@ -108,17 +108,13 @@ def methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineConfig:
     return load_pipeline(FOLDER / "pipeline_methods.toml")
 
 
-def test_stages_of_every_kind_run_on_what_the_stages_before_them_wrote(
-    methods: PipelineConfig,
-) -> None:
+def test_stages_of_every_kind_run_on_what_the_stages_before_them_wrote(methods: PipelineConfig) -> None:
     firsts = first_of_each_kind(methods, known=())
     run(stage for stage in build_plan(methods, only=firsts).order() if stage.name != "sft")
 
 
 @pytest.mark.slow
-def test_every_stage_runs_and_every_variation_on_what_the_methods_wrote(
-    methods: PipelineConfig,
-) -> None:
+def test_every_stage_runs_and_every_variation_on_what_the_methods_wrote(methods: PipelineConfig) -> None:
     run(stage for stage in build_plan(methods).order() if stage.name != "sft")
     variations = load_pipeline(FOLDER / "pipeline_variations.toml")
     firsts = first_of_each_kind(variations, known=methods.stages.values())
