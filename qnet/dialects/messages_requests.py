@@ -20,7 +20,7 @@ from qguide.qnet.dialects.messages_blocks import (
     parts_of,
     required,
 )
-from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, chat_name, image_address, passed_on
+from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, chat_name, closed, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
@@ -293,7 +293,8 @@ def _allowed(functions: Sequence[Mapping[str, Any]], allowed: object) -> tuple[l
 
 def _tool(function: Mapping[str, Any]) -> Json:
     schema = {"type": "object"} | (function.get("parameters") or {"properties": {}})
-    kept = {name: function[name] for name in ("description", "strict") if name in function}
+    kept = {name: said for name in ("description", "strict") if (said := function.get(name))}
+    schema = closed(schema) if kept.get("strict") else schema
     return {"name": function["name"], **kept, "input_schema": schema}
 
 
@@ -309,10 +310,10 @@ def _tool_choice(choice: Any, parallel: Any) -> Json:
 def _output_config(format_: Any, effort: Any) -> Json:
     config: Json = {} if effort is None else {"effort": effort}
     match format_:
-        case None | {"type": "text"}:
+        case {"type": "json_schema", "json_schema": {"schema": Mapping() as schema}}:
+            return config | {"format": {"type": "json_schema", "schema": closed(schema)}}
+        case None | {"type": "text" | "json_object"}:  # the prompt has to ask for JSON anyway
             return config
-        case {"type": "json_schema", "json_schema": {"schema": schema}}:
-            return config | {"format": {"type": "json_schema", "schema": schema}}
     raise InvalidRequestError(
-        "response_format has no schema, which an upstream of the dialect 'messages' needs; send json_schema"
+        "response_format is not one of text, json_object and json_schema with a schema; send one of them"
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import arguments_of
-from qguide.qnet.dialects.shapes import LENGTH, Json, OpenCalls, calls_in, pieces_of, thoughts_in
+from qguide.qnet.dialects.shapes import LENGTH, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.turns import paced
 
@@ -47,8 +47,7 @@ def chat_of(body: Mapping[str, Any]) -> tuple[Json, set[str]]:
     if body.get("tools"):
         chat["tools"] = body["tools"]
     if isinstance(form := body.get("format"), dict):
-        schema = {"name": "answer", "schema": form, "strict": True}
-        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+        chat["response_format"] = answer_format(form)
     elif form:
         chat["response_format"] = {"type": "json_object"}
     if isinstance(effort := body.get("think"), str):

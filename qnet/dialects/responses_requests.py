@@ -273,6 +273,8 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _OUTPUT_OF: Final = {"function": "function_call_output", "custom": "custom_tool_call_output"}
 _CALL_OF: Final = {"function": ("function_call", "arguments"), "custom": ("custom_tool_call", "input")}
+_NOT_STRICT: Final = {"function": {"strict": False}}
+"""Default of a chat's tools; a function of this API is strict by default."""
 _LOGPROBS: Final = "message.output_text.logprobs"
 
 
@@ -369,7 +371,8 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
     if text or verbosity:
         said["text"] = text | ({"verbosity": verbosity} if verbosity else {})
     if tools := given.pop("tools", None):
-        said["tools"] = [_flat(tool) for tool in tools]
+        flat = [_flat(tool) for tool in tools]
+        said["tools"] = [_NOT_STRICT.get(tool["type"], {}) | tool for tool in flat]
     choice = given.pop("tool_choice", None)
     if choice is not None:
         said["tool_choice"] = _flat(choice) if isinstance(choice, Mapping) else choice

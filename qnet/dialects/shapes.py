@@ -25,6 +25,26 @@ CHATS_ALONE = frozenset(
 
 Read = TypeVar("Read", bound=BaseModel)
 
+_NAMED_PARTS: Final = ("properties", "$defs", "definitions")
+"""Keywords of a JSON schema that name schemas of parts."""
+_LISTED_PARTS: Final = ("anyOf", "allOf", "oneOf")
+_LIMITS: Final = frozenset(
+    (
+        "exclusiveMaximum",
+        "exclusiveMinimum",
+        "maxItems",
+        "maxLength",
+        "maxProperties",
+        "maximum",
+        "minItems",
+        "minLength",
+        "minProperties",
+        "minimum",
+        "multipleOf",
+        "uniqueItems",
+    )
+)
+"""Keywords that Anthropic refuses."""
 _NEUTRAL: tuple[object, ...] = (False, 0, "", [], {})
 
 
@@ -100,6 +120,58 @@ def image_address(part: Mapping[str, Any]) -> str:
         case {"url": str(address)} | str(address):
             return address
     raise MalformedHistoryError("an image_url has no address; send it as `image_url.url`")
+
+
+def answer_format(schema: Json) -> Json:
+    """The `response_format` of a chat that asks for JSON of this schema."""
+    strict = {"strict": True} if is_strict(schema) else {}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **strict}}
+
+
+def is_strict(schema: Json) -> bool:
+    """True if OpenAI takes a schema as strict: objects require all they have, and no others."""
+    required, named = set(schema.get("required", ())), set(schema.get("properties", ()))
+    own = not _has_properties(schema) or (schema.get("additionalProperties") is False and required == named)
+    return own and all(is_strict(part) for part in _parts_of_schema(schema))
+
+
+def closed(schema: Mapping[str, Any]) -> Json:
+    """A schema as Anthropic takes it.
+
+    Objects have no properties but those named, `oneOf` is `anyOf`, and limits that its decoding
+    does not keep are told in the description.
+    """
+    said: Json = {}
+    for name, value in schema.items():
+        if name in _NAMED_PARTS and isinstance(value, Mapping):
+            said[name] = {key: _closed_part(part) for key, part in value.items()}
+        elif name in _LISTED_PARTS and isinstance(value, list):
+            said["anyOf" if name == "oneOf" else name] = [_closed_part(part) for part in value]
+        elif name not in _LIMITS or (name == "minItems" and value in (0, 1)):
+            said[name] = _closed_part(value) if name == "items" else value
+    if limits := [f"{name}: {schema[name]}" for name in (schema.keys() - said.keys()) & _LIMITS]:
+        told = (schema.get("description"), f"({', '.join(sorted(limits))})")
+        said["description"] = " ".join(filter(None, told))
+    return {"additionalProperties": False} | said if _has_properties(said) else said
+
+
+def _closed_part(part: Any) -> Any:
+    return closed(part) if isinstance(part, Mapping) else part
+
+
+def _has_properties(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type")
+    return "properties" in schema or kind == "object" or (isinstance(kind, list) and "object" in kind)
+
+
+def _parts_of_schema(schema: Json) -> Iterator[Json]:
+    """Schemas of a schema's parts."""
+    found = [schema.get("items")]
+    for name in _NAMED_PARTS:
+        found += (schema.get(name) or {}).values()
+    for name in _LISTED_PARTS:
+        found += schema.get(name) or ()
+    return (part for part in found if isinstance(part, dict))
 
 
 class OpenCalls:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
-from qguide.qnet.dialects.shapes import Json, chat_name
+from qguide.qnet.dialects.shapes import Json, chat_name, is_strict
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qguide.server.anthropic.schemas import AnthropicTool
 
@@ -213,11 +213,13 @@ def _tool(tool: AnthropicTool, place: str) -> Json:
     if not tool.name:
         raise MalformedHistoryError(f"{place}.name is missing; only a toolset has none")
     described = _documented(tool) or {"parameters": {"type": "object"}}
+    parameters = tool.input_schema or described["parameters"]
     function = described | {
         "name": tool.name,
         "description": tool.description or described.get("description"),
-        "parameters": tool.input_schema or described["parameters"],
-        "strict": tool.strict,
+        "parameters": parameters,
+        # OpenAI's strict tools have no optional parameters, Anthropic's may have some.
+        "strict": tool.strict if not tool.strict or is_strict(parameters) else None,
     }
     given = {name: value for name, value in function.items() if value is not None}
     return {"type": "function", "function": given}

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import message_of
 from qguide.qnet.dialects.messages_requests import THINKING, chat_turns, thoughts_field
-from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.dialects.shapes import Json, answer_format
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.anthropic.schemas import Block, MessagesRequest, Prompt, ToolChoice, Turn
 from qguide.server.anthropic.tools import read_tools, toolset_of
@@ -103,10 +103,7 @@ def _tool_choice(choice: ToolChoice) -> str | Json:
 
 def _response_format(body: MessagesRequest) -> Json | None:
     format_ = body.output_config and body.output_config.format
-    if not format_:
-        return None
-    schema = {"name": "answer", "schema": format_.schema_, "strict": True}
-    return {"type": "json_schema", "json_schema": schema}
+    return answer_format(format_.schema_) if format_ else None
 
 
 def _warnings(body: MessagesRequest) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
-from qguide.qnet.dialects.shapes import THOUGHTS, Json, OpenCalls, calls_in, pieces_of, thoughts_in
+from qguide.qnet.dialects.shapes import THOUGHTS, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.turns import paced
@@ -179,8 +179,7 @@ def _response_format(config: GenerationConfig) -> Json | None:
     if schema is None and config.response_schema is not None:
         schema = json_schema(config.response_schema)
     if schema is not None:
-        form = {"name": "answer", "schema": schema, "strict": True}
-        return {"type": "json_schema", "json_schema": form}
+        return answer_format(schema)
     return {"type": "json_object"} if config.response_mime_type == _JSON else None
 
 

@@ -116,7 +116,7 @@ def test_tools_and_the_choice_between_them() -> None:
     chosen = {"type": "function", "function": {"name": "look"}}
     given = {"tools": [tool], "tool_choice": chosen, "parallel_tool_calls": False}
     asked = body(Message("user", "go"), parameters=given)
-    empty = {"type": "object", "properties": {}}
+    empty = {"type": "object", "properties": {}, "additionalProperties": False}
     assert asked["tools"] == [{"name": "look", "strict": True, "input_schema": empty}]
     one = {"type": "tool", "name": "look", "disable_parallel_tool_use": True}
     assert asked["tool_choice"] == one
@@ -152,11 +152,39 @@ def test_other_parameters_have_anthropics_names() -> None:
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"response_format": {"type": "json_object"}}, {"tools": [{"type": "custom", "custom": {"name": "x"}}]}],
+    [{"response_format": {"type": "json_schema"}}, {"tools": [{"type": "custom", "custom": {"name": "x"}}]}],
 )
 def test_a_parameter_without_a_counterpart_is_refused(parameters: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRequestError, match="dialect 'messages'"):
+    with pytest.raises(InvalidRequestError, match=r"dialect 'messages'|json_schema"):
         body(Message("user", "go"), parameters=parameters)
+
+
+def test_json_without_a_schema_is_left_to_the_prompt() -> None:
+    asked = body(Message("user", "JSON"), parameters={"response_format": {"type": "json_object"}})
+    assert "output_config" not in asked
+
+
+def test_schemas_are_closed_and_their_limits_are_told() -> None:
+    size = {"type": "integer", "minimum": 1, "maximum": 9, "description": "its size"}
+    parts = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/part"}}
+    either = {"oneOf": [{"type": "null"}, {"type": "object", "properties": {}}]}
+    schema = {
+        "type": "object",
+        "properties": {"size": size, "parts": parts, "either": either},
+        "required": ["size"],
+        "$defs": {"part": {"type": ["object", "null"], "properties": {"id": {"type": "string"}}}},
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    asked = body(Message("user", "go"), parameters={"response_format": form})
+    shut = {"additionalProperties": False}
+    told = {"type": "integer", "description": "its size (maximum: 9, minimum: 1)"}
+    anything = {"anyOf": [{"type": "null"}, {"type": "object", "properties": {}} | shut]}
+    assert asked["output_config"]["format"]["schema"] == shut | {
+        "type": "object",
+        "properties": {"size": told, "parts": parts, "either": anything},
+        "required": ["size"],
+        "$defs": {"part": schema["$defs"]["part"] | shut},  # type: ignore[index]
+    }
 
 
 def test_cached_tokens_are_part_of_the_prompt() -> None:

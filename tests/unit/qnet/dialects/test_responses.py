@@ -60,7 +60,10 @@ def test_parameters_have_the_names_of_responses() -> None:
     }
     asked = body(Message("user", "go"), parameters=given)
     assert {name: asked[name] for name in asked if name not in ("model", "input", "store")} == {
-        "tools": [{"type": "function", "name": "look", "parameters": {}}, {"type": "custom", "name": "patch"}],
+        "tools": [
+            {"type": "function", "name": "look", "parameters": {}, "strict": False},
+            {"type": "custom", "name": "patch"},
+        ],
         "tool_choice": {"type": "function", "name": "look"},
         "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}, "verbosity": "low"},
         "reasoning": {"effort": "high"},
@@ -110,8 +113,8 @@ def test_allowed_tools_are_named_as_in_responses() -> None:
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool]}}
     given = {"tools": [tool, {"function": {"name": "look"}}], "tool_choice": choice}
     asked = body(Message("user", "go"), parameters=given)
-    named = {"type": "function", "name": "go"}
-    assert asked["tools"] == [named, {"type": "function", "name": "look"}]
+    named, loose = {"type": "function", "name": "go"}, {"strict": False}
+    assert asked["tools"] == [named | loose, {"type": "function", "name": "look"} | loose]
     assert asked["tool_choice"] == {"type": "allowed_tools", "mode": "auto", "tools": [named]}
 
 

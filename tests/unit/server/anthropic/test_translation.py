@@ -202,9 +202,17 @@ def test_a_tool_choice_is_a_chat_completions(choice: Any, wired: Any) -> None:
 
 
 def test_a_structured_answer_is_a_response_format() -> None:
-    schema = {"type": "object", "properties": {"place": {"type": "string"}}}
-    asked = read(output_config={"format": {"type": "json_schema", "schema": schema}})
-    assert asked.chat.parameters["response_format"]["json_schema"]["schema"] == schema
+    place = {"type": "object", "properties": {"place": {"type": "string"}}}
+    optional = place | {"additionalProperties": False}
+    strict = optional | {"required": ["place"]}
+    nested = strict | {"properties": {"place": {"anyOf": [optional, {"type": "null"}]}}}
+    for schema, is_strict in ((place, False), (optional, False), (strict, True), (nested, False)):
+        asked = read(output_config={"format": {"type": "json_schema", "schema": schema}})
+        form = asked.chat.parameters["response_format"]["json_schema"]
+        assert form == {"name": "answer", "schema": schema} | ({"strict": True} if is_strict else {})
+        tool = {"name": "look", "input_schema": schema, "strict": True}
+        [function] = read(tools=[tool]).chat.parameters["tools"]
+        assert ("strict" in function["function"]) is is_strict
 
 
 def test_parameters_that_no_chat_completion_has_are_named() -> None:
