@@ -33,12 +33,12 @@ from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, tab
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.jobs.learn import CHECKPOINT, LearnConfig, run_learn
-from qguide.training.recordings.formats.read import Reading
+from qguide.training.recordings.formats.read import ReadingModels
 
 _RULE: Final = "valid then majority"
 
 
-class ReplayAttemptsConfig(Reading):
+class ReplayAttemptsConfig(ReadingModels):
     """Configuration of `python -m benchmarks replay-attempts`, with the options of reading.
 
     Attributes:

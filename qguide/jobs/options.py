@@ -93,7 +93,6 @@ _RECORDINGS: Final = (
     Option("reward_key", "Place of the reward, such as info.reward, or a span attribute."),
     Option("task_key", "Place of the task id; @file is the name of the file."),
     Option("messages_key", "Place of the messages, such as result.messages."),
-    Option("model_key", "Place of the model's name; @folder is the name of the file's folder."),
     Option("outcomes", "JSON file of rewards by task id, for episodes that state none.", Path),
     Option("default_reward", "Reward of episodes that state none.", float),
     Option("skip_bad", "Leave out records that hold no episode.", bool),
@@ -105,6 +104,7 @@ IMPORT: Final = (
     Option("output", "Folder to write.", Path),
     Option("environment", "Name of the environment, if the recording names none."),
     *_RECORDINGS,
+    Option("model_key", "Place of the model's name; @folder is the name of the file's folder."),
 )
 
 LEARN: Final = (

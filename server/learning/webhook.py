@@ -4,8 +4,9 @@
     webhook-timestamp: 1764000000
     webhook-signature: v1,BASE64   HMAC-SHA256 of "id.timestamp.body" by the secret
 
-Events are sent one after another on a task of their own, so that no request waits for one. One that
-is not delivered after several attempts is given up, and told in the log without its address.
+Events are sent one at a time, in the order in which they happen, and no request waits for one. One
+that fails is sent again later, and later events do not wait for it. After several attempts it is
+given up, and told in the log without its address.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,56 +59,58 @@ class Webhook:
         self._url = url
         self._secret = secret
         self._client = client
-        self._waiting: deque[_Message] = deque(maxlen=_MOST_WAITING)
-        self._due = asyncio.Event()
+        self._told: deque[_Message] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sending: asyncio.Task[None] | None = None
+        self._sending: dict[asyncio.Task[None], None] = {}
+        self._turn = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
         """Events that are neither delivered nor given up."""
-        return len(self._waiting)
+        return len(self._told) + len(self._sending)
 
     def start(self) -> None:
         """Begin to send, on the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._client = self._client or httpx.AsyncClient(timeout=_TIMEOUT_S)
-        self._sending = asyncio.create_task(self._send_all())
+        self._begin()
 
     def tell(self, event: str, data: Mapping[str, Any], *, at: float | None = None) -> None:
-        """Put an event into the queue; the oldest leaves a full one."""
+        """Send an event; where a thousand wait, the oldest of them is given up."""
         moment = time.time() if at is None else at
         told = {"type": event, "timestamp": moment, "data": dict(data)}
         message = _Message(f"msg_{secrets.token_hex(16)}", json.dumps(told).encode())
-        self._waiting.append(message)
+        self._told.append(message)
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._due.set)
+                self._loop.call_soon_threadsafe(self._begin)
 
     async def close(self) -> None:
         """Stop; what waits gets one more moment."""
-        if self._sending is None:
+        if self._client is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_S):
-                while self._waiting:
+                while self.waiting:
                     await asyncio.sleep(0.01)
-        self._sending.cancel()
-        await asyncio.gather(self._sending, return_exceptions=True)
-        if self._waiting:
-            _log.error("webhook_not_delivered", events=len(self._waiting), reason="shutdown")
-        if self._client is not None:
-            await self._client.aclose()
+        if self.waiting:
+            _log.error("webhook_not_delivered", events=self.waiting, reason="shutdown")
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._client.aclose()
 
-    async def _send_all(self) -> None:
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            while self._waiting:
-                message = self._waiting[0]
-                await self._send(message)
-                with suppress(ValueError):  # a full queue has dropped it
-                    self._waiting.remove(message)
+    def _begin(self) -> None:
+        """Send what was told of, each on a task of its own."""
+        while self._told:
+            if len(self._sending) >= _MOST_WAITING:
+                oldest = next(iter(self._sending))
+                oldest.cancel()
+                del self._sending[oldest]
+                self._given_up("later ones fill the queue")
+            task = asyncio.create_task(self._send(self._told.popleft()), context=Context())
+            self._sending[task] = None
+            task.add_done_callback(lambda sent: self._sending.pop(sent, None))
 
     async def _send(self, message: _Message) -> None:
         try:
@@ -119,7 +123,8 @@ class Webhook:
                 wait_exp_base=4,
             ):
                 with attempt:
-                    await self._post(message)
+                    async with self._turn:  # which is first come, first served
+                        await self._post(message)
         except httpx.HTTPStatusError as error:
             self._given_up(f"status {error.response.status_code}")
         except httpx.HTTPError as error:  # its message may have the address

@@ -30,7 +30,7 @@ from qguide.training.choosing.folds import Design, Earned, measure
 from qguide.training.choosing.small_q import Training
 from qguide.training.choosing.table import Table, table_of
 from qguide.training.data.runs import JsonlWriter, open_run
-from qguide.training.recordings.formats.read import Reading
+from qguide.training.recordings.formats.read import ReadingModels
 
 RECIPE: Final = "recorded-2"
 """Name of the features, the model and its training; changed whenever one of them is."""
@@ -40,7 +40,7 @@ CHOICES: Final = "choices.jsonl"
 _SHOWN_RULE: Final = "valid then majority"
 
 
-class ChooseRecordedConfig(Reading, Design):
+class ChooseRecordedConfig(ReadingModels, Design):
     """Configuration of `qguide choose-recorded`, with its design and the options of reading.
 
     Attributes:

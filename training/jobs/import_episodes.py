@@ -27,7 +27,7 @@ from qguide.qnet.records import TreeRow
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.formats.read import IMPORTED, Reading, read_episodes, recording_of
+from qguide.training.recordings.formats.read import IMPORTED, ReadingModels, read_episodes, recording_of
 from qguide.training.recordings.json_stream import OnBytes
 from qguide.training.recordings.report import ImportReport, Tally
 from qguide.training.recordings.task_tree import build_task_trees
@@ -36,7 +36,7 @@ TREES = "trees"
 REPORT = "report.json"
 
 
-class ImportConfig(Reading):
+class ImportConfig(ReadingModels):
     """Configuration of `qguide import`, with the options of reading.
 
     Attributes:

@@ -98,7 +98,6 @@ class Reading(JobOptions):
             of one task. `@file` is the name of the file, `@folder` that of its folder, and
             `@folders.1` that of the folder above it.
         messages_key: the same for the messages.
-        model_key: the same for the name of the model that made an episode.
         outcomes: a JSON file of rewards by task id, or a report with lists such as
             `resolved_ids`, for episodes that state no reward.
         default_reward: reward of an episode that states none; None refuses it.
@@ -109,7 +108,6 @@ class Reading(JobOptions):
     reward_key: str = ""
     task_key: str = ""
     messages_key: str = ""
-    model_key: str = ""
     outcomes: Path | None = None
     default_reward: float | None = Field(default=None, ge=-MAX_REWARD, le=MAX_REWARD)
     skip_bad: bool = False
@@ -122,9 +120,23 @@ class Reading(JobOptions):
             self.task_key,
             self.default_reward,
             self.messages_key,
-            self.model_key,
-            read_outcomes(self.outcomes) if self.outcomes else {},
+            outcomes=read_outcomes(self.outcomes) if self.outcomes else {},
         )
+
+
+class ReadingModels(Reading):
+    """Options of the jobs that tell the models of recordings apart.
+
+    Attributes:
+        model_key: as `task_key`, for the name of the model that made an episode.
+    """
+
+    model_key: str = ""
+
+    @property
+    def fields(self) -> Fields:
+        """The fields that the operator names."""
+        return replace(super().fields, model=self.model_key)
 
 
 def read_source(source: Path, fields: Fields, *, format_: str | None = None) -> Iterator[Trajectory | BadRecord]:

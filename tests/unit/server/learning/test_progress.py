@@ -208,6 +208,14 @@ def test_a_newer_version_has_a_trial_of_its_own_where_the_one_before_lost_much(
     assert (progress.phase, progress.trial, progress.version) == ("trial", trial, 2)
 
 
+def test_a_fit_that_may_not_be_tried_ends_no_trial_of_an_older_version() -> None:
+    progress = Progress(Rules())
+    fitted(progress, 1)
+    progress.apply(FitLine(version=2, episodes=25, licensed=False, reason="by chance"))
+    assert phase_changes.due(progress) is None, "outcomes tell of a version, not the next one's fit"
+    assert (progress.phase, progress.version, progress.served) == ("trial", 1, {1})
+
+
 def test_trials_that_follow_one_another_end_together() -> None:
     progress = Progress(Rules(most_in_trial=30))
     fitted(progress, 1)

@@ -66,12 +66,23 @@ def test_a_request_is_signed_as_the_standard_says() -> None:
     assert json.loads(request.content) == body
 
 
-def test_a_failed_request_is_tried_again_with_the_same_id_and_events_keep_their_order() -> None:
-    receiver = Receiver(500, 503)
-    asyncio.run(told(receiver, "learning.trial_begun", "learning.guiding"))
+def test_a_failed_request_is_tried_again_with_the_same_id_and_holds_no_later_event_back() -> None:
+    receiver = Receiver(500, 200, 200, 503)
+    asyncio.run(told(receiver, "learning.trial_begun", "learning.guiding", "learning.failed"))
     kinds = [json.loads(request.content)["type"] for request in receiver.requests]
-    assert kinds == ["learning.trial_begun"] * 3 + ["learning.guiding"]
-    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 2
+    assert kinds[:3] == ["learning.trial_begun", "learning.guiding", "learning.failed"]
+    assert kinds[3:] == ["learning.trial_begun"] * 2
+    assert len({request.headers["webhook-id"] for request in receiver.requests}) == 3
+
+
+def test_a_full_queue_gives_the_oldest_event_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "_MOST_WAITING", 2)
+    receiver = Receiver()
+    with capture_logs() as logs:
+        asyncio.run(told(receiver, "learning.trial_begun", "learning.guiding", "learning.failed"))
+    kinds = [json.loads(request.content)["type"] for request in receiver.requests]
+    assert kinds == ["learning.guiding", "learning.failed"]
+    assert [entry["reason"] for entry in logs] == ["later ones fill the queue"]
 
 
 def test_an_event_that_is_never_taken_is_given_up_without_its_address_or_secret() -> None:
