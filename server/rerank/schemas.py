@@ -4,6 +4,8 @@ Their clients keep adding parameters, so unknown ones are ignored instead of ref
 we added are marked "ours"; other clients ignore them.
 """
 
+import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -38,10 +40,18 @@ class RerankBody(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, populate_by_name=True)
 
 
-class DocumentText(RerankBody):
-    """A document as an object."""
+class DocumentObject(RerankBody):
+    """A document as an object, whose other fields come back with it."""
 
-    text: str
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    text: str | None = None
+
+    def text_of(self, fields: Sequence[str]) -> str:
+        """The values of these fields, one after the other; "" if it has none of them."""
+        values = self.model_dump(exclude_none=True)
+        given = [values[field] for field in fields if field in values]
+        return "\n".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in given)
 
 
 def _exactly_one_history(text: tuple[str, ...], types: list[str]) -> dict[str, Any]:
@@ -64,20 +74,39 @@ class RerankRequest(RerankBody):
     model: QModelName = None
     query: str | None = Field(default=None, description="the history as a single user message")
     messages: Messages = None
+    documents: ListOf[str | DocumentObject] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
+    rank_fields: ListOf[str] | None = Field(
+        default=None,
+        description="Cohere's: the fields of documents that are objects, in the order in which they are read; "
+        "null reads `text`",
+    )
     top_n: TopN = None
     episode_id: EpisodeId = None
+
+    @property
+    def texts(self) -> list[str]:
+        """Texts of the documents."""
+        return [one if isinstance(one, str) else one.text_of(self._fields) for one in self.documents]
+
+    @property
+    def _fields(self) -> Sequence[str]:
+        return self.rank_fields or ("text",)
 
     @model_validator(mode="after")
     def _one_history(self) -> Self:
         if (self.query is None) == (self.messages is None):
             raise ValueError("give either query or messages, not both")
+        for index, one in enumerate(self.documents):
+            if not isinstance(one, str) and not one.text_of(self._fields):
+                raise ValueError(
+                    f"documents[{index}] has no text in {', '.join(self._fields)}; name its fields in rank_fields"
+                )
         return self
 
 
 class JinaRerankRequest(RerankRequest):
     """Jina's `POST /v1/rerank`."""
 
-    documents: ListOf[str | DocumentText] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     return_documents: bool = False
     raw_scores: bool | None = Field(
         default=None,
@@ -91,16 +120,10 @@ class JinaRerankRequest(RerankRequest):
         """True if `relevance_score` is the raw Q."""
         return bool(self.raw_scores) or self.use_activation is False
 
-    @property
-    def texts(self) -> list[str]:
-        """Texts of the documents."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
-
 
 class CohereRerankRequest(RerankRequest):
     """Cohere's `POST /v2/rerank`."""
 
-    documents: ListOf[str] = Field(description="the candidates", json_schema_extra=NOT_EMPTY)
     max_tokens_per_doc: Integer | None = Field(
         default=None, description="ignored, because a truncated action is another action"
     )
@@ -123,7 +146,7 @@ class JinaRankedDocument(RerankBody):
         "`raw_scores` or `use_activation` asked for it"
     )
     q_value: float = Field(description="ours: the raw Q")
-    document: DocumentText | str | None = None
+    document: DocumentObject | str | None = None
 
 
 class JinaUsage(RerankBody):

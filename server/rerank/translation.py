@@ -21,7 +21,7 @@ from qguide.server.rerank.schemas import (
     CohereRerankRequest,
     CohereRerankResponse,
     CohereTokens,
-    DocumentText,
+    DocumentObject,
     JinaRankedDocument,
     JinaRerankRequest,
     JinaRerankResponse,
@@ -73,11 +73,11 @@ def jina_response(body: JinaRerankRequest, q_model: str, scored: Scored) -> Jina
     )
 
 
-def _documents(body: JinaRerankRequest) -> Sequence[DocumentText | str]:
+def _documents(body: JinaRerankRequest) -> Sequence[DocumentObject | str]:
     """The documents as Infinity's clients read them, which send `raw_scores`, or as Jina's do."""
     if body.raw_scores is not None:
         return body.texts
-    return [DocumentText(text=text) for text in body.texts]
+    return [DocumentObject(text=one) if isinstance(one, str) else one for one in body.documents]
 
 
 def cohere_response(body: CohereRerankRequest, q_model: str, scored: Scored) -> CohereRerankResponse:

@@ -96,7 +96,7 @@ async def tei_tokenize(body: TeiTokenizeRequest, scoring: ScoringDep) -> Respons
 @router.post("/v2/rerank", response_model_exclude_none=True)
 async def rerank_like_cohere(body: CohereRerankRequest, scoring: ScoringDep) -> CohereRerankResponse:
     """Rank documents by Q, in Cohere's format."""
-    return cohere_response(body, *await _rank(body, body.documents, scoring))
+    return cohere_response(body, *await _rank(body, body.texts, scoring))
 
 
 @router.post("/score")

@@ -36,6 +36,13 @@ def test_coheres_sdk_reranks(url: str) -> None:
     assert answer.meta.billed_units.search_units == 1
 
 
+def test_coheres_sdk_of_before_reranks_objects_by_their_fields(url: str) -> None:
+    documents = [{"action": action, "id": str(index)} for index, action in enumerate(ACTIONS)]
+    with cohere.Client(api_key="none", base_url=url) as client:
+        answer = client.rerank(query=TASK, documents=documents, rank_fields=["action"], return_documents=True)
+    assert [row.index for row in answer.results] == [1, 0, 2]
+
+
 def test_coheres_sdk_hands_on_why_it_was_refused(url: str) -> None:
     with cohere.ClientV2(api_key="none", base_url=url) as client, pytest.raises(ApiError) as refused:
         client.rerank(model="unknown", query=TASK, documents=ACTIONS)

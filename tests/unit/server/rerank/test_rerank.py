@@ -54,6 +54,31 @@ def test_jinas_documents_may_be_objects_and_come_back_if_asked_for(client: TestC
     assert [row["document"]["text"] for row in answer["results"]] == [DOCUMENTS[1], DOCUMENTS[0]]
 
 
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+def test_coheres_rank_fields_are_read_in_their_order(client: TestClient, path: str) -> None:
+    objects = [{"id": n, "thought": "x", "action": text} for n, text in enumerate(DOCUMENTS)]
+    answer = post(client, path, documents=objects, rank_fields=["action"])
+    assert [row["index"] for row in answer["results"]] == BEST_FIRST
+    plain = [f"x\n{text}\n{n}" for n, text in enumerate(DOCUMENTS)]
+    ordered = post(client, path, documents=objects, rank_fields=["thought", "action", "id"])["results"]
+    expected = post(client, path, documents=plain)["results"]
+    assert [row["q_value"] for row in ordered] == [row["q_value"] for row in expected]
+
+
+def test_a_documents_other_fields_come_back(client: TestClient) -> None:
+    objects = [{"id": n, "action": text} for n, text in enumerate(DOCUMENTS)]
+    answer = post(client, "/v1/rerank", documents=objects, rank_fields=["action"], return_documents=True)
+    assert [row["document"] for row in answer["results"]] == [objects[index] for index in BEST_FIRST]
+
+
+def test_a_document_without_any_of_the_fields_is_refused(client: TestClient) -> None:
+    body = {"query": QUERY, "documents": [DOCUMENTS[0], {"title": "go"}]}
+    for more, named in (({}, "text"), ({"rank_fields": ["body", "name"]}, "body, name")):
+        response = client.post("/v2/rerank", json=body | more)
+        assert response.status_code == 422
+        assert f"documents[1] has no text in {named}" in response.json()["error"]["message"]
+
+
 def test_coheres_shape_has_an_id_and_meta(client: TestClient) -> None:
     answer = post(client, "/v2/rerank", top_n=3)
     assert [row["index"] for row in answer["results"]] == BEST_FIRST[:3]
