@@ -98,8 +98,8 @@ def _parts(segment: PackedSegment, size: int) -> Iterator[PackedSegment]:
         )
 
 
-_OF_ATTENTION = ("q_proj", "o_proj", "dense")
-_OF_LAYER = ("mlp",)
+_OF_ATTENTION = ("q_proj", "o_proj", "out_proj", "dense")
+_OF_LAYER = ("mlp", "shared_mlp", "feed_forward")
 
 
 class _Read(threading.local):

@@ -1,12 +1,15 @@
 """Runs a model on sequences that start with histories, for trunks that packed tokens do not suit.
 
-There are three ways to run them. At load each is checked against sequences that run alone, and the
+There are four ways to run them. At load each is checked against sequences that run alone, and the
 first that gives the same outputs is taken:
 
-    shared_history  a history once, then its continuations in padded batches behind copies of the
-                    state (transformers' own cache) that the history left, one for each row: as
-                    many rows as 1 GiB has room for copies, at least one. The state is kept, and a
-                    history that goes on from it, or branches off at a turn, costs its new tokens
+    one_row         a history's new tokens and its continuations in one row, see `branch_rows`; the
+                    last layer works on what is read. The state behind the history (transformers'
+                    own cache) is kept, and a history that goes on from it, or branches off at a
+                    turn, costs its new tokens
+    shared_history  a history once, then its continuations in padded batches behind copies of its
+                    state, one for each row: as many rows as 1 GiB has room for copies, at least
+                    one. The state is kept, too
     padded          whole sequences of similar length in padded batches
     alone           one sequence at a time
 
@@ -16,23 +19,25 @@ mask is given, which would cost attention its causal kernel.
 
 import inspect
 import logging
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, Generic, Literal, TypeVar
 
-import psutil
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from qguide.qnet.engine.branch_rows import BranchRow
 from qguide.qnet.engine.context_length import context_length, shifting_rope
-from qguide.qnet.engine.forward_passes import batches_of_like_length
+from qguide.qnet.engine.forward_passes import LastLayerPruning, batches_of_like_length
+from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import State, StateCache, behind, cache_of
 from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.windows import window_of
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
@@ -40,18 +45,21 @@ from qguide.qnet.usage import TokenUsage
 Found = TypeVar("Found")
 
 Digest = Callable[[Tensor, list[int]], Found]
-"""Function of a continuation's outputs (A + 1, …), at the history's last token and its own, and of
-its tokens (A); without a history, the outputs are (A, …)."""
+"""Function of a continuation's tokens (A), and of logits (A + 1, …) at the history's last token and
+its own; without a history, they are (A, …). Of a trunk's hidden states only the last may be read."""
 
-Way = Literal["shared_history", "padded", "alone"]
+Way = Literal["one_row", "shared_history", "padded", "alone"]
 
-_WAYS: Final[tuple[Way, ...]] = ("shared_history", "padded")
+_TRIED: Final[tuple[Way, ...]] = ("one_row", "one_row", "shared_history", "padded")
+"""The first with a last layer that works on what is read, which some architectures' does not."""
 _PROBED_HISTORY: Final = 36
-_PROBE_ROOM: Final[dict[Way, int]] = {"alone": 0, "shared_history": 24, "padded": 120}
+_PROBE_ROOM: Final[dict[Way, int]] = {"alone": 0, "one_row": 24, "shared_history": 24, "padded": 120}
 """Tokens of one forward pass of the self-check: two for a history, or three sequences at once."""
 _TOLERANCE: Final = 1e-3
 _COPIES_BYTES: Final = 2**30
 """Copies of a history's state at once, which a long history or a wide recurrence makes large."""
+_MASK_ENTRIES: Final = 2**24
+"""Of one row's mask, which attention takes as float32."""
 
 _log = logging.getLogger(__name__)
 
@@ -146,6 +154,10 @@ class FullSequenceModel(Generic[Found]):
         adopt_recurrences(model)
         takes = inspect.signature(model.forward).parameters
         self._cuts_logits = logits and "logits_to_keep" in takes
+        self._positions = "position_ids" in takes
+        self._pruning = LastLayerPruning()
+        # The hooks live as long as the model, which may outlive this and serve another.
+        weakref.finalize(self, self._pruning.remove)
         self.way, self.reason = self._find_way()
         self.store.clear()
         self.store.evictions = 0
@@ -172,7 +184,7 @@ class FullSequenceModel(Generic[Found]):
         state = self.store.find(*history)
         for end in _ends(state, request, self._tokens_per_forward):
             begin(end - (state.length if state else 0))
-            state = self._read(request, end, state)
+            state, _ = self._read(request, end, state)
             yield
 
     def _run(self, way: Way, requests: Sequence[Continuations], passes: _Passes) -> Slices[list[list[Any]]]:
@@ -180,10 +192,11 @@ class FullSequenceModel(Generic[Found]):
             [_Row(owner, number, request.history, tail) for number, tail in enumerate(request.tails)]
             for owner, request in enumerate(requests)
         ]
-        if way == "shared_history":
+        if way in ("one_row", "shared_history"):
+            run = self._one_row if way == "one_row" else self._behind_history
             for request, of_request in zip(requests, rows, strict=True):
                 if request.history:
-                    yield from self._behind_history(request, of_request, passes)
+                    yield from run(request, of_request, passes)
                 else:
                     yield from self._whole(of_request, passes)
         else:
@@ -197,25 +210,75 @@ class FullSequenceModel(Generic[Found]):
         passes.known[owner] += state.length if state else 0
         for end in _ends(state, request, passes.room):
             yield passes.spend({owner: end - (state.length if state else 0)})
-            state = self._read(request, end, state)
+            state, _ = self._read(request, end, state)
         assert state is not None
         most = max(1, _COPIES_BYTES // max(1, state.copied_bytes))
         for batch in batches_of_like_length(rows, _tail_length, passes.room, most=most):
             yield passes.spend({owner: sum(len(row.tail) for row in batch)})
             tails = [row.tail for row in batch]
-            outputs_BAX, _ = self._forward(tails, max(map(len, tails)), state)
+            outputs_BAX = self._forward(tails, max(map(len, tails)), state)
             for row, outputs_AX in zip(batch, outputs_BAX, strict=True):
                 own = outputs_AX[: len(row.tail)]
                 passes.keep(row, torch.cat([state.last[0], own]))
 
-    def _read(self, request: Continuations, end: int, before: State | None) -> State:
-        """Compute a history up to one of its tokens, and keep the state behind it."""
+    def _one_row(self, request: Continuations, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
+        """The continuations of one request, in a row with the history's last new tokens."""
+        owner, length = rows[0].owner, len(request.history)
+        state = self.store.find(request.cache_salt, request.history)
+        known = state.length if state else 0
+        passes.known[owner] += known
+        room = max(1, min(passes.room, _MASK_ENTRIES // (length + passes.room)))
+        batches = list(batches_of_like_length(rows, _tail_length, room))
+        ends = [(end, list[_Row]()) for end in _ends(state, request, passes.room)]
+        if ends:
+            stem = length - (ends[-2][0] if len(ends) > 1 else known)
+            if stem + sum(map(_tail_length, batches[0])) <= room:
+                ends[-1] = (length, batches.pop(0))
+        for end, batch in [*ends, *((length, batch) for batch in batches)]:
+            tokens = end - (state.length if state else 0) + sum(map(_tail_length, batch))
+            yield passes.spend({owner: tokens})
+            state, outputs = self._read(request, end, state, [row.tail for row in batch])
+            for row, outputs_AX in zip(batch, outputs, strict=True):
+                of_last = [state.last[0]] if self._logits else []
+                passes.keep(row, torch.cat([*of_last, outputs_AX]))
+
+    def _read(
+        self, request: Continuations, end: int, before: State | None, tails: Sequence[list[int]] = ()
+    ) -> tuple[State, Sequence[Tensor]]:
+        """Compute a history up to one of its tokens, and keep the state behind it.
+
+        Returns:
+            The state, and the outputs (A, …) at continuations in the same row: those of a trunk
+            at their last tokens alone.
+        """
         known, history = before.length if before else 0, request.history[:end]
-        last_1KX, cache = self._forward([history[known:]], 1, before, keeps_state=True)
-        # Cloned, because a view would keep the outputs of all columns.
-        state = State.of(cache, last_1KX.clone(), end, before)
-        self.store.keep(request.cache_salt, history, state)
-        return state
+        row = BranchRow(end - known, [len(tail) for tail in tails], known)
+        read = row.read(ends=not self._logits)
+        tokens = [*history[known:], *chain(*tails)]
+        device = self._model.device
+        options: dict[str, Any] = {}
+        rows = upload(read, device, dtype=torch.long)
+        if self._cuts_logits:
+            options["logits_to_keep"] = rows
+        if before is not None:
+            options |= behind(before, self._model, 1, len(tokens))
+        if row.forks:
+            options["attention_mask"] = row.mask(device)
+            if self._positions:
+                options["position_ids"] = upload([row.positions], device)
+        with self._pruning.to(read, tokens=len(tokens), device=device), row.active():
+            output = self._model(input_ids=upload([tokens], device), use_cache=True, **options)
+        outputs_TX: Tensor = (output.logits if self._logits else output.last_hidden_state)[0]
+        outputs_RX = outputs_TX if self._cuts_logits else outputs_TX[rows]
+        if row.stem:
+            cache = cache_of(output)
+            row.leave(cache)
+            # Cloned, because a view would keep the outputs of all columns.
+            before = State.of(cache, outputs_RX[None, :1].clone(), end, before)
+            self.store.keep(request.cache_salt, history, before)
+            outputs_RX = outputs_RX[1:]
+        assert before is not None
+        return before, outputs_RX.split([len(tail) if self._logits else 1 for tail in tails])
 
     def _whole(self, rows: Sequence[_Row], passes: _Passes) -> Slices[None]:
         """Whole sequences in padded batches of up to so many tokens."""
@@ -228,48 +291,48 @@ class FullSequenceModel(Generic[Found]):
             # Logits are the largest tensor: none before the last token of the shortest history.
             first = max(0, min(len(row.history) for row in batch) - 1)
             sequences = [row.history + row.tail for row in batch]
-            outputs_BKX, _ = self._forward(sequences, longest - first, None)
+            outputs_BKX = self._forward(sequences, longest - first, None)
             for row, outputs_KX in zip(batch, outputs_BKX, strict=True):
                 begin = max(0, len(row.history) - 1)
                 passes.keep(row, outputs_KX[begin - first : len(row) - first])
 
-    def _forward(
-        self, rows: Sequence[list[int]], keep: int, before: State | None, *, keeps_state: bool = False
-    ) -> tuple[Tensor, Any]:
-        """Outputs (B, K, …) at the last `keep` columns of a padded batch, and the state after it.
+    def _forward(self, rows: Sequence[list[int]], keep: int, before: State | None) -> Tensor:
+        """Outputs (B, K, …) at the last `keep` columns of a padded batch.
 
         Args:
             before: that of the tokens before all rows; None if there are none.
         """
         longest = max(map(len, rows))
         padded_BT = [row + [0] * (longest - len(row)) for row in rows]
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"use_cache": before is not None}
         if self._cuts_logits:
             options["logits_to_keep"] = keep
         if before is not None:
             options |= behind(before, self._model, len(rows), longest)
-        output = self._model(
-            input_ids=upload(padded_BT, self._model.device), use_cache=keeps_state or before is not None, **options
-        )
+        output = self._model(input_ids=upload(padded_BT, self._model.device), **options)
         outputs_BTX: Tensor = output.logits if self._logits else output.last_hidden_state
-        return outputs_BTX[:, -keep:], cache_of(output) if keeps_state else None
+        return outputs_BTX[:, -keep:]
 
     def _find_way(self) -> tuple[Way, str]:
         """The first way that gives what sequences alone give, and why not one before it."""
         if rope := shifting_rope(self._model.config):
             return "alone", f"rope_type is {rope!r}, whose angles change with the length"
-        reasons = []
-        for way in _WAYS:
+        reasons: dict[Way, str] = {}
+        layers = self._model.config.get_text_config().num_hidden_layers
+        self._pruning.attach(self._model, layer=int(layers) - 1)
+        for way in _TRIED:
             try:
                 with in_float32(self._model):
                     error = self._probe(way)
             except Exception as failure:  # a foreign architecture can fail in any way
-                reasons.append(f"{way}: {type(failure).__name__}: {failure}")
-                continue
-            if error <= _TOLERANCE:
-                return way, "; ".join(reasons)
-            reasons.append(f"{way}: outputs differ by {error:.2g}")
-        return "alone", "; ".join(reasons)
+                reasons[way] = f"{way}: {type(failure).__name__}: {failure}"
+            else:
+                if error <= _TOLERANCE:
+                    return way, "; ".join(reasons.values())
+                reasons[way] = f"{way}: outputs differ by {error:.2g}"
+            self._pruning.remove()
+            self.store.clear()  # what a wrong way has left
+        return "alone", "; ".join(reasons.values())
 
     @torch.inference_mode()
     def _probe(self, way: Way) -> float:
@@ -277,6 +340,8 @@ class FullSequenceModel(Generic[Found]):
 
         It is relative to what the history changes in them, because a short one may change little.
         """
+        if way == "one_row" and window_of(self._model.config):
+            raise NotImplementedError("the mask of its row knows no windows")
         vocabulary = self._model.config.get_text_config().vocab_size
         tails = [[(5 * i + j + 2) % vocabulary for i in range(j)] for j in (4, 1, 3, 2)]
         length = min(_PROBED_HISTORY, context_length(self._model.config) - 4)
@@ -290,44 +355,13 @@ class FullSequenceModel(Generic[Found]):
         effect = float((expected - blind).norm())
         return float((expected - found).norm()) / max(effect, 1e-30)
 
+    def _checked(self, outputs_AX: Tensor, tail: list[int]) -> Tensor:
+        return outputs_AX[-len(tail) :] if self._logits else outputs_AX[-1:]
+
     def _outputs(self, way: Way, requests: Sequence[Continuations]) -> Tensor:
-        """(N, X) outputs at all tokens of all continuations, in short passes."""
-        passes = _Passes(
-            _PROBE_ROOM[way], Counter(), Counter(), lambda outputs, tail: outputs[-len(tail) :], [{} for _ in requests]
-        )
+        """(N, X) outputs at what is read of all continuations, in short passes."""
+        passes = _Passes(_PROBE_ROOM[way], Counter(), Counter(), self._checked, [{} for _ in requests])
         return torch.cat(list(chain(*finish(self._run(way, requests, passes))))).float()
-
-
-@contextmanager
-def in_float32(model: PreTrainedModel) -> Iterator[None]:
-    """Within this, a model of half precision has float32 weights, of the same values.
-
-    Half precision rounds by as much as a state that is lost may change on a short history.
-
-    Raises:
-        MemoryError: they would not fit.
-    """
-    tensors = chain(model.parameters(), model.buffers())
-    halves = [(t, t.dtype) for t in tensors if t.dtype in (torch.bfloat16, torch.float16)]
-    more = sum(2 * tensor.numel() for tensor, _ in halves)
-    if more > (free := _free_bytes(model.device)):
-        raise MemoryError(
-            f"the check in float32 takes {more:,} bytes more, and {free:,} are free; load a "
-            "smaller model, or with dtype float32"
-        )
-    try:
-        for tensor, _ in halves:
-            tensor.data = tensor.data.float()
-        yield
-    finally:
-        for tensor, dtype in halves:
-            tensor.data = tensor.data.to(dtype)
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
 
 
 def _tail_length(row: _Row) -> int:

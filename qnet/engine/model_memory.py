@@ -1,13 +1,17 @@
-"""Memory of a trunk that scores, from its configuration alone.
+"""Memory of a trunk that scores, from its configuration alone, and of one that is checked.
 
-The trunk is built on torch's meta device, where tensors have shapes and no bytes, and runs one
+The former is built on torch's meta device, where tensors have shapes and no bytes, and runs one
 forward pass there as `PackedModel` runs it on a GPU. So any architecture is measured, not reckoned.
 """
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,6 +71,38 @@ def scoring_memory(
         return ScoringMemory(parameters, weights, 0, 0, 0)
     token = sum(tensor[:, :1].nbytes for tensor in (*one.keys, *one.values))
     return ScoringMemory(parameters, weights, token, buffer.nbytes, forward - buffer.nbytes)
+
+
+@contextmanager
+def in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Within this, a model of half precision has float32 weights, of the same values.
+
+    Half precision rounds by as much as a state that is lost may change on a short history.
+
+    Raises:
+        MemoryError: they would not fit.
+    """
+    tensors = chain(model.parameters(), model.buffers())
+    halves = [(t, t.dtype) for t in tensors if t.dtype in (torch.bfloat16, torch.float16)]
+    more = sum(2 * tensor.numel() for tensor, _ in halves)
+    if more > (free := _free_bytes(model.device)):
+        raise MemoryError(
+            f"the check in float32 takes {more:,} bytes more, and {free:,} are free; load a "
+            "smaller model, or with dtype float32"
+        )
+    try:
+        for tensor, _ in halves:
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, dtype in halves:
+            tensor.data = tensor.data.to(dtype)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
 
 
 @torch.inference_mode()

@@ -7,6 +7,7 @@ compute the same in chunks that are no longer than what is read.
 Letters of shapes: B rows, T tokens, C channels, H heads, K keys' and V values' size, N a state's.
 """
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
+
+from qguide.qnet.engine.branch_rows import active_row
 
 _CHUNK: Final = 32
 _KIMI_CHUNK: Final = 16
@@ -192,7 +195,12 @@ class _Recurrence:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first = next(chain(args, kwargs.values()))
-        return (self.own if first.device.type == "cpu" else self.reference)(*args, **kwargs)
+        run = self.own if first.device.type == "cpu" else self.reference
+        if (row := active_row()) is None:
+            return run(*args, **kwargs)
+        if self.own is causal_convolution:
+            return row.convolve(run, *args, **kwargs)
+        return row.scan(run, inspect.signature(self.reference), *args, **kwargs)
 
 
 def _in_short_chunks(reference: Callable[..., Any]) -> Callable[..., Any]:

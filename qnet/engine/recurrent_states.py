@@ -39,8 +39,8 @@ class _Attended:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all keys and values."""
-        return sum(keys.nbytes + values.nbytes for keys, values in self.tensors)
+        """Bytes that all keys and values hold, with those of branches that were read beside them."""
+        return sum(t.untyped_storage().nbytes() for both in self.tensors for t in both)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,8 @@ class State:
     def of(cls, cache: Any, last: Tensor, length: int, before: "State | None") -> "State":
         """Take over a cache of transformers after a forward pass, which went on from `before`."""
         layers = _attention_layers(cache)
-        tensors = [(layer.keys, layer.values) for layer in layers]
+        # Those of a row's branches lie behind the history's.
+        tensors = [(one.keys[..., :length, :], one.values[..., :length, :]) for one in layers]
         for layer in layers:
             layer.keys, layer.values = (t.new_empty(0) for t in (layer.keys, layer.values))
         # The session's longest history went on: its tensors begin with the old ones, so that all of

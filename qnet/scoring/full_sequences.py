@@ -57,7 +57,7 @@ class FullSequenceScorer(RenderingScorer):
                 requests = implicit_q.request_renderer(loaded, min(map(context_length, configs)))
         super().__init__(requests, self._reader.models)
         ways = {model.way for model in self._reader.models}
-        self.keeps_histories = self.reads_ahead = ways == {"shared_history"}
+        self.keeps_histories = self.reads_ahead = ways <= {"one_row", "shared_history"}
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
         """The results of `score`, one forward pass after the other."""

@@ -204,6 +204,9 @@ HISTORY_ONCE: Final = frozenset(
 )
 """Architectures that are not packed, but go on behind the state that a history has left."""
 
+ONE_ROW: Final = HISTORY_ONCE - {"bloom", "codegen", "gpt_neox_japanese", "gptj", "minimax", "mpt", "xglm"}
+"""Those of them that read a history's new tokens and its continuations in one row."""
+
 WHOLE_PADDED: Final = frozenset(
     {"falcon_mamba", "jamba", "mamba", "openai-gpt", "recurrent_gemma", "rwkv", "xlm", "xlstm"}
 )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel, Way, in_float32
+from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel, Way
+from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import ImplicitQ, ImplicitQConfig
 from qguide.qnet.models.manifest import Manifest
@@ -19,12 +20,20 @@ from qguide.qnet.scoring.full_sequences import FullSequenceScorer, _ValueReader
 from qguide.qnet.scoring.implicit_q import NaiveImplicitScorer
 from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.sliced_scorer import finish
-from qguide.qnet.types import Message, ScoreRequest, ScoreResult
-from tests.support.architecture_lists import HISTORY_ONCE, NOT_BUILT, PACKED, WHOLE_PADDED, WITHOUT_FORWARD, sampled
+from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
+from tests.support.architecture_lists import (
+    HISTORY_ONCE,
+    NOT_BUILT,
+    ONE_ROW,
+    PACKED,
+    WHOLE_PADDED,
+    WITHOUT_FORWARD,
+    sampled,
+)
 from tests.support.architectures import MODEL_TYPES, enliven, steps, tiny_config, tiny_pair
 from tests.support.tiny_models import renderer
 
-UNPACKED = [n for n in MODEL_TYPES if n not in {*NOT_BUILT, *PACKED, *WITHOUT_FORWARD}]
+UNPACKED = [n for n in MODEL_TYPES if n not in {*NOT_BUILT, ONE_ROW, *PACKED, *WITHOUT_FORWARD}]
 ROOM = 256
 CACHE_BYTES = 2**24
 KEPT = ["granitemoehybrid", "lfm2", "qwen3_next"]
@@ -33,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def way_of(model_type: str) -> Way:
     if model_type in HISTORY_ONCE:
-        return "shared_history"
+        return "one_row" if model_type in ONE_ROW else "shared_history"
     return "padded" if model_type in WHOLE_PADDED else "alone"
 
 
@@ -126,7 +135,7 @@ def test_a_state_that_is_lost_shows_in_half_precision_too() -> None:
 
 def test_a_model_that_does_not_fit_in_float32_is_not_taken_there(monkeypatch: pytest.MonkeyPatch) -> None:
     trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk.to(torch.bfloat16)
-    monkeypatch.setattr("qguide.qnet.engine.full_sequences._free_bytes", lambda device: 1000)
+    monkeypatch.setattr("qguide.qnet.engine.model_memory._free_bytes", lambda device: 1000)
     with pytest.raises(MemoryError, match=r"bytes more, and 1,000 are free"), in_float32(trunk):
         pass
     assert FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM).way == "alone"
@@ -163,6 +172,7 @@ def test_a_request_without_a_history_is_scored_alone() -> None:
 def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     trunk = tiny_pair(tiny_config("lfm2"))[0].model.trunk
     runs = FullSequenceModel(trunk, last_row, tokens_per_forward=ROOM)
+    runs.way = "shared_history"  # one row has no copies of what was read before
     rows: list[int] = []
     trunk.register_forward_pre_hook(lambda _, args, given: rows.append(given["input_ids"].shape[0]), with_kwargs=True)
     short, long = [3, 4], list(range(1, 41)) * 5
@@ -170,7 +180,7 @@ def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyP
     requests = [Continuations(short, tails), Continuations(long, tails)]
     expected = finish(runs.run(requests, Counter(), Counter()))
     assert rows == [1, 8, 1, 8]
-    copied = runs._read(Continuations(long, []), len(long), None).copied_bytes
+    copied = runs._read(Continuations(long, []), len(long), None)[0].copied_bytes
     monkeypatch.setattr("qguide.qnet.engine.full_sequences._COPIES_BYTES", 3 * copied)
     rows.clear()
     found = finish(runs.run(requests, Counter(), Counter()))
@@ -181,6 +191,68 @@ def test_copies_of_a_long_historys_state_are_bounded(monkeypatch: pytest.MonkeyP
     rows.clear()
     finish(runs.run(requests, Counter(), Counter()))
     assert rows == [1] * 18, "a history that is longer than all room runs, too"
+
+
+def one_row(model_type: str, room: int) -> tuple[FullSequenceModel[Tensor], list[tuple[int, ...]]]:
+    """A model that keeps states, and the shapes of the passes that it makes from now on."""
+    trunk = tiny_pair(tiny_config(model_type))[0].model.trunk
+    runs = FullSequenceModel(trunk, last_row, tokens_per_forward=room, cache_bytes=CACHE_BYTES)
+    assert runs.way == "one_row"
+    shapes: list[tuple[int, ...]] = []
+    trunk.register_forward_pre_hook(
+        lambda _, args, given: shapes.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    return runs, shapes
+
+
+@pytest.mark.parametrize("model_type", sampled(ONE_ROW))
+def test_a_warm_step_is_one_row_that_equals_sequences_alone(model_type: str) -> None:
+    runs, shapes = one_row(model_type, ROOM)
+    first, second = list(range(1, 6)), list(range(1, 9))
+    for history, fresh in ((first, 5), (second, 3), (second, 0)):
+        for tails in ([[3, 4], [9]], [[7], [8, 9, 10, 11, 12], [6, 5, 4]], [[2, 1]], [[5]]):
+            alone, costs = Counter[int](), Counter[int]()
+            [found] = finish(runs.run([Continuations(history, tails)], costs, Counter()))
+            assert shapes.pop() == (1, fresh + sum(map(len, tails)))
+            assert costs[0] == fresh + sum(map(len, tails))
+            runs.way = "alone"
+            [expected] = finish(runs.run([Continuations(history, tails)], alone, Counter()))
+            runs.way = "one_row"
+            shapes.clear()
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            fresh = 0
+
+
+def test_a_row_that_would_be_too_long_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, shapes = one_row("granitemoehybrid", 24)
+    request = Continuations(list(range(1, 41)), [[1] * 6, [2] * 5, [3] * 20])
+    expected = finish(runs.run([request], Counter(), Counter()))
+    assert shapes == [(1, 24), (1, 16), (1, 11), (1, 20)]
+    runs.store.clear()
+    shapes.clear()
+    monkeypatch.setattr("qguide.qnet.engine.full_sequences._MASK_ENTRIES", 8 * (40 + 24))
+    found = finish(runs.run([request], Counter(), Counter()))
+    assert shapes == [(1, 24), (1, 16), (1, 5), (1, 6), (1, 20)]
+    for one, other in zip(found[0], expected[0], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_layer_works_on_what_is_read() -> None:
+    runs, _ = one_row("qwen3_5_text", ROOM)
+    layers = runs._model.layers
+    rows: list[list[int]] = []
+    for layer in layers:
+        layer.mlp.register_forward_pre_hook(lambda _, args: rows[-1].append(args[0].shape[1]))
+    for history, tails in (([1, 2, 3], [[4, 5], [6, 7, 8]]), ([1, 2, 3, 4], [])):
+        rows.append([])
+        finish(runs.run([Continuations(history, tails)], Counter(), Counter()) if tails else read(runs, history))
+    most = len(layers) - 1
+    assert rows == [[8] * most + [3], [1] * len(layers)]
+
+
+def read(runs: FullSequenceModel[Tensor], history: list[int]) -> Slices[None]:
+    for _ in runs.read_ahead(("", history), begin=lambda _: None):
+        yield {}
 
 
 def test_what_is_kept_of_a_continuation_is_not_the_whole_batch() -> None:
