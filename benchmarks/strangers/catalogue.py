@@ -115,7 +115,7 @@ _WHOLE = ("reply", "text")
 OUTSIDERS = {
     stranger.name: stranger
     for stranger in (
-        _outsider("letters", "Letters", 56, 24, 8, _WHOLE, ("harmless", "<action>wait</action>")),
+        _outsider("letters", "Letters", 40, 40, 8, _WHOLE, ("harmless", "<action>wait</action>")),
         _outsider("repairs", "Repairs", 72, 24, 9, ("harmless", "wait")),
         _outsider("tables", "Tables", 60, 36, 8, ("harmless", 'inspect({"column": "price"})')),
         _outsider("booking", "Booking", 60, 30, 8, _WHOLE, ("harmless", '{"action": "wait"}')),

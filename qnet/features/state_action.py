@@ -37,7 +37,7 @@ from qguide.qnet.features.words import (
 )
 from qguide.qnet.types import INSTRUCTING, History, Message
 
-FEATURES_VERSION: Final = 5
+FEATURES_VERSION: Final = 6
 """Rises whenever the same text gets other features, because weights belong to features."""
 
 TASK_WORDS: Final = 60
@@ -128,7 +128,8 @@ class _Found:
 def state_of(history: History, hasher: Hasher) -> State:
     """The parts of a history, whatever its length."""
     start = _start_of(history, hasher)
-    actions, observed = _turns(history[start + 1 :])
+    opening = history[start].text if history else ""
+    actions, observed = _turns(opening, history[start + 1 :])
     task = _task_words(history[: start + 1], hasher)
     texts = tuple(text for text in observed if text)[-_RECENT_OBSERVATIONS:]
     last = texts[-1] if texts else ""
@@ -144,7 +145,7 @@ def state_of(history: History, hasher: Hasher) -> State:
         answers=tuple(words_of(text) for text in observed[1:]),
         sizes=_sizes(texts, task, hasher),
         text=texts,
-        opening=history[start].text if history else "",
+        opening=opening,
     )
     return State(hasher, read, *_families(read, hasher))
 
@@ -178,13 +179,13 @@ def _task_words(opening: History, hasher: Hasher) -> tuple[str, ...]:
     return (words if len(words) <= TASK_WORDS else tuple(hasher.known(words, TASK)))[:TASK_WORDS]
 
 
-def _turns(messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
+def _turns(opening: str, messages: Sequence[Message]) -> tuple[list[ActionWords], list[str]]:
     """Each action, and all that was observed before the first, then after each."""
     actions: list[ActionWords] = []
     observed: list[list[str]] = [[]]
     for message in messages:
         if message.role == "assistant":
-            actions.append(action_words(message))
+            actions.append(action_words(message, "\n".join(observed[-1]) or opening))
             observed.append([])
         else:
             observed[-1].append(message.text)
@@ -267,7 +268,7 @@ def state_features(state: State) -> Sparse:
 def candidate_features(state: State, candidate: Message) -> Sparse:
     """Vector of a candidate in a state, from which its advantage is learned."""
     hasher, read = state.hasher, state.read
-    action = action_words(candidate)
+    action = action_words(candidate, read.text[-1] if read.text else read.opening)
     told = frozenset((*read.task, *words_of(read.opening)))
     relations = [relation(word, task=told, last=read.all_last, earlier=read.earlier) for word in action.words]
     texts = (action.key, skeleton(action, relations), action.verb)

@@ -25,6 +25,9 @@ _SIGNED: Final = re.compile(
 """A number with its sign, its separators of thousands, or nothing before its decimal point."""
 _WORD_OR_NUMBER: Final = re.compile(f"{_SIGNED.pattern}|{_WORD.pattern}")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
+_LISTED: Final = re.compile(r"^[ \t]*[\[(]?(\d{1,3}|[A-Za-z])[\]).:]+[ \t]+(\S.*)$", re.MULTILINE)
+_CHOSEN: Final = re.compile(r"(?:(?:option|choice) )?[\[(]?(\d{1,3}|[a-z])(?:[\]).:]+(?:\s.*)?)?", re.IGNORECASE)
+"""A line of a list of choices, and a reply that names one."""
 _MOST_CHARACTERS: Final = 8_192
 """Read of one text, so that neither the work of a request nor the caches grow with it."""
 _CACHED_TEXTS: Final = 512
@@ -126,8 +129,12 @@ def surroundings(text: str, concern: Collection[str]) -> list[tuple[str, str]]:
     return found
 
 
-def action_words(reply: Message) -> ActionWords:
-    """The part of a reply that acts, as words."""
+def action_words(reply: Message, seen: str = "") -> ActionWords:
+    """The part of a reply that acts, as words.
+
+    Args:
+        seen: what the agent read last; the number of a choice that it lists is read as that choice.
+    """
     if reply.tool_calls:
         named = [pair for call in reply.tool_calls for pair in _call_words(call)]
         first = reply.tool_calls[0].name.lower()
@@ -135,11 +142,21 @@ def action_words(reply: Message) -> ActionWords:
         key = " ".join(f"{p}={w}" for p, w in named)
         verbs = "+".join(call.name.lower() for call in reply.tool_calls)
         return ActionWords(f"{verbs} {key}", verbs or first, places, words)
-    if (fields := _fields_of(text := message_key(reply))) is not None:
+    text = message_key(reply)
+    if (chosen := _CHOSEN.fullmatch(text)) is not None:
+        text = _choices(read_part(seen)).get(chosen[1].lower(), text)
+    if (fields := _fields_of(text)) is not None:
         return fields
     said = _WORD.findall(read_part(text).lower())
     verb = said[0] if said else ""
     return ActionWords(" ".join(said), verb, ("",) * len(said[1:]), tuple(said[1:]))
+
+
+@lru_cache(_CACHED_TEXTS)
+def _choices(text: str) -> dict[str, str]:
+    """The lines of a list of choices by their numbers or letters; none of a single one."""
+    listed = {number.lower(): choice for number, choice in _LISTED.findall(text)}
+    return listed if len(listed) > 1 else {}
 
 
 def _fields_of(text: str) -> ActionWords | None:

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, beliefs, shares
-from benchmarks.strangers.worlds import shared_out, world_and_number
+from benchmarks.strangers.worlds import in_turns, shared_out, world_and_number
 from qguide.qnet.types import History, Message
 
 TOWNS = ("Arlen", "Bromma", "Corvo", "Delden", "Estell")
@@ -66,7 +66,6 @@ class Region:
 def region(world: int) -> Region:
     """The region of a world."""
     chance = Random(f"region {world}")
-    guests = list(product(TOWNS, WISHES, BUDGETS))
     houses = {}
     for town in TOWNS:
         named = chance.sample(HOUSES, 6)
@@ -75,8 +74,9 @@ def region(world: int) -> Region:
         houses[town] = {
             house: (kind, chance.choice((70, 85, 110, 140))) for house, kind in zip(named, kinds, strict=True)
         }
-    chance.shuffle(guests)
-    return Region(shared_out(WISHES, FEATURES, chance), houses, tuple(guests))
+    feature = shared_out(WISHES, FEATURES, chance)
+    guests = in_turns(list(product(TOWNS, WISHES)), len(BUDGETS), chance)
+    return Region(feature, houses, tuple((*guest, BUDGETS[i]) for guest, i in guests))
 
 
 class Booking:

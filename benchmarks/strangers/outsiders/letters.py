@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, beliefs
-from benchmarks.strangers.worlds import shared_out, world_and_number
+from benchmarks.strangers.worlds import in_turns, shared_out, world_and_number
 from qguide.qnet.types import History, Message
 
 SENDERS = ("Abel", "Brit", "Cora", "Dirk", "Elsa", "Finn", "Gerd", "Hilda", "Ivo", "Jutta")
@@ -68,14 +68,13 @@ class Office:
 def office(world: int) -> Office:
     """The office of a world."""
     chance = Random(f"office {world}")
-    letters = list(product(SENDERS, TOPICS, range(2)))
     facts = (
         shared_out(SENDERS, TIERS, chance),
         shared_out([f"{t}, {tier}" for t in TOPICS for tier in TIERS], DESKS, chance),
         shared_out(tuple(TOPICS), PRIORITIES, chance),
     )
-    chance.shuffle(letters)
-    return Office(*facts, tuple(letters))
+    letters = in_turns(list(product(SENDERS, TOPICS)), 2, chance)
+    return Office(*facts, tuple((*letter, wording) for letter, wording in letters))
 
 
 class Letters:

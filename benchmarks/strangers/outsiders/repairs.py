@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, beliefs, shares, text
-from benchmarks.strangers.worlds import shared_out, world_and_number
+from benchmarks.strangers.worlds import in_turns, shared_out, world_and_number
 from qguide.qnet.types import History
 from qguide.training.trajectory import parse_action
 
@@ -35,23 +35,22 @@ class Hall:
     Attributes:
         limit: of each pair "machine, gauge".
         part: for each gauge.
-        faults: machine, gauge and number of the case, in the order of their numbers.
+        faults: machine and gauge, in the order of their numbers.
     """
 
     limit: dict[str, str]
     part: dict[str, str]
-    faults: tuple[tuple[str, str, int], ...]
+    faults: tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=64)
 def hall(world: int) -> Hall:
     """The hall of a world."""
     chance = Random(f"hall {world}")
-    faults = list(product(MACHINES, GAUGES, range(4)))
     pairs = [f"{machine}, {gauge}" for machine in MACHINES for gauge in GAUGES]
     facts = (shared_out(pairs, tuple(map(str, LIMITS)), chance), shared_out(GAUGES, PARTS, chance))
-    chance.shuffle(faults)
-    return Hall(*facts, tuple(faults))
+    faults = in_turns(list(product(MACHINES, GAUGES)), 4, chance)
+    return Hall(*facts, tuple(fault for fault, _ in faults))
 
 
 class Repairs:
@@ -66,7 +65,7 @@ class Repairs:
         """Bring the machine of that number."""
         world, number = world_and_number(seed or 0)
         facts = hall(world)
-        machine, fault, _ = facts.faults[number % len(facts.faults)]
+        machine, fault = facts.faults[number % len(facts.faults)]
         chance = Random(f"fault {seed}")
         self.readings = {
             gauge: round(

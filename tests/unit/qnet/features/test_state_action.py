@@ -199,3 +199,28 @@ def test_parts_of_a_long_action_are_bounded() -> None:
 )
 def test_a_number_is_read_with_its_sign_and_its_thousands(text: str, numbers: dict[str, float]) -> None:
     assert dict(numbers_of(text)) == numbers
+
+
+LISTED = "A troll stands in the way.\n1. Sneak past\n2. Sing a song\n3. Go home"
+
+
+@pytest.mark.parametrize("reply", ["2", "2.", "(2)", "Option 2", "2. Sing a song", "Action: [2]"])
+def test_the_number_of_a_choice_is_read_as_the_choice(reply: str) -> None:
+    assert action_words(Message("assistant", reply), LISTED).key == "sing a song"
+
+
+@pytest.mark.parametrize("reply", ["4", "0", "a door", "22", "2 songs"])
+def test_what_is_no_number_of_a_choice_is_read_as_it_is(reply: str) -> None:
+    assert action_words(Message("assistant", reply), LISTED).key == reply
+
+
+def test_a_choice_that_was_taken_is_known_whatever_its_number() -> None:
+    turned = "A troll stands in the way.\n1. Go home\n2. Sneak past\n3. Sing a song"
+    hasher = Hasher(b"salt")
+    before = (Message("user", LISTED), Message("assistant", "2"), Message("user", LISTED))
+    after = (Message("user", turned), Message("assistant", "3"), Message("user", turned))
+
+    first, second = ([one.key for one in state_of(history, hasher).read.actions] for history in (before, after))
+
+    assert first == second == ["sing a song"]
+    assert action_words(Message("assistant", "b"), "a) Stay\nb) Leave").key == "leave"
