@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.dialects.shapes import Json, joined
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.openai_messages import PART_END, Shape
 
@@ -84,13 +84,6 @@ def parts_of(content: str | Sequence[Part], place: str) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return [part_of(part, f"{place}[{index}]") for index, part in enumerate(content)]
-
-
-def joined(parts: Sequence[Json]) -> str | list[Json]:
-    """One text if there is nothing else: not every upstream takes parts."""
-    if all(part["type"] == "text" for part in parts):
-        return PART_END.join(part["text"] for part in parts)
-    return list(parts)
 
 
 def part_of(part: Part, place: str) -> Json:

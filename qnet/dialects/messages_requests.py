@@ -9,18 +9,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from qguide.qnet.dialects.messages_blocks import (
-    Block,
-    Part,
-    Turn,
-    content_of,
+from qguide.qnet.dialects.messages_blocks import Block, Part, Turn, content_of, misplaced, part_of, parts_of, required
+from qguide.qnet.dialects.shapes import (
+    CHATS_ALONE,
+    THOUGHTS,
+    Json,
+    assistant_turn,
+    chat_name,
+    closed,
+    image_address,
     joined,
-    misplaced,
-    part_of,
-    parts_of,
-    required,
+    passed_on,
 )
-from qguide.qnet.dialects.shapes import CHATS_ALONE, THOUGHTS, Json, chat_name, closed, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.openai_messages import PART_END, text_of
 from qguide.qnet.turns import paced
@@ -89,10 +89,7 @@ def _assistant(blocks: Sequence[Block], place: str) -> Json:
                     thoughts.setdefault(field, []).append(block.thinking or "")
             case other:
                 raise misplaced(other, here, "the assistant's message")
-    content = "".join(texts)
-    turn: Json = {"role": "assistant", "content": None if calls and not content else content}
-    turn |= {field: "".join(parts) for field, parts in thoughts.items()}
-    return turn | {"tool_calls": calls} if calls else turn
+    return assistant_turn(texts, calls, thoughts)
 
 
 def _call(block: Block, place: str) -> Json:

@@ -3,13 +3,14 @@
 import re
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.native_requests import DialectName
+from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.support.json_limits import exceeds_max_depth
 
 Json = dict[str, Any]
@@ -172,6 +173,21 @@ def _parts_of_schema(schema: Json) -> Iterator[Json]:
     for name in _LISTED_PARTS:
         found += schema.get(name) or ()
     return (part for part in found if isinstance(part, dict))
+
+
+def joined(parts: Sequence[Json]) -> str | list[Json]:
+    """One text if there is nothing else: not every upstream takes parts."""
+    if all(part["type"] == "text" for part in parts):
+        return PART_END.join(part["text"] for part in parts)
+    return list(parts)
+
+
+def assistant_turn(texts: Iterable[str], calls: Sequence[Json], thoughts: Mapping[str, Iterable[str]]) -> Json:
+    """A chat's turn of the assistant, from its texts, its calls, and thoughts by their field."""
+    text = "".join(texts)
+    turn: Json = {"role": "assistant", "content": None if calls and not text else text}
+    turn |= {field: "".join(said) for field, said in thoughts.items()}
+    return turn | {"tool_calls": list(calls)} if calls else turn
 
 
 class OpenCalls:

@@ -192,16 +192,13 @@ class PoolingServer:
     ) -> ScorerUnavailableError:
         return kind(f"the vLLM server of {self.model} {what}")
 
-    def _require_all_read(self, sequences: Sequence[list[int]], counted: int) -> None:
-        """Refuse the answer of a server that truncated what it was sent."""
-        sent = sum(map(len, sequences))
-        if counted != sent:
-            raise self._failure(f"read {counted:,} tokens where {sent:,} were sent")
-
-    def _require_one_for_each(self, sequences: Sequence[list[int]], indices: Sequence[int], what: str) -> None:
-        """Refuse an answer with other items than one for each sequence, in order."""
-        if list(indices) != list(range(len(sequences))):
-            raise self._failure(f"gave {len(indices)} {what} for {len(sequences)} sequences")
+    def _require_whole(self, answer: _PoolingAnswer | _ClassifyAnswer, sent: Sequence[list[int]], what: str) -> None:
+        """Refuse the answer of a server that truncated a sequence, or has not one item for each."""
+        counted, tokens = answer.usage.prompt_tokens, sum(map(len, sent))
+        if counted != tokens:
+            raise self._failure(f"read {counted:,} tokens where {tokens:,} were sent")
+        if sorted(item.index for item in answer.data) != list(range(len(sent))):
+            raise self._failure(f"gave {len(answer.data)} {what} for {len(sent)} sequences")
 
 
 class VllmServer(PoolingServer):
@@ -232,9 +229,8 @@ class VllmServer(PoolingServer):
             "endianness": "little",
         } | ({"cache_salt": cache_salt} if cache_salt else {})
         answer = self._read(_PoolingAnswer, self._ask("POST", "/pooling", json=body))
-        self._require_all_read(sequences, answer.usage.prompt_tokens)
+        self._require_whole(answer, sequences, "states")
         pooled = sorted(answer.data, key=lambda item: item.index)
-        self._require_one_for_each(sequences, [item.index for item in pooled], "states")
         return np.stack([self._vector(item.data) for item in pooled])
 
     def _vector(self, encoded: str) -> NDArray[np.float32]:
@@ -268,9 +264,8 @@ class ClassifyServer(PoolingServer):
             {"cache_salt": cache_salt} if cache_salt else {}
         )
         answer = self._read(_ClassifyAnswer, self._ask("POST", "/classify", json=body))
-        self._require_all_read(sequences, answer.usage.prompt_tokens)
+        self._require_whole(answer, sequences, "values")
         found = sorted(answer.data, key=lambda item: item.index)
-        self._require_one_for_each(sequences, [item.index for item in found], "values")
         return [self._only(item.probs) for item in found]
 
     def _only(self, values: Sequence[float]) -> float:

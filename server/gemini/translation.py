@@ -14,9 +14,18 @@ from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
-from qguide.qnet.dialects.shapes import THOUGHTS, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
+from qguide.qnet.dialects.shapes import (
+    THOUGHTS,
+    Json,
+    OpenCalls,
+    answer_format,
+    assistant_turn,
+    calls_in,
+    joined,
+    pieces_of,
+    thoughts_in,
+)
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
-from qguide.qnet.openai_messages import PART_END
 from qguide.qnet.turns import paced
 from qguide.server.chat.schemas import ChatCompletionRequest, chat_request_of
 from qguide.server.gemini.schemas import (
@@ -260,7 +269,7 @@ def chat_turns(system: Content | None, contents: Sequence[Content]) -> list[Json
     turns: list[Json] = []
     if system and system.parts:
         instructions = [_part(part, "systemInstruction.parts") for part in system.parts]
-        turns.append({"role": "system", "content": _joined(instructions)})
+        turns.append({"role": "system", "content": joined(instructions)})
     open_calls = OpenCalls()
     said: list[tuple[str, GeminiPart]] = []  # of the model's turn, with their places
     for index, content in enumerate(paced(contents)):
@@ -301,10 +310,7 @@ def _model_turn(parts: Sequence[tuple[str, GeminiPart]]) -> Json:
             texts.append(part.text)
         else:
             raise _misplaced(place, "the model's turn has text and function calls")
-    text = "".join(texts)
-    turn: Json = {"role": "assistant", "content": None if calls and not text else text}
-    turn |= {field: "".join(said) for field, said in thoughts.items()}
-    return turn | {"tool_calls": calls} if calls else turn
+    return assistant_turn(texts, calls, thoughts)
 
 
 def _user_turns(parts: Sequence[tuple[str, GeminiPart]], open_calls: OpenCalls) -> Iterator[Json]:
@@ -320,7 +326,7 @@ def _user_turns(parts: Sequence[tuple[str, GeminiPart]], open_calls: OpenCalls) 
         else:
             others.append(_part(part, place))
     if others or not parts:
-        yield {"role": "user", "content": _joined(others)}
+        yield {"role": "user", "content": joined(others)}
 
 
 def _answered(result: GeminiResult, open_calls: OpenCalls, place: str) -> str:
@@ -373,13 +379,6 @@ def _decoded(data: str, place: str) -> str:
         return base64.b64decode(data, validate=True).decode()
     except ValueError as error:
         raise MalformedHistoryError(f"{place} is no text in UTF-8 and base64; send one") from error
-
-
-def _joined(parts: Sequence[Json]) -> str | list[Json]:
-    """One text if there is nothing else: not every upstream takes parts."""
-    if all(part["type"] == "text" for part in parts):
-        return PART_END.join(part["text"] for part in parts)
-    return list(parts)
 
 
 def _misplaced(place: str, why: str) -> MalformedHistoryError:

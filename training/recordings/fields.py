@@ -2,10 +2,10 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -42,7 +42,8 @@ class Fields:
         return (self.task,) if self.task else ()
 
 
-OTHER_SHAPE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+Translated = TypeVar("Translated")
+_OTHER_SHAPE: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """Raised by a translation that meets a record of another shape than its format's."""
 
 
@@ -55,9 +56,12 @@ def flaw_of(error: ValidationError, place: str = "") -> str:
     return f"{where}: {'has an unknown field' if unknown else first['msg']}"
 
 
-def other_shape(error: Exception) -> RecordError:
-    """The error that such a record is refused with; it says nothing of the record's text."""
-    return RecordError(f"it does not have the shape of this format ({type(error).__name__})")
+def translated(translate: Callable[[Any], Iterable[Translated]], record: object) -> list[Translated]:
+    """All that a translation makes of a record; one of another shape is refused, without a word of its text."""
+    try:
+        return list(translate(record))
+    except _OTHER_SHAPE as error:
+        raise RecordError(f"it does not have the shape of this format ({type(error).__name__})") from error
 
 
 def value_at(record: object, place: str) -> Any:

@@ -20,7 +20,7 @@ from qguide.qnet.records import MessageRow, messages_of, rows_of
 from qguide.qnet.types import History, Message
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord, build_episode
-from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape, to_reward, to_task_id, value_at
+from qguide.training.recordings.fields import Fields, to_reward, to_task_id, translated, value_at
 from qguide.training.recordings.json_stream import OnBytes, read_values
 from qguide.training.recordings.otel_spans import AGENT, CONVERSATION, Fragment, fragments_of
 
@@ -67,18 +67,11 @@ def read_spans(
                 try:
                     if value.flaw:
                         raise RecordError(value.flaw)
-                    for fragment in _all_of(fragments, value.value):
+                    for fragment in translated(fragments, value.value):
                         conversations.add(fragment, path, value.line)
                 except RecordError as error:
                     yield BadRecord(path, value.line, str(error))
         yield from conversations.episodes()
-
-
-def _all_of(fragments: Callable[[object], Iterator[Fragment]], record: object) -> list[Fragment]:
-    try:
-        return list(fragments(record))
-    except OTHER_SHAPE as error:
-        raise other_shape(error) from error
 
 
 class _Conversations:

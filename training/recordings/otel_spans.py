@@ -63,18 +63,23 @@ def structured(value: object, name: str) -> Any:
 
 def messages_of(value: object, name: str) -> list[Message]:
     """Messages made of parts, `gen_ai.input.messages` and its kin."""
-    rows = structured(value, name)
-    if not isinstance(rows, Sequence) or isinstance(rows, str):
-        raise RecordError(f"{name} is not a list")
-    return [message for index, row in enumerate(rows) for message in _messages_of_row(row, f"{name}[{index}]")]
+    return [
+        message
+        for index, row in enumerate(_listed(value, name))
+        for message in _messages_of_row(row, f"{name}[{index}]")
+    ]
 
 
 def instructions_of(value: object, name: str) -> list[Message]:
     """The system message of `gen_ai.system_instructions`, a list of parts."""
-    parts = structured(value, name)
-    if not isinstance(parts, Sequence) or isinstance(parts, str):
+    return _messages_of_row({"role": "system", "parts": _listed(value, name)}, name)
+
+
+def _listed(value: object, name: str) -> Sequence[object]:
+    rows = structured(value, name)
+    if not isinstance(rows, Sequence) or isinstance(rows, str):
         raise RecordError(f"{name} is not a list")
-    return _messages_of_row({"role": "system", "parts": parts}, name)
+    return rows
 
 
 def _messages_of_row(row: object, place: str) -> list[Message]:
@@ -203,7 +208,7 @@ def fragments_of(export: object) -> Iterator[Fragment]:
         attributes = shared | attributes_of(span.get("attributes"))
         fragment = _fragment(span, attributes, span.get("startTimeUnixNano"))
         parts = [("", attributes)]
-        for event in _objects(span.get("events")):
+        for event in objects_in(span.get("events")):
             parts.append((str(event.get("name")), _event_body(event)))
         yield _filled(fragment, parts)
     for shared, log in _items(export, "resourceLogs", "scopeLogs", "logRecords"):
@@ -231,16 +236,17 @@ def _items(
     export: Mapping[str, Any], resources: str, scopes: str, items: str
 ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
     """Spans or log records, each with the attributes of its resource."""
-    for resource in _objects(export.get(resources)):
+    for resource in objects_in(export.get(resources)):
         described = resource.get("resource")
         entries = described.get("attributes") if isinstance(described, Mapping) else None
         shared = attributes_of(entries)
-        for scope in _objects(resource.get(scopes)):
-            for item in _objects(scope.get(items)):
+        for scope in objects_in(resource.get(scopes)):
+            for item in objects_in(scope.get(items)):
                 yield shared, item
 
 
-def _objects(values: object) -> Iterator[Mapping[str, Any]]:
+def objects_in(values: object) -> Iterator[Mapping[str, Any]]:
+    """The objects of a list; nothing of anything else."""
     for value in values if isinstance(values, list) else ():
         if isinstance(value, Mapping):
             yield value

@@ -10,7 +10,7 @@ from typing import Any, Final
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import MESSAGES, PLAIN, Places, read_message_record
-from qguide.training.recordings.fields import OTHER_SHAPE, Fields, other_shape
+from qguide.training.recordings.fields import Fields, translated
 from qguide.training.recordings.json_stream import COMPRESSED, OnBytes, Value, read_values
 from qguide.training.recordings.otel_spans import Fragment
 
@@ -54,15 +54,8 @@ class Layout:
         elif self.translate is None:
             yield read_message_record(record, fields, self.places)
         else:
-            for plain in self._plain(self.translate, record):
+            for plain in translated(self.translate, record):
                 yield read_message_record(plain, fields, PLAIN, told=record)
-
-    def _plain(self, translate: Translate, record: Record) -> list[Record]:
-        """The plain records of one; a shape that the translation did not expect is no failure."""
-        try:
-            return list(translate(record))
-        except OTHER_SHAPE as error:
-            raise other_shape(error) from error
 
 
 _JSON: Final = (".json", ".jsonl")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qguide.qnet.errors import RecordError
 from qguide.training.recordings.fields import first_at, value_at
 from qguide.training.recordings.formats.layout import Record
-from qguide.training.recordings.otel_spans import CONVERSATION, Fragment, structured
+from qguide.training.recordings.otel_spans import CONVERSATION, Fragment, objects_in, structured
 from qguide.training.recordings.turns import read_turns
 
 _ASKED: Final = ("messages", "input.messages", "input", "contents", "prompt")
@@ -35,12 +35,12 @@ def langfuse(record: object) -> Iterator[Fragment]:
     """A trace with its observations, an observation, or a score of one."""
     row = _object(record)
     trace = _text(row, "traceId", "trace_id") or _text(row, "id")
-    told = [(one.get("name"), one.get("value")) for one in _objects(row.get("scores"))]
+    told = [(one.get("name"), one.get("value")) for one in objects_in(row.get("scores"))]
     scores = {"scores": _one_each(told, "score")}
     if "type" not in row and "name" in row and "value" in row:
         scores = {"scores": {row["name"]: row["value"]}}
     yield _fragment(row, trace, {**row, **scores})
-    for inner in _objects(row.get("observations")):
+    for inner in objects_in(row.get("observations")):
         yield from langfuse({"traceId": trace, **inner})
 
 
@@ -49,7 +49,7 @@ def langsmith(record: object) -> Iterator[Fragment]:
     row = _object(record)
     trace = _text(row, "trace_id") or _text(row, "id")
     yield _fragment(row, trace, row, ("inputs",), ("outputs",))
-    for inner in _objects(row.get("child_runs")):
+    for inner in objects_in(row.get("child_runs")):
         yield from langsmith({"trace_id": trace, **inner})
 
 
@@ -60,12 +60,12 @@ def mlflow(record: object) -> Iterator[Fragment]:
     trace = str(first_at(info, ("trace_id", "request_id")) or "")
     told = [
         (one.get("assessment_name") or one.get("name"), first_at(one, ("feedback.value", "expectation.value", "value")))
-        for one in _objects(value_at(info, "assessments"))
+        for one in objects_in(value_at(info, "assessments"))
         if one.get("valid") is not False  # another one has taken its place
     ]
     assessments = _one_each(told, "assessment")
     yield _fragment({}, trace, {**_object(info), "assessments": assessments})
-    for span in _objects(first_at(row, ("data.spans", "spans"))):
+    for span in objects_in(first_at(row, ("data.spans", "spans"))):
         attributes = {name: _plain(value) for name, value in _object(span["attributes"]).items()}
         fields = {**span, **attributes, "type": attributes.get("mlflow.spanType")}
         yield _fragment(fields, trace, fields, ("mlflow.spanInputs",), ("mlflow.spanOutputs",))
@@ -76,7 +76,7 @@ def phoenix(record: object) -> Iterator[Fragment]:
     row = _nested(_object(record))
     trace = str(value_at(row, "context.trace_id") or "")
     annotations = _one_each(
-        [(one.get("name"), first_at(one, ("result.score", "score"))) for one in _objects(row.get("annotations"))],
+        [(one.get("name"), first_at(one, ("result.score", "score"))) for one in objects_in(row.get("annotations"))],
         "annotation",
     )
     attributes = _object(row.get("attributes") or {})
@@ -85,8 +85,8 @@ def phoenix(record: object) -> Iterator[Fragment]:
         **row,
         "id": value_at(row, "context.span_id"),
         "type": first_at(row, ("span_kind", "attributes.openinference.span.kind")),
-        "input": [_phoenix_turn(one) for one in _objects(_listed(llm.get("input_messages")))],
-        "output": [_phoenix_turn(one) for one in _objects(_listed(llm.get("output_messages")))],
+        "input": [_phoenix_turn(one) for one in objects_in(_listed(llm.get("input_messages")))],
+        "output": [_phoenix_turn(one) for one in objects_in(_listed(llm.get("output_messages")))],
     }
     session = value_at(attributes, "session.id")
     named = {CONVERSATION: session} if session else {}
@@ -104,10 +104,10 @@ def _one_each(told: Iterable[tuple[Any, Any]], what: str) -> dict[Any, Any]:
 
 def _phoenix_turn(row: Record) -> Record:
     message = dict(_object(row.get("message") or row))
-    calls = [_object(one.get("tool_call") or one) for one in _objects(_listed(message.get("tool_calls")))]
+    calls = [_object(one.get("tool_call") or one) for one in objects_in(_listed(message.get("tool_calls")))]
     if calls:
         message["tool_calls"] = calls
-    contents = _objects(_listed(message.pop("contents", None)))
+    contents = objects_in(_listed(message.pop("contents", None)))
     parts = [_object(one.get("message_content") or one) for one in contents]
     if parts and not message.get("content"):
         message["content"] = [{"type": one.get("type"), "text": one.get("text")} for one in parts]
@@ -205,12 +205,6 @@ def _object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise RecordError("it is not a JSON object")
     return value
-
-
-def _objects(values: object) -> Iterator[Mapping[str, Any]]:
-    for value in values if isinstance(values, list) else ():
-        if isinstance(value, Mapping):
-            yield value
 
 
 def _text(row: Record, *names: str) -> str:
