@@ -106,7 +106,12 @@ def _without_collector(work: Callable[[], T]) -> T:
         with resting():
             return work()
     finally:
-        gc.freeze()
-        gc.unfreeze()
+        _join_oldest()
         if was_enabled:
             gc.enable()
+
+
+def _join_oldest() -> None:
+    """Move all objects into the oldest generation, those too that were frozen."""
+    gc.freeze()
+    gc.unfreeze()
