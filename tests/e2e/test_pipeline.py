@@ -45,9 +45,6 @@ epochs = 1
     "pipeline": """
 output = "runs/pipeline"
 slots = 2
-[stages.policy]
-job = "sft"
-config = "sft.toml"
 [stages.labels]
 job = "label"
 config = "label.toml"
@@ -74,18 +71,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_pipeline_runs_once_and_is_refused_after_a_change(folder: Path) -> None:
+    assert CliRunner().invoke(app, ["sft", "--config", "sft.toml"]).exit_code == 0
     result = run()
     assert result.exit_code == 0, result.output
     assert (folder / "runs/qnet/checkpoint/manifest.json").is_file()
     summary = json.loads((folder / "runs/pipeline/summary.json").read_text())
-    assert list(summary["stages"]) == ["policy", "labels", "qnet"]
+    assert list(summary["stages"]) == ["labels", "qnet"]
     assert all(stage["cpu_s"] > 0 for stage in summary["stages"].values())
-    log = (folder / "runs/pipeline/logs/policy.log").read_text()
-    assert log.startswith("$ qguide sft --config sft.toml")
+    log = (folder / "runs/pipeline/logs/qnet.log").read_text()
+    assert log.startswith("$ qguide train-qnet --config train_qnet.toml")
 
     again = run()
     assert again.exit_code == 0, again.output
-    assert again.output.count("not run again") == 3
+    assert again.output.count("not run again") == 2
 
     changed = run("--set", "qnet.head_width=8")
     assert changed.exit_code == 2
@@ -117,5 +115,5 @@ def test_a_dry_run_starts_nothing(folder: Path) -> None:
     result = run("--dry-run")
     assert result.exit_code == 0
     assert "qnet: qguide train-qnet --config train_qnet.toml" in result.output
-    assert "needs   policy, labels" in result.output
+    assert "needs   labels" in result.output
     assert not (folder / "runs/pipeline").exists()

@@ -45,7 +45,7 @@ def test_sigterm_under_load_loses_no_request(tmp_path: Path) -> None:
                     refused.append(answer)
                     return
 
-    variables = {"QGUIDE_DRAIN_DELAY_S": "3"}
+    variables = {"QGUIDE_DRAIN_DELAY_S": "1"}
     with serving_process(tmp_path, environment=variables) as server:
         callers = [threading.Thread(target=ask, args=(server.url,)) for _ in range(8)]
         for caller in callers:
