@@ -31,7 +31,7 @@ install := $(pip) install --disable-pip-version-check --constraint constraints.t
 inputs := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-fast test-slow test-architectures test-vllm test-litellm test-gateways \
+.PHONY: help setup serve test test-fast test-slow test-all test-architectures test-vllm test-litellm test-gateways \
 	test-clients test-open-responses test-openapi test-image test-typescript vllm-cpu \
 	check format lock pictures gpu-check gpu-wheels helm-schema docs docs-reference vllm-models client-types clean embedded-models
 
@@ -52,11 +52,16 @@ unexport PYTHONDONTWRITEBYTECODE
 # For what takes its time by design: other programs are installed, or many requests sent.
 patient := --timeout 3600 --override-ini faulthandler_timeout=0
 
-test: setup $(VENV)/.installed-dev $(VENV)/.installed-alfworld $(VENV)/.installed-sciworld $(VENV)/.installed-redis ## the test suite, but for what is slow
+engines := $(VENV)/.installed-alfworld $(VENV)/.installed-sciworld $(VENV)/.installed-redis
+
+test: setup $(VENV)/.installed-dev $(engines) ## the test suite, but for what is slow
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: setup $(VENV)/.installed-dev $(VENV)/.installed-sciworld ## what `make test` leaves out as slow; with npm the TypeScript client
 	$(pytest) -m slow $(PYTEST_ARGS)
+
+test-all: setup $(VENV)/.installed-dev $(engines) ## both at once: tests are collected once, and no core waits in between
+	QGUIDE_REDIS_SERVER=$(redis) $(pytest) $(PYTEST_ARGS)
 
 test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server
 	$(pytest) -m 'not server and not slow' tests/unit tests/property $(PYTEST_ARGS)
