@@ -32,12 +32,14 @@ OWN_CALLS: Final[Mapping[str, tuple[str, str]]] = {
     "shell": ("shell_call", "action"),
     "local_shell": ("local_shell_call", "action"),
     "apply_patch": ("apply_patch_call", "operation"),
+    "computer": ("computer_call", "actions"),
+    "computer_use_preview": ("computer_call", "action"),
 }
 """Types of OpenAI's tools that the caller runs, which are functions of that name in a chat; the
 types of their calls, and the field of these that has the arguments."""
-_TOOL_OF: Final = {item: (tool, field) for tool, (item, field) in OWN_CALLS.items()}
-_OWN_RESULTS: Final = frozenset(f"{item}_output" for item in _TOOL_OF)
-OWN_ITEMS: Final = frozenset(_TOOL_OF) | _OWN_RESULTS
+_OWN_CALLS: Final = frozenset(item for item, _ in OWN_CALLS.values())
+_OWN_RESULTS: Final = frozenset(f"{item}_output" for item in _OWN_CALLS)
+OWN_ITEMS: Final = _OWN_CALLS | _OWN_RESULTS
 """Types of their calls and results."""
 
 
@@ -57,6 +59,7 @@ class _Item(IgnoringExtras):
     input: str = ""
     action: dict[str, Any] | None = None
     operation: dict[str, Any] | None = None
+    actions: list[dict[str, Any]] | None = None
 
 
 class _Details(IgnoringExtras):
@@ -114,7 +117,7 @@ def _chat_usage(usage: _Usage) -> Json:
 def _reply(items: Sequence[_Item]) -> Json:
     parts = list(_parts(items))
     reply: Json = {"content": "".join(part.text for part in parts)}
-    if calls := [_chat_call(item) for item in items if item.type in (*_KINDS, *_TOOL_OF)]:
+    if calls := [_chat_call(item) for item in items if item.type in (*_KINDS, *_OWN_CALLS)]:
         reply["tool_calls"] = calls
     if refusal := "".join(part.refusal for part in parts):
         reply["refusal"] = refusal
@@ -132,24 +135,33 @@ def _parts(items: Sequence[_Item]) -> Iterator[_Part]:
 
 def own_call(kind: str, said: Mapping[str, Any]) -> Json | None:
     """Name and arguments in a chat of a call of one of OpenAI's tools; None for another item."""
-    tool, field = _TOOL_OF.get(kind, ("", ""))
-    arguments = json.dumps(said.get(field) or {}, ensure_ascii=False)
-    return {"name": tool, "arguments": arguments} if tool else None
+    found = [(tool, field) for tool, (item, field) in OWN_CALLS.items() if item == kind]
+    if not found:
+        return None
+    tool, field = next((one for one in found if said.get(one[1])), found[0])
+    given = said.get(field) or {}
+    arguments = {field: given} if isinstance(given, list) else given
+    return {"name": tool, "arguments": json.dumps(arguments, ensure_ascii=False)}
 
 
-def own_result(kind: str, said: Mapping[str, Any]) -> str | None:
-    """Text of the result of one of OpenAI's tools; None for another item.
+def own_result(kind: str, said: Mapping[str, Any]) -> str | list[Json] | None:
+    """Text of the result of one of OpenAI's tools, or its parts; None for another item.
 
-    That of a shell is a list of what each command wrote.
+    That of a shell is a list of what each command wrote; that of a computer is a screenshot, and
+    the safety checks that the caller acknowledges with it.
     """
     if kind not in _OWN_RESULTS:
         return None
     output = said.get("output") or said.get("status") or ""
+    if isinstance(output, dict) and output.get("type") == "computer_screenshot":
+        checks = [f"acknowledged: {json.dumps(one)}" for one in said.get("acknowledged_safety_checks") or ()]
+        text = {"type": "input_text", "text": "\n".join(("screenshot", *checks))}
+        return [text, output | {"type": "input_image"}]
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 
 
 def _chat_call(item: _Item) -> Json:
-    if function := own_call(item.type, {"action": item.action, "operation": item.operation}):
+    if function := own_call(item.type, dict(item)):
         return {"id": item.call_id, "type": "function", "function": function}
     kind = _KINDS[item.type]
     said = {"input": item.input} if kind == "custom" else {"arguments": item.arguments}
@@ -194,16 +206,19 @@ def _call(call: Json, names: Names, status: str) -> Json:
     name = names.get(called["name"], {"name": called["name"]})
     if kind := name.get("type"):
         given, is_object = input_of(called[field])
-        if is_object:
-            return _own_item(kind, given) | {"status": status, "call_id": call["id"]}
+        if is_object and (item := _own_item(kind, given)):
+            return item | {"status": status, "call_id": call["id"]}
         name = {"name": kind}  # what its caller cannot read as such
     return own | {"status": status, "call_id": call["id"], field: called[field]} | name
 
 
-def _own_item(kind: str, given: Json) -> Json:
+def _own_item(kind: str, given: Json) -> Json | None:
+    """The call of one of OpenAI's tools; None if the arguments lack what it is made of."""
     item, field = OWN_CALLS[kind]
     needed = {"type": "exec", "env": {}} if kind == "local_shell" else {}
-    return {"id": _new_id(item), "type": item, field: needed | given}
+    said = given.get(field) if field == "actions" else needed | given
+    own: Json = {"pending_safety_checks": []} if item == "computer_call" else {}
+    return {"id": _new_id(item), "type": item, field: said} | own if said else None
 
 
 def usage_of(usage: Json) -> Json:

@@ -52,7 +52,7 @@ class InputItem(Shape):
     namespace: str | None = None
     arguments: str | None = None
     input: str | None = None
-    output: str | Sequence[ItemPart] | Sequence[Mapping[str, Any]] | None = None
+    output: str | Sequence[ItemPart] | Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None
 
 
 def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list[Turn]:
@@ -104,6 +104,8 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
         yield {"role": "assistant", "content": None, "tool_calls": [_call(item, kind, place)]}
     elif kind in _OUTPUTS:
         call_id = _needed(item.call_id, "call_id", kind, place)
+        if isinstance(item.output, Mapping):
+            raise MalformedHistoryError(f"{place}.output is an object; send a text or a list of parts")
         content = _content(item.output, "output", kind, place)
         yield {"role": "tool", "tool_call_id": call_id, "content": content}
     elif function := own_call(kind, item.model_extra or {}):
@@ -114,7 +116,12 @@ def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:
         # A local shell's output has its call's id as its own.
         given = item.call_id or (item.model_extra or {}).get("id")
         call_id = _needed(given, "call_id", kind, place)
-        yield {"role": "tool", "tool_call_id": call_id, "content": result}
+        content = (
+            result
+            if isinstance(result, str)
+            else _content([ItemPart.model_validate(part) for part in result], "output", kind, place)
+        )
+        yield {"role": "tool", "tool_call_id": call_id, "content": content}
     elif kind == "reasoning":
         if thoughts := _thoughts(item):
             yield {"role": "assistant", "content": None, "reasoning_content": thoughts}

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, model_validator
 
 from qguide.qnet.dialects import responses_requests
+from qguide.qnet.dialects.responses_answers import OWN_CALLS
 from qguide.qnet.dialects.shapes import Json
 from qguide.server.chat.schemas import GuidanceOptions, WholeRequest
 from qguide.server.http.long_bodies import LONG_BYTES
@@ -42,8 +43,8 @@ class InputItem(responses_requests.InputItem, Whole):
     type: str | None = Field(
         default=None,
         description="`message` (also if it is missing), `function_call`, `function_call_output`, "
-        "`custom_tool_call`, `reasoning`, the call of a `shell`, `local_shell` or `apply_patch`, "
-        "or with `_output` the result of a call",
+        "`custom_tool_call`, `reasoning`, the call of a `shell`, `local_shell`, `apply_patch` or "
+        "`computer`, or with `_output` the result of a call",
     )
     role: Literal["user", "assistant", "system", "developer"] | None = Field(default=None, description="of a message")
     content: str | ListOf[ItemPart] | None = Field(default=None, description="of a message or of a reasoning item")
@@ -52,15 +53,15 @@ class InputItem(responses_requests.InputItem, Whole):
     namespace: str | None = Field(default=None, description="of the called tool, if it is in one")
     arguments: str | None = Field(default=None, description="of a function call: JSON, as the model wrote it")
     input: str | None = Field(default=None, description="of a custom tool's call: any text")
-    output: str | ListOf[ItemPart] | ListOf[dict[str, Any]] | None = Field(
-        default=None, description="of a tool; of a shell what each command wrote"
+    output: str | ListOf[ItemPart] | ListOf[dict[str, Any]] | dict[str, Any] | None = Field(
+        default=None, description="of a tool; of a shell what each command wrote, of a computer its screenshot"
     )
 
 
 class CallersTool(Whole):
     """A tool that the policy may call and the caller runs."""
 
-    type: str = Field(description="`function`, `custom`, `shell`, `local_shell` or `apply_patch`; others are refused")
+    type: str = Field(description=f"{', '.join(('function', 'custom', *OWN_CALLS))}; others are refused")
     name: str | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = Field(default=None, description="JSON schema of a function's arguments")

@@ -130,18 +130,34 @@ _KINDS: Final = ("function", "custom")
 _NAMESPACE: Final = "namespace"
 _TEXT: Final = {"type": "string"}
 _TEXTS: Final = {"type": "array", "items": _TEXT, "minItems": 1}
-_LIMITS: Final = {"timeout_ms": {"type": "integer"}}
+_INTEGER: Final = {"type": "integer"}
+_LIMITS: Final = {"timeout_ms": _INTEGER}
 
 
 def _fields(*needed: str, **fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": [*needed]}
 
 
+_KEYS: Final = {"type": "array", "items": _TEXT}
+_POINT: Final = {"x": _INTEGER, "y": _INTEGER}
+_ACTIONS: Final = ("click", "double_click", "drag", "keypress", "move", "screenshot", "scroll", "type", "wait")
+_ACTION: Final = _fields(
+    "type",
+    type={"type": "string", "enum": list(_ACTIONS)},
+    **_POINT,
+    button={"type": "string", "enum": ["left", "right", "wheel", "back", "forward"]},
+    keys=_KEYS,
+    path={"type": "array", "items": _fields("x", "y", **_POINT)},
+    scroll_x=_INTEGER,
+    scroll_y=_INTEGER,
+    text=_TEXT,
+)
+_COMPUTER: Final = (
+    "Acts on a computer, and answers with a screenshot. click has x, y and button; double_click, move and scroll x "
+    "and y, scroll also scroll_x and scroll_y; drag a path; keypress keys; type text; keys are held during the others."
+)
 _OWN_TOOLS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
-    "shell": (
-        "Runs commands in a shell.",
-        _fields("commands", commands=_TEXTS, max_output_length={"type": "integer"}, **_LIMITS),
-    ),
+    "shell": ("Runs commands in a shell.", _fields("commands", commands=_TEXTS, max_output_length=_INTEGER, **_LIMITS)),
     "local_shell": (
         "Runs a command, given as its arguments.",
         _fields("command", command=_TEXTS, working_directory=_TEXT, user=_TEXT, **_LIMITS),
@@ -156,6 +172,8 @@ _OWN_TOOLS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
             diff=_TEXT,
         ),
     ),
+    "computer": (_COMPUTER, _fields("actions", actions={"type": "array", "items": _ACTION, "minItems": 1})),
+    "computer_use_preview": (_COMPUTER, _ACTION),
 }
 """Descriptions of OpenAI's tools that the caller runs, and their arguments."""
 _OF_FUNCTIONS: Final = ("description", "parameters", "strict")
@@ -212,8 +230,18 @@ def _own_tool(tool: CallersTool, place: str) -> dict[str, Any]:
     if isinstance(where, Mapping) and where.get("type") != "local":
         _refuse(f"{place}.environment", str(where.get("type")), "tools")
     description, parameters = _OWN_TOOLS[tool.type]
+    if screen := _screen(tool.model_extra or {}):
+        description += f" {screen}"
     function = {"name": tool.type, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
+
+
+def _screen(said: Mapping[str, Any]) -> str:
+    """The display of a computer, if the tool tells it."""
+    match said:
+        case {"display_width": int(width), "display_height": int(height), **more}:
+            return f"Its display ({more.get('environment') or 'computer'}) has {width} by {height} pixels."
+    return ""
 
 
 def _grammar(format_: Mapping[str, Any]) -> dict[str, Any]:

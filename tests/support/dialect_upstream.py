@@ -23,7 +23,13 @@ _CACHED_ANEW: Final = 1
 """Tokens of a prompt that the fake says to have cached for its answer."""
 _STOP_REASONS: Final = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens"}
 _OVERLOADED: Final = 529
-_OWN: Final = {"shell": {"commands": ["ls"]}, "local_shell": {"type": "exec", "command": ["ls"], "env": {}}}
+_CLICK: Final = {"type": "click", "button": "left", "x": 1, "y": 2}
+_OWN: Final[Json] = {
+    "shell": {"action": {"commands": ["ls"]}},
+    "local_shell": {"action": {"type": "exec", "command": ["ls"], "env": {}}},
+    "computer": {"actions": [_CLICK], "pending_safety_checks": []},
+    "computer_use_preview": {"action": _CLICK, "pending_safety_checks": []},
+}
 """Tools of OpenAI's that the caller runs, and what the fake asks of them."""
 _TEXTS: Final = {"text": "text_delta", "thinking": "thinking_delta"}
 
@@ -315,11 +321,12 @@ def _item_turns(item: Json) -> Iterator[Json]:
         case "function_call_output" | "custom_tool_call_output":
             output = _text(item["output"])
             yield {"role": "tool", "tool_call_id": item["call_id"], "content": output}
-        case "shell_call" | "local_shell_call" as kind:
-            function = {"name": kind.removesuffix("_call"), "arguments": json.dumps(item["action"])}
+        case "shell_call" | "local_shell_call" | "computer_call" as kind:
+            said = item.get("action") or item["actions"]
+            function = {"name": kind.removesuffix("_call"), "arguments": json.dumps(said)}
             call = {"id": item["call_id"], "type": "function", "function": function}
             yield {"role": "assistant", "content": None, "tool_calls": [call]}
-        case "shell_call_output" | "local_shell_call_output":
+        case "shell_call_output" | "local_shell_call_output" | "computer_call_output":
             call_id = item.get("call_id") or item["id"]
             yield {"role": "tool", "tool_call_id": call_id, "content": json.dumps(item["output"])}
         case "compaction":
@@ -328,9 +335,10 @@ def _item_turns(item: Json) -> Iterator[Json]:
 
 def _call_item(call: Json) -> Json:
     kind = call["type"]
-    if action := _OWN.get(call[kind]["name"]):
-        item = {"id": f"sh_{uuid.uuid4().hex}", "type": f"{call[kind]['name']}_call"}
-        return item | {"status": "completed", "call_id": call["id"], "action": action}
+    if own := _OWN.get(call[kind]["name"]):
+        name = call[kind]["name"].removesuffix("_use_preview")
+        item = {"id": f"sh_{uuid.uuid4().hex}", "type": f"{name}_call"}
+        return item | {"status": "completed", "call_id": call["id"], **own}
     names = {"function": "function_call", "custom": "custom_tool_call"}
     item = {"id": f"fc_{uuid.uuid4().hex}", "type": names[kind], "status": "completed"}
     return item | {"call_id": call["id"], **call[kind]}

@@ -690,6 +690,8 @@ export interface Readiness {
 
 /** @description Options of a reranking. */
 export type RerankOptions = ModelOptions & {
+    /** @description Cohere's: the fields of documents that are objects, in the order in which they are read; null reads `text` */
+    rank_fields?: readonly string[] | null;
     /** @description number of documents to return, best first; null returns all */
     top_n?: number | null;
     /** @description Infinity's: true puts the raw Q into `relevance_score`; if it is sent at all, `document` is a plain text, as Infinity's clients expect */

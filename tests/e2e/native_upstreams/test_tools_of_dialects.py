@@ -80,3 +80,30 @@ def test_openais_shell_goes_on_to_its_dialect_and_is_a_function_for_others(url: 
             sent = fake.asked[-1]
             assert (sent["tools"] == tools) is (name == "responses")
             assert "exit_code" in json.dumps(sent)
+
+
+@pytest.mark.parametrize("kind", ["computer", "computer_use_preview"])
+def test_openais_computer_goes_on_to_its_dialect_and_is_a_function_for_others(
+    url: str, fake: DialectUpstream, kind: str
+) -> None:
+    screen = {"display_width": 1024, "display_height": 768, "environment": "browser"}
+    tools: Any = [{"type": kind} | (screen if "preview" in kind else {})]
+    asked: Any = {"tools": tools, "truncation": "auto", "extra_body": {**THREE}}
+    shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AAAA"}
+    check = {"id": "sc_1", "code": "malicious_instructions", "message": "Do you see it?"}
+    with gpt(url) as client:
+        for name in DIALECTS:
+            first = client.responses.create(model=name, input=ASKED, **asked)
+            call = first.output[-1]
+            assert call.type == "computer_call"
+            assert (call.actions if kind == "computer" else call.action) is not None
+            result: Any = {"type": "computer_call_output", "call_id": call.call_id, "output": shot}
+            result["acknowledged_safety_checks"] = [check]
+            second = client.responses.create(model=name, input=[result], previous_response_id=first.id, **asked)
+            assert second.output
+            sent = fake.asked[-1]
+            assert (sent["tools"] == tools) is (name == "responses")
+            assert "AAAA" in json.dumps(sent)
+            assert "Do you see it?" in json.dumps(sent)
+            with client.responses.stream(model=name, input=ASKED, tools=tools) as stream:
+                assert stream.get_final_response().output[-1].type == "computer_call"

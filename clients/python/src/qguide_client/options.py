@@ -74,6 +74,11 @@ class PolicyShare(TypedDict, total=False):
 class RerankOptions(ModelOptions, total=False):
     """Options of a reranking."""
 
+    rank_fields: list[str] | None
+    """
+    Cohere's: the fields of documents that are objects, in the order in which they are read;
+    null reads `text`
+    """
     top_n: int | None
     """number of documents to return, best first; null returns all"""
     raw_scores: bool | None

@@ -189,10 +189,15 @@ def test_anything_else_is_no_response(answer: bytes) -> None:
 def test_calls_of_openais_own_tools_are_read_as_calls() -> None:
     shell = {"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}}
     patch = {"type": "apply_patch_call", "call_id": "c2", "operation": {"type": "delete_file"}}
-    candidate = drawn(shell, patch)
+    click, wait = {"type": "click", "button": "left", "x": 1, "y": 2}, {"type": "wait"}
+    computer = {"type": "computer_call", "call_id": "c3", "actions": [click, wait], "action": None}
+    preview = {"type": "computer_call", "call_id": "c4", "action": click}
+    candidate = drawn(shell, patch, computer, preview)
     assert candidate.message.tool_calls == (
         ToolCall("shell", '{"commands": ["ls"]}', "c1"),
         ToolCall("apply_patch", '{"type": "delete_file"}', "c2"),
+        ToolCall("computer", json.dumps({"actions": [click, wait]}), "c3"),
+        ToolCall("computer_use_preview", json.dumps(click), "c4"),
     )
     assert candidate.native is not None
-    assert candidate.native.body["output"] == [shell, patch]
+    assert candidate.native.body["output"] == [shell, patch, computer, preview]

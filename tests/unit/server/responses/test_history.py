@@ -131,6 +131,7 @@ def test_custom_tools_and_outputs_in_parts() -> None:
         ({"content": "x"}, "input[1] (message) has no role"),
         ({"type": "function_call", "name": "go"}, "input[1] (function_call) has no arguments"),
         (RESULT | {"call_id": None}, "input[1] (function_call_output) has no call_id"),
+        (RESULT | {"output": {"a": 1}}, "input[1].output is an object; send a text or a list of parts"),
     ],
 )
 def test_an_item_without_what_it_needs_is_explained(item: Any, said: str) -> None:

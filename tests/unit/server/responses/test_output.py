@@ -130,7 +130,11 @@ OWN: dict[str, Any] = {
     "shell": {"commands": ["ls", "pwd"], "timeout_ms": 9},
     "local_shell": {"command": ["ls"]},
     "apply_patch": {"type": "create_file", "path": "a.py", "diff": "+a"},
+    "computer": {"actions": [{"type": "click", "button": "left", "x": 3, "y": 4}, {"type": "screenshot"}]},
+    "computer_use_preview": {"type": "scroll", "x": 3, "y": 4, "scroll_x": 0, "scroll_y": 90},
 }
+CHECK = {"id": "sc_1", "code": "malicious_instructions"}
+SCREENSHOT = "data:image/png;base64,AAAA"
 
 
 def own(kind: str, arguments: str) -> Any:
@@ -145,23 +149,32 @@ def own(kind: str, arguments: str) -> Any:
 def test_a_call_of_openais_own_tool_is_the_item_that_its_sdk_reads_and_sends_back(kind: str) -> None:
     item = own(kind, json.dumps(OWN[kind]))
     read = TypeAdapter[Any](ResponseOutputItem).validate_python(item)
-    field = "operation" if kind == "apply_patch" else "action"
-    assert OWN[kind].items() <= getattr(read, field).model_dump().items()
+    said = read.model_dump(exclude_none=True)
+    field = next(name for name in ("operation", "action", "actions") if name in said)
+    given = OWN[kind] if kind == "computer" else {field: OWN[kind]}
+    assert given[field] == said[field] or given[field].items() <= said[field].items()
     output: Any = {"shell": [{"stdout": "a", "stderr": "", "outcome": {"type": "timeout"}}]}
     result = {"type": f"{item['type']}_output", "output": output.get(kind, "done")}
+    if "computer" in kind:
+        shown = {"type": "computer_screenshot", "image_url": SCREENSHOT}
+        result |= {"output": shown, "acknowledged_safety_checks": [CHECK]}
     result |= {"id": "c1"} if kind == "local_shell" else {"call_id": "c1"}
     body = ResponsesRequest.model_validate({"input": [item, result], "tools": [{"type": kind}]})
-    called, told = to_chat_request(body).model_dump(exclude_none=True)["messages"]
+    called, told, *seen = to_chat_request(body).model_dump(exclude_none=True)["messages"]
     [call] = called["tool_calls"]
     assert (call["id"], call["function"]["name"]) == ("c1", kind)
     assert OWN[kind].items() <= json.loads(call["function"]["arguments"]).items()
-    said = json.dumps(output[kind]) if kind in output else "done"
-    assert told == {"role": "tool", "tool_call_id": "c1", "content": said}
+    text = json.dumps(output[kind]) if kind in output else "done"
+    if "computer" in kind:
+        text = f"screenshot\nacknowledged: {json.dumps(CHECK)}"
+        assert seen == [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": SCREENSHOT}}]}]
+    assert told == {"role": "tool", "tool_call_id": "c1", "content": text}
 
 
 def test_a_call_of_openais_own_tool_whose_arguments_are_no_object_stays_a_functions() -> None:
-    item = own("shell", '{"comm')
-    assert (item["type"], item["name"], item["arguments"]) == ("function_call", "shell", '{"comm')
+    for kind, arguments in (("shell", '{"comm'), ("computer", '{"action": 1}')):
+        item = own(kind, arguments)
+        assert (item["type"], item["name"], item["arguments"]) == ("function_call", kind, arguments)
 
 
 def test_calls_alone_have_no_message_and_a_refusal_is_one() -> None:

@@ -104,13 +104,17 @@ def test_tools_are_nested() -> None:
 
 
 def test_openais_own_tools_that_the_caller_runs_are_functions() -> None:
-    kinds = ["shell", "local_shell", "apply_patch"]
-    local = {"type": "shell", "environment": {"type": "local"}}
-    chat = chat_of(tools=[local, {"type": "local_shell"}, {"type": "apply_patch"}], tool_choice={"type": "apply_patch"})
+    kinds = ["shell", "local_shell", "apply_patch", "computer", "computer_use_preview"]
+    local = {"environment": {"type": "local"}}
+    browser = {"environment": "browser", "display_width": 1024, "display_height": 768}
+    more: Any = {"shell": local, "computer_use_preview": browser}
+    tools = [{"type": kind} | more.get(kind, {}) for kind in kinds]
+    chat = chat_of(tools=tools, tool_choice={"type": "apply_patch"})
     functions = [tool["function"] for tool in chat["tools"]]
     assert [function["name"] for function in functions] == kinds
     for function in functions:
         Draft202012Validator.check_schema(function["parameters"])
+    assert "Its display (browser) has 1024 by 768 pixels." in functions[-1]["description"]
     assert chat["tool_choice"] == {"type": "function", "function": {"name": "apply_patch"}}
     with pytest.raises(UnsupportedParameterError, match="'container_auto', which this server"):
         chat_of(tools=[{"type": "shell", "environment": {"type": "container_auto"}}])
