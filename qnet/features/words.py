@@ -73,15 +73,22 @@ def is_number(word: str) -> bool:
 
 @lru_cache(_CACHED_TEXTS)
 def numbers_of(text: str) -> tuple[tuple[str, float], ...]:
-    """The different numbers of a text, each with the word before it in its sentence."""
+    """The different numbers of a text, each with the word before it in its sentence.
+
+    Of "the heat is 63" that is the heat.
+    """
     sentences = _SENTENCE_END.split(read_part(text))
     found = [
         (before, number)
-        for words in map(_WORD_OR_NUMBER.findall, map(str.lower, sentences))
+        for words in map(_without_copulas, map(str.lower, sentences))
         for before, word in pairwise(words)
         if (number := _value(word)) is not None and _value(before) is None
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _without_copulas(sentence: str) -> list[str]:
+    return [word for word in _WORD_OR_NUMBER.findall(sentence) if word not in ("is", "are")]
 
 
 def _value(word: str) -> float | None:

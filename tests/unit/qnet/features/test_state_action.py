@@ -190,6 +190,7 @@ def test_parts_of_a_long_action_are_bounded() -> None:
     [
         ("Price: $1,234.50 in all", {"price": 1234.5}),
         ('{"balance": -12, "share": .5}', {"balance": -12, "share": 0.5}),
+        ("The heat is 63, limits are 70 and 80", {"heat": 63, "limits": 70, "and": 80}),
         ("Load 95%; memory 1,234,567 kB", {"load": 95, "memory": 1234567}),
         ('{"ports":[100,200,300]}', {"ports": 100}),
         ("Version 1.2.3 of 2026-11-26, 10:30, pages 5-7, 7kg", {}),
