@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import stamina
+from pydantic import SecretStr
 
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import (
@@ -27,9 +28,9 @@ from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, NSupport, UpstreamCall, UpstreamCircuits, refusal
 from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refuses_streams, stream_failure
-from qguide.qnet.policies.upstream_dialects import CHAT, Dialect
+from qguide.qnet.policies.upstream_dialects import CHAT, Dialect, build_dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
-from qguide.qnet.policies.upstream_settings import UpstreamLimits
+from qguide.qnet.policies.upstream_settings import UpstreamLimits, UpstreamSettings
 from qguide.qnet.types import Candidate, History, Sampling
 from qguide.qnet.work_context import all_of, cache_salt_of, one_group, record_usage
 
@@ -89,6 +90,23 @@ class OpenAICompatiblePolicy:
         self._circuits = UpstreamCircuits(failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock)
         headers = dialect.headers(api_key)
         self._http = UpstreamHttp(name, url, headers, limits=limits, transport=transport)
+
+    @classmethod
+    def of(
+        cls, name: str, upstream: UpstreamSettings, api_key: SecretStr | None, limits: UpstreamLimits, **more: Any
+    ) -> Self:
+        """The policy of an upstream's settings; nothing is sent before the first request."""
+        return cls(
+            name,
+            url=str(upstream.url),
+            model=upstream.model,
+            api_key=api_key.get_secret_value() if api_key else None,
+            takes_n=upstream.n == "one_request",
+            dialect=build_dialect(upstream.dialect, upstream.max_tokens_name),
+            caches=upstream.caches,
+            limits=limits,
+            **more,
+        )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
         """Draw `n` candidates.

@@ -13,7 +13,6 @@ from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
-from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on
@@ -200,15 +199,6 @@ def build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAIC
         breaker_failures=upstream.breaker_failures,
         breaker_open_s=upstream.breaker_open_s,
     )
-    return OpenAICompatiblePolicy(
-        name,
-        url=str(upstream.url),
-        model=upstream.model,
-        api_key=upstream.api_key.get_secret_value() if upstream.api_key else None,
-        takes_n=upstream.n == "one_request",
-        caches=upstream.caches,
-        dialect=build_dialect(upstream.dialect, upstream.max_tokens_name),
-        takes_cache_salt=upstream.cache_salt,
-        streams=upstream.stream,
-        limits=limits,
+    return OpenAICompatiblePolicy.of(
+        name, upstream, upstream.api_key, limits, takes_cache_salt=upstream.cache_salt, streams=upstream.stream
     )

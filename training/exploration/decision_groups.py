@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 
 from qguide.qnet.decision.selection import prior_of, select
 from qguide.qnet.errors import EnvironmentFailureError, HistoryTooLongError
-from qguide.qnet.records import NodeRow, RolloutRow
+from qguide.qnet.records import NodeRow, RolloutRow, TreeRow
 from qguide.qnet.types import Candidate, History, SampleRequest, Sampling, ScoreRequest, ScoreResult
-from qguide.training.data.decision_groups import Decision, candidate_node
-from qguide.training.environment import Expert
+from qguide.training.data.decision_groups import Decision, candidate_node, decided_nodes
+from qguide.training.environment import Expert, Task
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import Agent, AgentStep, Episode, derived_seed
 from qguide.training.rollouts.game import Game
@@ -120,6 +120,20 @@ class PlayedDecisions:
     first_observation: str
     decisions: tuple[Decision, ...]
     completion_tokens: int
+
+
+def decided_row(task: Task, environment: str, system: str | None, played: PlayedDecisions) -> TreeRow:
+    """A played episode as a row."""
+    return TreeRow(
+        task_id=task.id,
+        kind=task.kind,
+        environment=environment,
+        first_observation=played.first_observation,
+        system=system,
+        nodes=decided_nodes(played.decisions),
+        draws=1,
+        completion_tokens=played.completion_tokens,
+    )
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from qguide.qnet.records import RolloutRow
 from qguide.qnet.types import Candidate, SampleRequest, Sampling
 from qguide.training.algorithms.preferences import Preference
 from qguide.training.data.decision_groups import Decision, candidate_node
+from qguide.training.exploration.decision_groups import PlayedDecisions
 from qguide.training.exploration.step_rewards import StepReward, StepRewards, step_reward
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.episode import derived_seed
@@ -105,19 +106,15 @@ class Rising(JobOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class RisingTrajectory:
+class RisingTrajectory(PlayedDecisions):
     """A trajectory, the draws of its steps, and their cost.
 
     Attributes:
         start: reward of the task itself, before any step.
-        completion_tokens: tokens generated for the draws.
         rollout_tokens: tokens generated for their rewards.
     """
 
-    first_observation: str
     start: StepReward
-    decisions: tuple[Decision, ...]
-    completion_tokens: int
     rollout_tokens: int
 
 
@@ -178,7 +175,7 @@ def explore_rising(game: Game, options: Rising, rewards: StepRewards, *, source:
         decisions.append(decision)
         tokens += drawn.completion_tokens
         rollout_tokens += sum(r.completion_tokens for _, _, r in drawn.found.values())
-    return RisingTrajectory(first, start, tuple(decisions), tokens, rollout_tokens)
+    return RisingTrajectory(first, tuple(decisions), tokens, start, rollout_tokens)
 
 
 def _draw(explorer: _Explorer, steps: list[Step], *, before: float) -> RolloutTask[_Drawn]:

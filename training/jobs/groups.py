@@ -16,13 +16,13 @@ from pydantic import Field, model_validator
 
 from qguide.qnet.records import TreeRow
 from qguide.qnet.types import Sampling
-from qguide.training.data.decision_groups import ContinuationBy, decided_nodes, decisions_of
+from qguide.training.data.decision_groups import ContinuationBy, decisions_of
 from qguide.training.environment import EnvironmentBundle, Expert, Task
 from qguide.training.evaluation.methods import Play, q_guided
 from qguide.training.exploration.decision_groups import (
     Continuing,
     Decisions,
-    PlayedDecisions,
+    decided_row,
     expert_continuing,
     play_decisions,
 )
@@ -136,7 +136,7 @@ class Groups(Method[GroupsConfig]):
             repetitions=config.continuation.repetitions,
             valued=self._valued,
         )
-        row = groups_row(playable, config, played)
+        row = decided_row(playable.task, config.environment.name, playable.environment.chat.system, played)
         return Played([row], groups_figures(row, playable.environment))
 
     def note(self, summary: Mapping[str, float]) -> str:
@@ -145,20 +145,6 @@ class Groups(Method[GroupsConfig]):
 
 
 run_groups = partial(play_job, Groups)
-
-
-def groups_row(playable: PlayableTask, config: GroupsConfig, played: PlayedDecisions) -> TreeRow:
-    """A played episode as a row."""
-    return TreeRow(
-        task_id=playable.task.id,
-        kind=playable.task.kind,
-        environment=config.environment.name,
-        first_observation=played.first_observation,
-        system=playable.environment.chat.system,
-        nodes=decided_nodes(played.decisions),
-        draws=1,
-        completion_tokens=played.completion_tokens,
-    )
 
 
 def groups_figures(row: TreeRow, environment: EnvironmentBundle[Any]) -> dict[str, float]:

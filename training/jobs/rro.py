@@ -18,18 +18,11 @@ from functools import partial
 from statistics import fmean
 
 from qguide.qnet.records import TreeRow, rows_of
-from qguide.training.data.decision_groups import decided_nodes, decisions_of, read_groups
+from qguide.training.data.decision_groups import decisions_of, read_groups
 from qguide.training.data.preferences import PairSource, PreferenceRow, preference_row
 from qguide.training.data.runs import EXPLORED, RunFolder, rows_at_once
-from qguide.training.exploration.rising import (
-    THIRDS,
-    Rising,
-    RisingTrajectory,
-    explore_rising,
-    extreme_pair,
-    rising_shares,
-    rollout_rows,
-)
+from qguide.training.exploration.decision_groups import decided_row
+from qguide.training.exploration.rising import THIRDS, Rising, explore_rising, extreme_pair, rising_shares, rollout_rows
 from qguide.training.exploration.step_rewards import StepRewards
 from qguide.training.rollouts.harness import PlayableTask, Rollouts
 from qguide.training.rollouts.method import Method, Models, PlayConfig, Played, play_job
@@ -72,7 +65,8 @@ class Rro(Method[RroConfig]):
         config = self.config
         game = playable.game(config.seed)
         explored = yield from explore_rising(game, config.rising, config.rewards, source=self.source)
-        row = explored_row(playable, config, explored)
+        row = decided_row(playable.task, config.environment.name, playable.environment.chat.system, explored)
+        row = row.model_copy(update={"rollouts": rollout_rows(explored.start)})
         tokens = explored.completion_tokens + explored.rollout_tokens
         return Played([row], {"rollouts": _rollouts_of(row), "completion_tokens": tokens})
 
@@ -82,21 +76,6 @@ class Rro(Method[RroConfig]):
 
 
 run_rro = partial(play_job, Rro)
-
-
-def explored_row(playable: PlayableTask, config: RroConfig, explored: RisingTrajectory) -> TreeRow:
-    """An explored task as a row."""
-    return TreeRow(
-        task_id=playable.task.id,
-        kind=playable.task.kind,
-        environment=config.environment.name,
-        first_observation=explored.first_observation,
-        system=playable.environment.chat.system,
-        nodes=decided_nodes(explored.decisions),
-        draws=1,
-        completion_tokens=explored.completion_tokens,
-        rollouts=rollout_rows(explored.start),
-    )
 
 
 def _rollouts_of(row: TreeRow) -> int:

@@ -23,7 +23,6 @@ from pydantic import AfterValidator, Field, HttpUrl, JsonValue, SecretStr, TypeA
 from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
-from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamLimits, UpstreamName, UpstreamSettings
 from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
@@ -228,16 +227,7 @@ class HostedPolicy:
     async def connected(self) -> AsyncIterator[Draw]:
         """Connections of one event loop, closed at the end."""
         hosted = self._hosted
-        policy = OpenAICompatiblePolicy(
-            self.upstream,
-            url=str(hosted.url),
-            model=hosted.model,
-            api_key=self._api_key.get_secret_value() if self._api_key else None,
-            takes_n=hosted.n == "one_request",
-            caches=hosted.caches,
-            dialect=build_dialect(hosted.dialect, hosted.max_tokens_name),
-            limits=hosted.limits,
-        )
+        policy = OpenAICompatiblePolicy.of(self.upstream, hosted, self._api_key, hosted.limits)
         try:
             yield _Draws(policy, hosted)
         finally:

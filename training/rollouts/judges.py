@@ -10,7 +10,6 @@ from qguide.qnet.judging.judge import CallOutcome, Judge
 from qguide.qnet.judging.prompt import read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.policies.upstream_dialects import build_dialect
 from qguide.qnet.scoring.rules import RuledScorer
 from qguide.qnet.types import Candidate, History, Sampling, Scorer, ScoreRequest, ScoreResult
 from qguide.qnet.usage import TokenUsage, UpstreamCalls
@@ -100,15 +99,7 @@ class _Upstream:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[None]:
         """Keep connections open for the block."""
-        served = self._served
-        self._policy = OpenAICompatiblePolicy(
-            self.name,
-            url=str(served.url),
-            model=served.model,
-            api_key=self._key.get_secret_value() if self._key else None,
-            dialect=build_dialect(served.dialect, served.max_tokens_name),
-            limits=served.limits,
-        )
+        self._policy = OpenAICompatiblePolicy.of(self.name, self._served, self._key, self._served.limits)
         try:
             yield
         finally:

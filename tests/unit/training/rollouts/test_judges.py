@@ -17,6 +17,8 @@ from qguide.training.jobs.choice_regret import ChoiceRegretConfig, run_choice_re
 from qguide.training.jobs.evaluate import EvaluateConfig, run_evaluate
 from qguide.training.rollouts.models import Inference, build_scorer, sha256_of_q_model
 from tests.support.decision_groups import candidate, groups_row
+from tests.support.dialect_upstream import DialectUpstream
+from tests.support.serving import serving_app
 
 Address = tuple[FakeUpstream, str]
 STATE = (Message("user", "take the green book"),)
@@ -45,6 +47,15 @@ def test_its_values_are_the_judges_and_its_tokens_have_a_price(address: Address,
     assert scorer.usage.requests == len(upstream.asked) == 2
     assert scorer.usage.completion_tokens == 2
     assert scorer.usage.cost == pytest.approx((scorer.usage.prompt_tokens + 20) / 1e6)
+
+
+def test_an_upstream_that_caches_is_told_where_a_long_question_may_be_cut() -> None:
+    upstream = DialectUpstream()
+    with serving_app(upstream.app()) as url:
+        entry = {"url": f"{url}/v1", "model": "m", "dialect": "messages", "caches": True}
+        scorer = build_scorer("judge:demo", Inference.model_validate({"judges": {"demo": entry}}))
+        scorer.score([ScoreRequest((Message("user", "take the green book " * 300),), request("take book").candidates)])
+    assert "cache_control" in json.dumps(upstream.asked)
 
 
 def test_an_unreadable_answer_is_an_error_of_the_job(address: Address, upstream: FakeUpstream) -> None:
