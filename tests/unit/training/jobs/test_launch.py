@@ -1,13 +1,11 @@
 """A launcher starts the processes of a job; one of them writes."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.run import main as launch
 from typer.testing import CliRunner
 
 from qguide.cli import app
@@ -15,6 +13,8 @@ from qguide.qnet.types import Message
 from qguide.training.data.runs import JsonlWriter, open_run
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.small_models import Architecture
+from tests.support.alone import run_forked
+from tests.support.serving import ROOT
 
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch finds fewer than two GPUs")
 CONFIG = """
@@ -69,13 +69,7 @@ def _here(*arguments: str) -> str:
 
 
 def _in_two_processes(*arguments: str) -> str:
-    launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "qguide", *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    launcher = ["--standalone", "--nproc-per-node", "2", "-m", "qguide", *arguments]
+    code, output = run_forked(launch, launcher, cwd=ROOT, variables={"OMP_NUM_THREADS": "1"})
+    assert code == 0, output
+    return output

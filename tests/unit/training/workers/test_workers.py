@@ -80,9 +80,16 @@ def executor(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(tmp_path: Path, executor: str) -> None:
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The trees of one process."""
+    return run(explore(tmp_path_factory.mktemp("alone"), environment=CorridorConfig(count=TREES)))
+
+
+def test_hundreds_of_trees_are_those_of_one_process_though_a_worker_dies_twice(
+    tmp_path: Path, executor: str, alone: list[str]
+) -> None:
     environment = CorridorConfig(count=TREES)
-    alone = run(explore(tmp_path / "alone", environment=environment))
     workers = Workers.model_validate({"executor": executor, "count": 2})
     with killing(tmp_path / "workers/rows.jsonl", [TREES // 5, TREES // 2]) as killed:
         config = explore(tmp_path / "workers", environment=environment, workers=workers)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,16 +70,14 @@ def test_a_kind_that_does_not_exist_is_refused() -> None:
         SciWorldConfig(kinds=("find-ghost",))
 
 
-def test_every_simulator_lists_objects_in_the_same_order(sciworld_installed: None) -> None:
+def test_every_simulator_lists_objects_in_the_same_order(pool: SimulatorPool) -> None:
     """By Java's default hashes, the starts of this task differ."""
     seen = set()
-    for _ in range(2):
-        pool = SimulatorPool(processes=1)
-        for _ in range(2):
-            episode = SciWorldEpisode(pool, "find-animal", 1, turns=15)
+    with closing(SimulatorPool(processes=1)) as other:
+        for simulator in (pool, pool, other, other):
+            episode = SciWorldEpisode(simulator, "find-animal", 1, turns=15)
             seen.add(episode.reset() + episode.step("teleport to art studio").observation)
             episode.close()
-        pool.close()
     assert len(seen) == 1
 
 
