@@ -9,7 +9,8 @@ CLIENTS_VENV ?= .venv-clients
 HOST ?= 127.0.0.1
 PORT ?= 8000
 # Half of a worker's time is waiting, for timers and other programs, so there are two more than cores.
-TEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
+cores := $(shell getconf _NPROCESSORS_ONLN)
+TEST_WORKERS ?= $(shell expr $(cores) + 2)
 # A checkout of Open Responses for `make test-open-responses`, its packages installed.
 OPEN_RESPONSES ?=
 # Of the machine that `make gpu-check` runs on, and a folder of wheels for it.
@@ -46,7 +47,7 @@ serve: setup ## the server on HOST:PORT with the embedded models, on the CPU
 # A file's tests stay together, because its servers are started once for all. Files
 # that start servers come first (tests/conftest.py), so that the workers end together.
 # Limits of a test and of the whole run are in pyproject.toml.
-pytest := $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+pytest = $(bin)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 # Workers, and processes that tests start, read the code that the first of them has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 # For what takes its time by design: other programs are installed, or many requests sent.
@@ -63,8 +64,11 @@ test-slow: setup $(VENV)/.installed-dev $(VENV)/.installed-sciworld ## what `mak
 test-all: setup $(VENV)/.installed-dev $(engines) ## both at once: tests are collected once, and no core waits in between
 	QGUIDE_REDIS_SERVER=$(redis) $(pytest) $(PYTEST_ARGS)
 
-test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server
-	$(pytest) -m 'not server and not slow' tests/unit tests/property $(PYTEST_ARGS)
+# These hardly wait.
+test-fast: TEST_WORKERS := $(cores)
+test-fast: setup $(VENV)/.installed-dev ## unit and property tests that start no server and run no whole job
+	$(pytest) -m 'not server and not slow' tests/unit tests/property --ignore tests/unit/benchmarks \
+		--ignore tests/unit/training/choosing --ignore tests/unit/training/jobs $(PYTEST_ARGS)
 
 test-architectures: setup $(VENV)/.installed-dev ## every architecture of transformers; the suite takes a sample
 	TEST_ARCHITECTURES=all $(pytest) tests/contract/scorers tests/contract/trees $(PYTEST_ARGS)

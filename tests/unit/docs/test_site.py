@@ -8,6 +8,8 @@ import pytest
 from tests.support.serving import ROOT
 from tools.build_site import build, stage
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:

@@ -14,6 +14,8 @@ from benchmarks.measurement.measure import describe_machine
 from benchmarks.measurement.records import FairnessRow, FairnessRun, Percentiles
 from qguide.qnet.errors import ConfigError
 
+pytestmark = pytest.mark.server
+
 
 def row(scene: str, p95: float | None) -> FairnessRow:
     times = None if p95 is None else Percentiles(p50=1.0, p95=p95, p99=p95)

@@ -13,6 +13,7 @@ from qguide.qnet.models.tokenizer_check import TrialLimits, check_tokenizer
 from qguide.training.jobs.sft import SftConfig, build_model
 from tests.support.tiny_models import save_policy
 
+pytestmark = pytest.mark.server
 LIMITS = TrialLimits(cpu_s=30, memory_bytes=1024**3)
 LOOP = (
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
