@@ -9,25 +9,9 @@ from typer.testing import CliRunner, Result
 from qguide.cli import app
 from qguide.training.environments.corridor import CorridorConfig
 from tests.support import worker_jobs
-from tests.support.corridors import write_solutions
 from tests.support.serving import ROOT
 
 FILES = {
-    "sft": """
-trajectories = ["runs/expert"]
-output = "runs/sft"
-[architecture]
-vocab_size = 320
-hidden_size = 32
-intermediate_size = 64
-layers = 2
-heads = 2
-context = 512
-[optimization]
-lr = 0.01
-epochs = 1
-batch_tokens = 2048
-""",
     "label": """
 trees = ["runs/trees"]
 output = "runs/labels"
@@ -63,31 +47,29 @@ def run(*more: str, pipeline: str = "pipeline.toml") -> Result:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    write_solutions(tmp_path / "runs", count=20)
     worker_jobs.run(worker_jobs.explore(tmp_path / "runs/trees", environment=CorridorConfig(count=4)))
     for name, text in FILES.items():
         (tmp_path / f"{name}.toml").write_text(text)
     return tmp_path
 
 
-def test_a_pipeline_runs_once_and_is_refused_after_a_change(folder: Path) -> None:
-    assert CliRunner().invoke(app, ["sft", "--config", "sft.toml"]).exit_code == 0
-    result = run()
+def test_a_stage_runs_once_and_is_refused_after_a_change(folder: Path) -> None:
+    """Trainings in a pipeline are part of the whole way."""
+    result = run("--only", "labels")
     assert result.exit_code == 0, result.output
-    assert (folder / "runs/qnet/checkpoint/manifest.json").is_file()
     summary = json.loads((folder / "runs/pipeline/summary.json").read_text())
-    assert list(summary["stages"]) == ["labels", "qnet"]
-    assert all(stage["cpu_s"] > 0 for stage in summary["stages"].values())
-    log = (folder / "runs/pipeline/logs/qnet.log").read_text()
-    assert log.startswith("$ qguide train-qnet --config train_qnet.toml")
+    assert summary["stages"]["labels"]["cpu_s"] > 0
+    assert summary["stages"]["qnet"]["state"] == "waiting"
+    log = (folder / "runs/pipeline/logs/labels.log").read_text()
+    assert log.startswith("$ qguide label --config label.toml")
 
-    again = run()
+    again = run("--only", "labels")
     assert again.exit_code == 0, again.output
-    assert again.output.count("not run again") == 2
+    assert again.output.count("not run again") == 1
 
-    changed = run("--set", "qnet.head_width=8")
+    changed = run("--only", "labels", "--set", "labels.gamma=0.5")
     assert changed.exit_code == 2
-    assert "stage qnet has finished, but since then head_width was 16 and is 8" in changed.output
+    assert "stage labels has finished, but since then gamma was" in " ".join(changed.output.split())
 
 
 def test_a_failed_stage_is_named_with_the_end_of_its_log(folder: Path) -> None:

@@ -115,6 +115,9 @@ def test_an_agents_episodes_become_a_q_model_and_a_report_of_it(tmp_path: Path) 
         with page.serving("runs/errands/served", f"{page.url}/readyz"):
             assert "of 30 errands succeeded" in page.run("--times 5")
         page.run("qguide run")
+        summary = json.loads((runs / "pipeline" / "summary.json").read_text())
+        assert list(summary["stages"]) == ["import", "trunk", "label", "qnet"]
+        assert all(stage["cpu_s"] > 0 for stage in summary["stages"].values())
         imported = json.loads((runs / "imported" / "report.json").read_text())
         assert (imported["episodes"], imported["tasks"]) == (30, 6)
         assert imported["tool_calls"] == imported["actions"] > 30
