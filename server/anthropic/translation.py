@@ -82,12 +82,13 @@ def read_message(body: MessagesRequest) -> Asked:
 
 def chat_prompt(body: Prompt) -> Json:
     """The prompt as fields of a chat completion's body; null where there is nothing."""
-    choice = body.tool_choice
+    tools = read_tools(body.tools or (), _referenced_tools(body.messages))
+    choice = body.tool_choice if tools else None  # some clients choose among none
     one_call = bool(choice and choice.disable_parallel_tool_use)
     return {
         "model": body.model,
         "messages": chat_turns(body.system, body.messages),
-        "tools": read_tools(body.tools or (), _referenced_tools(body.messages)) or None,
+        "tools": tools or None,
         "tool_choice": choice and _tool_choice(choice),
         "parallel_tool_calls": False if one_call else None,
     }

@@ -8,13 +8,14 @@ Each of them passes through the whole application as a POST of its own, with the
 handshake: keys, limits, episodes, guidance and errors are those of HTTP. So does the handshake, as
 a GET that is answered with 101 where a WebSocket may be opened.
 
-A response with `store: false` can be continued as long as its connection is open.
+A response with `store: false` can be continued as long as its connection is open, and until a
+request that continues it has failed.
 """
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from qguide.server.http.error_bodies import openai_detail
 from qguide.server.http.errors import ForbiddenError, OverLimitError
 from qguide.server.http.event_stream import DATA
 from qguide.server.observability.request_context import open_account
+from qguide.server.responses.shelf import row_of
 from qguide.server.settings.settings import Settings
 
 OPENED: Final = 101
@@ -40,6 +42,7 @@ _OF_HANDSHAKES: Final = (b"sec-websocket-", b"connection", b"upgrade", b"content
 """Headers, or their beginnings, that requests of a connection do not share with its handshake."""
 _CUT_OFF: Final = b'{"error":'
 """Begin of the error that ends a stream at shutdown; all other events begin with their type."""
+_FAILED: Final = b'{"type": "response.failed"'
 _BYTES_PER_EVENT: Final = 1_024  # counted for each that waits, however short
 
 
@@ -106,9 +109,12 @@ class ResponsesSocket:
 
     def _leave(self, caller: str) -> None:
         self._opened[caller] -= 1
+        self._forget(self.kept)
+
+    def _forget(self, names: Sequence[str]) -> None:
         with open_account() as account:
             account.key = self._key
-            self._scope["app"].state.stored.forget_open(self.kept)
+            self._scope["app"].state.stored.forget_open(names)
 
     async def _tell_handshake(self, message: Message) -> None:
         if self._caller is None:
@@ -149,14 +155,17 @@ class ResponsesSocket:
     async def _answer(self, raw: bytes) -> None:
         state = self._scope["app"].state
         read = partial(_read_event, raw, most_values(self._settings.max_body_bytes))
-        lane = None
+        lane = previous = None
         try:
             long = is_long(raw)
-            kind, lane, raw = await state.long_bodies.work(self._caller, read) if long else read()
+            kind, lane, previous, raw = await state.long_bodies.work(self._caller, read) if long else read()
         except QGuideError:  # which the request will tell
             kind = _CREATE
         if kind == _CREATE:
-            await self._ask("POST", raw, _Relay(self._tell, lane))
+            relay = _Relay(self._tell, lane)
+            await self._ask("POST", raw, relay)
+            if relay.failed and isinstance(previous, str):
+                self._forget([row_of(previous)])
         elif kind != _READ:
             said = f"type is {str(kind)[:40]!r}; this server takes {_CREATE!r}"
             await self._refuse("unknown_event", said, "type")
@@ -208,6 +217,9 @@ class _Relay:
 
     Args:
         lane: the `stream_id` of the request, which its events have again.
+
+    Attributes:
+        failed: no response came of the request.
     """
 
     def __init__(self, tell: Callable[[Json, str], Awaitable[None]], lane: str | None) -> None:
@@ -216,6 +228,7 @@ class _Relay:
         self._status = 0
         self._headers: dict[str, str] = {}
         self._rest = b""
+        self.failed = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -231,6 +244,7 @@ class _Relay:
             await self._tell_error(self._rest, self._status)
 
     async def _tell_error(self, body: bytes, status: int) -> None:
+        self.failed = True
         error = json.loads(body)["error"]
         # OpenAI's SDK looks for headers in the error, Codex beside it.
         told = {"error": error | {"headers": self._headers}, "headers": self._headers}
@@ -241,20 +255,21 @@ class _Relay:
         if event.startswith(_CUT_OFF):
             await self._tell_error(event, 503)
             return
+        self.failed |= event.startswith(_FAILED)
         if self._more:
             event = json.dumps(json.loads(event) | self._more).encode()
         await self._tell({"text": event.decode()}, "send")
 
 
-def _read_event(raw: bytes, most: int) -> tuple[Any, str | None, bytes]:
-    """The type of an event, its `stream_id`, and the body of its request."""
+def _read_event(raw: bytes, most: int) -> tuple[Any, str | None, Any, bytes]:
+    """The type of an event, its `stream_id`, what it continues, and the body of its request."""
     event = parsed_json(raw, most)
     if not isinstance(event, dict):
-        return None, None, raw
+        return None, None, None, raw
     kind, lane = event.pop("type", None), event.pop("stream_id", None)
     # As short as can be: escaped, a text that is as long as a body may be would be too long.
     body = json.dumps(event | {"stream": True}, ensure_ascii=False, separators=(",", ":"))
-    return kind, lane, body.encode()
+    return kind, lane, event.get("previous_response_id"), body.encode()
 
 
 def _check_origin(request: Request, settings: Settings) -> None:

@@ -164,6 +164,18 @@ def test_work_for_a_client_that_has_gone_is_cancelled() -> None:
         assert upstream.in_flight > 0
 
 
+def test_a_response_in_the_background_goes_on_though_its_connection_is_closed() -> None:
+    upstream = FakeUpstream(delay_s=1)
+    with serving_app(upstream.app()) as behind, serving_app(create_app(settings_of(f"{behind}/v1"))) as url:
+        with opened(f"{url}/v1") as socket:
+            socket.send(json.dumps(json.loads(CREATE) | {"background": True}))
+            created, queued = (json.loads(socket.recv(timeout=30)) for _ in range(2))
+            assert queued["type"] == "response.queued"
+        at = f"{url}/v1/responses/{created['response']['id']}"
+        wait_until(lambda: httpx.get(at).json()["status"] not in ("queued", "in_progress"))
+        assert httpx.get(at).json()["output"][0]["content"][0]["text"] in DEFAULT_REPLIES
+
+
 def test_a_server_that_ends_lets_the_response_end_first() -> None:
     upstream = FakeUpstream(delay_s=1)
     with serving_app(upstream.app()) as behind, ExitStack() as ends:

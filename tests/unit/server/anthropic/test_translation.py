@@ -201,6 +201,11 @@ def test_a_tool_choice_is_a_chat_completions(choice: Any, wired: Any) -> None:
     assert "parallel_tool_calls" not in parameters
 
 
+def test_a_choice_among_no_tools_is_left_out() -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": True}
+    assert not {"tool_choice", "parallel_tool_calls"} & read(tool_choice=choice).chat.parameters.keys()
+
+
 def test_a_structured_answer_is_a_response_format() -> None:
     place = {"type": "object", "properties": {"place": {"type": "string"}}}
     optional = place | {"additionalProperties": False}

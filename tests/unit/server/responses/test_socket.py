@@ -89,6 +89,22 @@ def test_a_response_that_is_not_stored_is_continued_while_its_connection_is_open
     assert error["error"]["code"] == "previous_response_not_found"
 
 
+@pytest.mark.parametrize("fault", ["", "500"])
+def test_a_response_that_is_not_stored_is_forgotten_where_going_on_has_failed(
+    guided: TestClient, upstream: FakeUpstream, fault: Any
+) -> None:
+    """As OpenAI does, so that no client goes on from a state that it takes for another."""
+    result = {"type": "function_call_output", "output": "x"}
+    with connected(guided) as socket:
+        previous = events(socket, store=False)[-1]["response"]["id"]
+        upstream.fault = fault
+        told = events(socket, input="Go." if fault else [result], store=False, previous_response_id=previous)
+        assert told[-1]["type"] in ("error", "response.failed")
+        upstream.fault = ""
+        [error] = events(socket, input="Go.", previous_response_id=previous)
+    assert error["error"]["code"] == "previous_response_not_found"
+
+
 def test_a_connection_keeps_a_name_for_each_response_and_none_for_items(guided: TestClient) -> None:
     items = [{"type": "message", "id": f"msg_{i}", "role": "user", "content": "x"} for i in "123"]
     shelf = guided.app.state.stored._unstored._own  # type: ignore[attr-defined]
