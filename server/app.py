@@ -51,7 +51,6 @@ from qguide.server.routes import (
     ollama,
     pages,
     pass_through,
-    recorded,
     rerank,
     responses,
     score,
@@ -109,7 +108,7 @@ def create_app(
     _surround(app, settings)
     install_error_handlers(app)
     routers = [one.router for one in (*_DIALECTS, episodes, models_route, health)] + [pages.docs]
-    routers += [admin.router, recorded.router] if settings.admin else []
+    routers += [admin.router, episodes.recorded] if settings.admin else []
     routers += [learning_route.router] if settings.learn else []
     routers += [pages.playground] if settings.playground else []
     routers += [pass_through.router] if settings.pass_through else []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qguide.qnet.errors import EnvironmentFailureError, QGuideError
-from qguide.training.environment import Environment, EnvironmentBundle, Task
+from qguide.training.environment import Environment, EnvironmentBundle
 from qguide.training.evaluation.beam_search import BeamSearch
 from qguide.training.evaluation.lats import TreeSearch
 from qguide.training.evaluation.methods import AGENTS, Play, no_repeat, q_guided
@@ -28,7 +28,7 @@ from qguide.training.evaluation.records import (
 from qguide.training.evaluation.reflexion import Reflecting, Reflexion
 from qguide.training.evaluation.search import Budget, Searched, Verification, trajectory_seed, verifier_best_of_n
 from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
-from qguide.training.rollouts.game import Game
+from qguide.training.rollouts.harness import PlayableTask
 from qguide.training.rollouts.rollout import EnvironmentCall, RolloutTask, Timings, TimingsRequest
 
 
@@ -55,8 +55,6 @@ class TaskTrials:
     """One task and everything that its trials share.
 
     Attributes:
-        make: makes a fresh, single-use episode.
-        environment: bundle of the task's environment.
         budgets: for each seed, the completion tokens of `budget_of` once it is played.
         budget_of: the guided method whose tokens either best-of-n gets; None if none is played,
             and it draws `trajectories`.
@@ -68,9 +66,7 @@ class TaskTrials:
         on_failure: called with each episode that could not be played.
     """
 
-    task: Task
-    make: Callable[[], Environment]
-    environment: EnvironmentBundle[Any]
+    playable: PlayableTask
     play: Play
     budgets: dict[int, int]
     budget_of: MethodName | None
@@ -82,20 +78,16 @@ class TaskTrials:
     on_row: Callable[[EpisodeRow], None]
     on_failure: Callable[[Failure], None]
 
-    def game(self, seed: int) -> Game:
-        """The task as a game whose draws derive from a seed."""
-        return Game(self.make, (seed, self.task.id), self.environment.chat)
-
 
 def play_trials(shared: TaskTrials, trials: Sequence[Trial]) -> RolloutTask[None]:
     """Play the trials in order; a trial that fails does not stop the others."""
-    yield EnvironmentCall(lambda: _load(shared.make))
+    yield EnvironmentCall(lambda: _load(shared.playable.make))
     for trial in trials:
         before: Timings = yield TimingsRequest()
         try:
             searched = yield from _play_trial(shared, trial)
         except QGuideError as error:
-            failure = Failure(method=trial.method, seed=trial.seed, task_id=shared.task.id, error=str(error))
+            failure = Failure(method=trial.method, seed=trial.seed, task_id=shared.playable.task.id, error=str(error))
             shared.on_failure(failure)
             continue
         after: Timings = yield TimingsRequest()
@@ -115,7 +107,7 @@ def _load(make: Callable[[], Environment]) -> None:
 
 
 def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
-    seed, task_id = trial.seed or 0, shared.task.id
+    seed, task_id = trial.seed or 0, shared.playable.task.id
     match trial.method:
         case "q-guided-n":
             return (yield from _q_guided_n(shared, seed))
@@ -133,14 +125,14 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
                 )
             )
         case "q-beam":
-            beams = BeamSearch(shared.game(seed), shared.play, shared.verification)
+            beams = BeamSearch(shared.playable.game(seed), shared.play, shared.verification)
             return (yield from beams.search())
         case "lats":
             tree = TreeSearch(
-                shared.game(seed),
+                shared.playable.game(seed),
                 shared.play,
                 observes=shared.verification.observes,
-                is_success=shared.environment.is_success,
+                is_success=shared.playable.environment.is_success,
             )
             return (yield from tree.search(iterations=shared.verification.iterations))
         case "reflexion":
@@ -148,7 +140,7 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
                 lambda agent: _play(shared, agent),
                 shared.play,
                 shared.reflexion,
-                is_success=shared.environment.is_success,
+                is_success=shared.playable.environment.is_success,
             )
             return (yield from reflecting.search(seed=seed, task_id=task_id))
     episode = yield from _play(shared, _agent(shared, trial))
@@ -156,16 +148,16 @@ def _play_trial(shared: TaskTrials, trial: Trial) -> RolloutTask[Searched]:
 
 
 def _play(shared: TaskTrials, agent: Agent) -> RolloutTask[Episode]:
-    return shared.game(0).play(agent, max_steps=shared.play.max_steps)
+    return shared.playable.game(0).play(agent, max_steps=shared.play.max_steps)
 
 
 def _agent(shared: TaskTrials, trial: Trial) -> Agent:
-    play, task_id, seed = shared.play, shared.task.id, trial.seed or 0
+    play, task_id, seed = shared.play, shared.playable.task.id, trial.seed or 0
     match trial.method:
         case "no-repeat":
-            return no_repeat(play, seed, task_id, void_observation=shared.environment.void_observation)
+            return no_repeat(play, seed, task_id, void_observation=shared.playable.environment.void_observation)
         case "q-guided-aug":
-            markers = shared.environment.task_markers
+            markers = shared.playable.environment.task_markers
             return with_paraphrases(q_guided(play, seed, task_id), shared.paraphrases, markers)
     return AGENTS[trial.method](play, seed, task_id)
 
@@ -174,7 +166,7 @@ def _q_guided_n(shared: TaskTrials, seed: int) -> RolloutTask[Searched]:
     """Play N guided trajectories, the first of which is q-guided's (QLASS, algorithm 4)."""
     episodes: list[Episode] = []
     for number in range(shared.guided_trajectories):
-        agent = q_guided(shared.play, seed, shared.task.id, trajectory=number)
+        agent = q_guided(shared.play, seed, shared.playable.task.id, trajectory=number)
         episodes.append((yield from _play(shared, agent)))
     return Searched(episodes, _best_by_reward(episodes))
 
@@ -187,11 +179,11 @@ def _best_of_n(shared: TaskTrials, seed: int, method: MethodName) -> RolloutTask
     budget = _budget(shared, seed)
     episodes: list[Episode] = []
     while budget.goes_on(episodes):
-        parts = trajectory_seed(seed, shared.task.id, episodes)
+        parts = trajectory_seed(seed, shared.playable.task.id, episodes)
         agent = first_reply(seeded(shared.play.sampling, *parts))
         if method in PARAPHRASED and episodes:
             text = shared.paraphrases[(len(episodes) - 1) % len(shared.paraphrases)]
-            agent = under_paraphrase(agent, text, shared.environment.task_markers)
+            agent = under_paraphrase(agent, text, shared.playable.environment.task_markers)
         episode = yield from _play(shared, agent)
         if not budget.affords(episodes, episode):
             break
@@ -221,15 +213,16 @@ def episode_row(shared: TaskTrials, trial: Trial, searched: Searched, spent: Tim
     values = searched.values or ((),) * len(episodes)
     choices = [choice for episode in episodes for choice in episode.choices]
     trajectories = [
-        _trajectory_cost(shared.environment, episode, valued) for episode, valued in zip(episodes, values, strict=True)
+        _trajectory_cost(shared.playable.environment, episode, valued)
+        for episode, valued in zip(episodes, values, strict=True)
     ]
     return EpisodeRow(
         method=trial.method,
         seed=trial.seed,
-        task_id=shared.task.id,
-        kind=shared.task.kind,
+        task_id=shared.playable.task.id,
+        kind=shared.playable.task.kind,
         reward=best.reward,
-        success=shared.environment.is_success(best.reward, best.terminated),
+        success=shared.playable.environment.is_success(best.reward, best.terminated),
         terminated=best.terminated,
         too_long=best.too_long,
         steps=len(best.steps),

@@ -314,9 +314,7 @@ class _Evaluator:
         budget_of = config.budget_of
         guided = [self.played.get((budget_of, seed, task.id)) for seed in config.seeds if budget_of]
         shared = TaskTrials(
-            task=task,
-            make=playable.make,
-            environment=playable.environment,
+            playable=playable,
             play=config.play,
             budgets={r.seed: r.completion_tokens for r in guided if r and r.seed is not None},
             budget_of=budget_of,
