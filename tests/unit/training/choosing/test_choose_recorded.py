@@ -54,7 +54,7 @@ def test_q_learns_what_attempts_that_succeed_have_observed(tmp_path: Path) -> No
 
 
 def test_one_choice_of_each_task_is_written_for_the_page(tmp_path: Path) -> None:
-    config = mint(tmp_path, shown=7)
+    config = mint(tmp_path, shown=7, steps=5)
     run_choose_recorded(config)
     choices = list(read_rows(config.output / CHOICES, ChoiceRow))
     assert len({choice.task_id for choice in choices}) == len(choices) == 7
