@@ -151,9 +151,10 @@ def ends(absent: list[str], commands: Sequence[list[str]]) -> list[Ended]:
 
 
 TRAIN_QNET = [*("train-qnet", "--config"), "training/configs/alfworld/embedded/train_qnet.toml"]
-SCRIPTED = ["serve", "--policy", "scripted"]
+SERVE = ["serve", "--port", "0"]  # somebody may hold the default one
+SCRIPTED = [*SERVE, "--policy", "scripted"]
 REFUSED: list[tuple[list[str], str, str]] = [
-    (["serve"], "the policy 'embedded', which would run in this process, needs torch, which", MODELS),
+    (SERVE, "the policy 'embedded', which would run in this process, needs torch, which", MODELS),
     ([*SCRIPTED, "--scorer", "embedded"], "embedded, a Q model in this process, needs torch", MODELS),
     (["export-trunk", "embedded", "nowhere"], "qguide export-trunk needs torch, which is", MODELS),
     (TRAIN_QNET, "train-qnet needs", TRAIN),
