@@ -33,6 +33,7 @@ from transformers import PreTrainedModel
 from qguide.qnet.engine.branch_rows import BranchRow
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import LastLayerPruning, batches_of_like_length
+from qguide.qnet.engine.linear_layers import speed_up_linear_layers
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import State, StateCache, behind, cache_of
@@ -152,6 +153,7 @@ class FullSequenceModel(Generic[Found]):
         self._tokens_per_forward = tokens_per_forward
         self._logits = logits
         adopt_recurrences(model)
+        speed_up_linear_layers(model)
         takes = inspect.signature(model.forward).parameters
         self._cuts_logits = logits and "logits_to_keep" in takes
         self._positions = "position_ids" in takes

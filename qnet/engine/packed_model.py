@@ -19,6 +19,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import LastLayerPruning, Passes, pack
+from qguide.qnet.engine.linear_layers import speed_up_linear_layers
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
 from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import shortened, window_of
@@ -201,6 +202,7 @@ class PackedModel:
     def _adopt(self, trunk: PreTrainedModel) -> None:
         """Replace the trunk's attention by the packed one, and verify that no output changes."""
         _refuse_shifting_positions(trunk.config)
+        speed_up_linear_layers(trunk)
         ordinary = trunk.config._attn_implementation
         try:
             self._replace_attention(trunk)

@@ -192,6 +192,7 @@ class _Recurrence:
 
     reference: Callable[..., Any]
     own: Callable[..., Any]
+    signature: inspect.Signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         first = next(chain(args, kwargs.values()))
@@ -200,7 +201,7 @@ class _Recurrence:
             return run(*args, **kwargs)
         if self.own is causal_convolution:
             return row.convolve(run, *args, **kwargs)
-        return row.scan(run, inspect.signature(self.reference), *args, **kwargs)
+        return row.scan(run, self.signature, *args, **kwargs)
 
 
 def _in_short_chunks(reference: Callable[..., Any]) -> Callable[..., Any]:
@@ -223,4 +224,4 @@ def adopt_recurrences(model: PreTrainedModel) -> None:
         names = vars(sys.modules[code])
         for name in _OWN.keys() & names.keys():
             if not isinstance(reference := names[name], _Recurrence):
-                names[name] = _Recurrence(reference, _OWN[name](reference))
+                names[name] = _Recurrence(reference, _OWN[name](reference), inspect.signature(reference))

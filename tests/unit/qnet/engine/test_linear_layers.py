@@ -1,0 +1,68 @@
+"""Linear layers in oneDNN: the same outputs, and training as before."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from qguide.qnet.engine import linear_layers
+from qguide.qnet.engine.linear_layers import OneDnnLinear, one_dnn_is_faster, speed_up_linear_layers
+
+WIDTH = 256
+needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_layers, "one_dnn_is_faster", lambda: True)
+
+
+@needs_one_dnn
+@pytest.mark.usefixtures("faster")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 3, 4, 50])
+def test_outputs_are_those_of_an_ordinary_layer(rows: int, bias: bool) -> None:
+    ordinary = nn.Linear(WIDTH, 2 * WIDTH, bias=bias)
+    fast = copy.deepcopy(ordinary)
+    speed_up_linear_layers(fast)
+    assert isinstance(fast, OneDnnLinear)
+    for inputs in (torch.randn(2, rows, WIDTH), torch.randn(2, WIDTH, rows).transpose(1, 2)):
+        with torch.inference_mode():
+            torch.testing.assert_close(fast(inputs), ordinary(inputs), rtol=1e-4, atol=1e-5)
+        fast(inputs).sum().backward()
+        ordinary(inputs).sum().backward()
+    torch.testing.assert_close(fast.weight.grad, ordinary.weight.grad, rtol=0, atol=0)
+
+
+@needs_one_dnn
+@pytest.mark.usefixtures("faster")
+def test_weights_may_change_and_be_of_half_precision_and_the_layer_saved() -> None:
+    layer = nn.Linear(WIDTH, WIDTH)
+    speed_up_linear_layers(layer)
+    inputs = torch.randn(8, WIDTH)
+    with torch.inference_mode():
+        before = layer(inputs)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+        layer.bias.mul_(2)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(inputs), 2 * before)
+        torch.testing.assert_close(pickle.loads(pickle.dumps(layer))(inputs), 2 * before)
+        half = layer.to(torch.bfloat16)(inputs.to(torch.bfloat16))
+    assert half.dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("faster")
+def test_small_layers_and_subclasses_stay_as_they_are() -> None:
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(8, 8), Own(WIDTH, WIDTH))
+    speed_up_linear_layers(model)
+    assert [type(module) for module in model] == [nn.Linear, Own]
+
+
+def test_the_choice_is_made_once() -> None:
+    assert one_dnn_is_faster() is one_dnn_is_faster()
