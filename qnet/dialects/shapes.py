@@ -131,8 +131,13 @@ def answer_format(schema: Json) -> Json:
 
 def is_strict(schema: Json) -> bool:
     """True if OpenAI takes a schema as strict: objects require all they have, and no others."""
-    required, named = set(schema.get("required", ())), set(schema.get("properties", ()))
-    own = not _has_properties(schema) or (schema.get("additionalProperties") is False and required == named)
+    required, named = schema.get("required", []), schema.get("properties", {})
+    if not isinstance(required, list) or not isinstance(named, Mapping):
+        return False
+    own = not _has_properties(schema) or (
+        schema.get("additionalProperties") is False
+        and {name for name in required if isinstance(name, str)} == named.keys()
+    )
     return own and all(is_strict(part) for part in _parts_of_schema(schema))
 
 
@@ -168,10 +173,9 @@ def _has_properties(schema: Mapping[str, Any]) -> bool:
 def _parts_of_schema(schema: Json) -> Iterator[Json]:
     """Schemas of a schema's parts."""
     found = [schema.get("items")]
-    for name in _NAMED_PARTS:
-        found += (schema.get(name) or {}).values()
-    for name in _LISTED_PARTS:
-        found += schema.get(name) or ()
+    for name in (*_NAMED_PARTS, *_LISTED_PARTS):
+        parts = schema.get(name)
+        found += parts.values() if isinstance(parts, Mapping) else parts if isinstance(parts, list) else ()
     return (part for part in found if isinstance(part, dict))
 
 

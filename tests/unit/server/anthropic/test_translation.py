@@ -211,7 +211,8 @@ def test_a_structured_answer_is_a_response_format() -> None:
     optional = place | {"additionalProperties": False}
     strict = optional | {"required": ["place"]}
     nested = strict | {"properties": {"place": {"anyOf": [optional, {"type": "null"}]}}}
-    for schema, is_strict in ((place, False), (optional, False), (strict, True), (nested, False)):
+    odd = strict | {"required": [{}], "anyOf": {"type": 5}, "$defs": 3}
+    for schema, is_strict in ((place, False), (optional, False), (strict, True), (nested, False), (odd, False)):
         asked = read(output_config={"format": {"type": "json_schema", "schema": schema}})
         form = asked.chat.parameters["response_format"]["json_schema"]
         assert form == {"name": "answer", "schema": schema} | ({"strict": True} if is_strict else {})
