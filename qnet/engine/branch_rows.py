@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+from qguide.qnet.engine.uploads import upload
+
 _PER_TOKEN: Final = frozenset({"query", "key", "value", "g", "beta", "hidden_states", "dt", "B", "C"})
 """Names of a scan's arguments that have a value for each token; those of others are the same."""
 _STATES: Final = ("initial_state", "initial_states")
@@ -87,7 +89,7 @@ class BranchRow:
             branch_T[start : start + length] = number + 1
         mine_TT = (branch_T == 0) | (branch_T == branch_T[:, None])
         known_TP = torch.ones((self.tokens, self._known), dtype=torch.bool)
-        return torch.cat([known_TP, mine_TT.tril()], dim=1)[None, None].to(device)
+        return upload(torch.cat([known_TP, mine_TT.tril()], dim=1)[None, None], device)
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from qguide.qnet.engine import cpu_layers
-from qguide.qnet.engine.cpu_layers import OneDnnLinear, one_dnn_is_faster, speed_up_linear_layers
+from qguide.qnet.engine import kernels
+from qguide.qnet.engine.kernels import OneDnnLinear, one_dnn_is_faster, speed_up_linear_layers
 
 WIDTH = 256
 needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
@@ -16,7 +16,7 @@ needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), rea
 
 @pytest.fixture
 def faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_layers, "one_dnn_is_faster", lambda: True)
+    monkeypatch.setattr(kernels, "one_dnn_is_faster", lambda: True)
 
 
 @needs_one_dnn

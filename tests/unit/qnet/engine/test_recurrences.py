@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
-from qguide.qnet.engine.cpu_layers import (
+from qguide.qnet.engine.recurrences import (
     _OWN,
     _Recurrence,
     adopt_recurrences,
