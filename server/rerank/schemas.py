@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from qguide.qnet.errors import InvalidCandidatesError
 from qguide.server.own_bodies.schemas import (
     NOT_EMPTY,
     OUR_SHAPE,
@@ -85,22 +86,24 @@ class RerankRequest(RerankBody):
 
     @property
     def texts(self) -> list[str]:
-        """Texts of the documents."""
-        return [one if isinstance(one, str) else one.text_of(self._fields) for one in self.documents]
+        """Texts of the documents.
 
-    @property
-    def _fields(self) -> Sequence[str]:
-        return self.rank_fields or ("text",)
+        Raises:
+            InvalidCandidatesError: a document has none of the fields that are read.
+        """
+        fields = self.rank_fields or ("text",)
+        texts = [one if isinstance(one, str) else one.text_of(fields) for one in self.documents]
+        for index, one in enumerate(self.documents):
+            if not texts[index] and not isinstance(one, str):
+                raise InvalidCandidatesError(
+                    f"documents[{index}] has no text in {', '.join(fields)}; name its fields in rank_fields"
+                )
+        return texts
 
     @model_validator(mode="after")
     def _one_history(self) -> Self:
         if (self.query is None) == (self.messages is None):
             raise ValueError("give either query or messages, not both")
-        for index, one in enumerate(self.documents):
-            if not isinstance(one, str) and not one.text_of(self._fields):
-                raise ValueError(
-                    f"documents[{index}] has no text in {', '.join(self._fields)}; name its fields in rank_fields"
-                )
         return self
 
 
