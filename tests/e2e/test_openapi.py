@@ -145,7 +145,7 @@ def test_every_answer_is_documented_and_none_is_a_failure(served: Served) -> Non
     with requests.Session() as session:
         # Few random bodies make sense, so one that does is sent, too.
         [score] = (operation for operation in operations if operation.label == SCORED[0])
-        body = {name: SENSIBLE[name] for name in ("messages", "candidates")}
+        body: Any = {name: SENSIBLE[name] for name in ("messages", "candidates")}
         case = score.Case(body=body, media_type="application/json", headers=served.headers)
         response = case.call_and_validate(session=session, checks=CHECKS)
         sent[score.label, response.status_code] += 1
