@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.linalg import norm
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
@@ -21,6 +22,8 @@ from qguide.qnet.features.hashing import Sparse
 Floats = NDArray[np.float64]
 _TOLERANCE = 1e-3
 _MOST_ITERATIONS = 100
+_MOST_RESIDUAL = 0.2
+"""Of what is solved; with more, predictions may be far off."""
 _REWEIGHTED = 2
 """Times that columns are weighed anew."""
 _FLOOR = 0.05
@@ -108,15 +111,25 @@ def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) ->
         sizes: (m,) s, by which columns are expected to be large; None: all are 1.
     """
     mean = float(y.mean())
-    rows, transposed = x.rows, x.rows.T
     squares = np.float32(1) if sizes is None else np.square(sizes).astype(np.float32)
-    system = LinearOperator(
-        (len(y), len(y)), lambda c: rows @ (squares * (transposed @ c)) + np.float32(alpha) * c, dtype=np.float32
-    )
     target = (y - mean).astype(np.float32)
-    solved, _ = cg(system, target, rtol=_TOLERANCE, maxiter=_MOST_ITERATIONS)
-    weights: Floats = (squares * (transposed @ solved)).astype(np.float64)
+    solved, residual = _solved(x.rows, squares, target, alpha, _MOST_ITERATIONS)
+    if residual > _MOST_RESIDUAL:  # sums of 32 bits do not converge where few columns are large and examples many
+        wide = x.rows.astype(np.float64)
+        solved, _ = _solved(wide, squares, target.astype(np.float64), alpha, 3 * _MOST_ITERATIONS)
+    weights: Floats = (squares * (x.rows.T @ solved)).astype(np.float64)
     return weights, mean
+
+
+def _solved(rows: Any, squares: Any, target: Any, alpha: float, most: int) -> tuple[Any, float]:
+    """c, in numbers of the target's kind, and the length of its residual beside the target's."""
+    penalty, transposed = target.dtype.type(alpha), rows.T
+    system = LinearOperator(
+        (len(target), len(target)), lambda c: rows @ (squares * (transposed @ c)) + penalty * c, dtype=target.dtype
+    )
+    solved, _ = cg(system, target, rtol=_TOLERANCE, maxiter=most)
+    # The residual that it goes by itself is summed up, and in 32 bits may be far from the true one.
+    return solved, float(norm(system @ solved - target) / max(norm(target), np.finfo(np.float32).tiny))
 
 
 def reweighted_ridge(x: Design, y: Floats, *, alpha: float) -> tuple[Floats, float]:

@@ -48,6 +48,21 @@ def _plain_ridge(x: Floats, y: Floats, sizes: Floats) -> Floats:
     return np.asarray(sizes * solved)
 
 
+def test_many_examples_and_few_large_columns_are_solved_exactly_enough() -> None:
+    """In sums of 32 bits such a fit is wrong by twice the size of the targets."""
+    chance = np.random.default_rng(0)
+    rows = np.abs(chance.normal(size=(4000, 100)))
+    y = 0.1 * rows[:, 0] + chance.normal(0, 0.4, 4000)
+    x = _design(rows)
+    sizes = np.where(np.arange(100) < 33, 200.0, 0.5)
+
+    weights, mean = ridge(x, y, alpha=10.0, sizes=sizes)
+
+    expected = _plain_ridge(x.rows.toarray().astype(float), y, sizes)
+    assert x.rows @ (weights - expected) == pytest.approx(np.zeros(4000), abs=0.01)
+    assert mean == pytest.approx(y.mean())
+
+
 def test_columns_that_are_equal_but_for_the_sign_get_the_weights_of_a_fit_to_each() -> None:
     chance = np.random.default_rng(1)
     different = chance.integers(0, 2, (60, 40)).astype(float)
