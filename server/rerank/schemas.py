@@ -91,10 +91,10 @@ class RerankRequest(RerankBody):
         Raises:
             InvalidCandidatesError: a document has none of the fields that are read.
         """
-        fields = self.rank_fields or ("text",)
-        texts = [one if isinstance(one, str) else one.text_of(fields) for one in self.documents]
+        fields, texts = self.rank_fields or ("text",), list[str]()
         for index, one in enumerate(self.documents):
-            if not texts[index] and not isinstance(one, str):
+            texts.append(one if isinstance(one, str) else one.text_of(fields))
+            if not texts[-1] and not isinstance(one, str):
                 raise InvalidCandidatesError(
                     f"documents[{index}] has no text in {', '.join(fields)}; name its fields in rank_fields"
                 )
