@@ -133,44 +133,44 @@ def state_space_scan(
         dt = dt + dt_bias.to(dt.dtype)
     dt_BHT1 = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit).float().transpose(1, 2)
     dt_BHT1 = dt_BHT1[..., None]
-    decay_BHT1 = dt_BHT1 * A.float()[:, None, None]
     hidden_BTHV = hidden_states.float()
-    (rows, _tokens, heads, size), groups = hidden_BTHV.shape, B.shape[2]
-    # Heads of a group share their B and C, so products with these are made once for all of them.
-    of_group = (rows, groups, heads // groups * size, -1)
-    state_BGvN = None if initial_states is None else initial_states.float().reshape(of_group)
+    state_BHVN = None if initial_states is None else initial_states.float()
     found = []
-    for hidden_c, dt_c, decay_c, b_c, c_c in zip(
+    for chunk in zip(
         (hidden_BTHV.transpose(1, 2) * dt_BHT1).split(_CHUNK, dim=2),
-        dt_BHT1.split(_CHUNK, dim=2),
-        decay_BHT1.split(_CHUNK, dim=2),
+        (dt_BHT1 * A.float()[:, None, None]).split(_CHUNK, dim=2),
         B.float().transpose(1, 2).split(_CHUNK, dim=2),
         C.float().transpose(1, 2).split(_CHUNK, dim=2),
         strict=True,
     ):
-        tokens = dt_c.shape[2]
-        within_TT, since_T1, until_T1 = _decays(decay_c)
-        scores_GTT = c_c @ b_c.transpose(-1, -2)
-        scores_HTT = scores_GTT.repeat_interleave(heads // groups, dim=1) * within_TT
-        read_HTV = scores_HTT @ hidden_c
-        if state_BGvN is not None:
-            before_GTv = c_c @ state_BGvN.transpose(-1, -2)
-            before_HVT = before_GTv.transpose(-1, -2).reshape(rows, heads, size, tokens)
-            read_HTV = read_HTV + before_HVT.transpose(-1, -2) * since_T1
-        late_GvT = (hidden_c * until_T1).transpose(-1, -2).reshape(*of_group[:3], tokens)
-        added_GvN = late_GvT @ b_c
-        if state_BGvN is not None:
-            last_H11 = since_T1[..., -1:, :]
-            kept_HVN = state_BGvN.view(rows, heads, size, -1) * last_H11
-            added_GvN = added_GvN + kept_HVN.view(of_group)
-        state_BGvN = added_GvN
-        found.append(read_HTV)
+        read_BHTV, state_BHVN = _scan_chunk(*chunk, state_BHVN)
+        found.append(read_BHTV)
     out_BTHV = torch.cat(found, dim=2).transpose(1, 2)
     if D is not None:
         out_BTHV = out_BTHV + D[:, None] * hidden_BTHV
     out_BTHV = out_BTHV.contiguous()
-    assert state_BGvN is not None
-    return (out_BTHV, state_BGvN.view(rows, heads, size, -1)) if return_final_states else out_BTHV
+    assert state_BHVN is not None
+    return (out_BTHV, state_BHVN) if return_final_states else out_BTHV
+
+
+def _scan_chunk(
+    hidden_BHTV: Tensor, decay_BHT1: Tensor, b_BGTN: Tensor, c_BGTN: Tensor, state_BHVN: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Outputs (B, H, T, V) of one chunk of a state space, and the state behind it."""
+    (rows, heads, tokens, size), groups = hidden_BHTV.shape, b_BGTN.shape[1]
+    # Heads of a group share their B and C, so products with these are made once for all of them.
+    of_group = (rows, groups, heads // groups * size)
+    within_TT, since_T1, until_T1 = _decays(decay_BHT1)
+    scores_GTT = c_BGTN @ b_BGTN.transpose(-1, -2)
+    scores_HTT = scores_GTT.repeat_interleave(heads // groups, dim=1) * within_TT
+    read_HTV = scores_HTT @ hidden_BHTV
+    late_GvT = (hidden_BHTV * until_T1).transpose(-1, -2).reshape(*of_group, tokens)
+    added_HVN = (late_GvT @ b_BGTN).view(rows, heads, size, -1)
+    if state_BHVN is None:
+        return read_HTV, added_HVN
+    before_GTv = c_BGTN @ state_BHVN.reshape(*of_group, -1).transpose(-1, -2)
+    before_HVT = before_GTv.transpose(-1, -2).reshape(rows, heads, size, tokens)
+    return read_HTV + before_HVT.transpose(-1, -2) * since_T1, added_HVN + state_BHVN * since_T1[..., -1:, :]
 
 
 def _normalized(x: Tensor) -> Tensor:
