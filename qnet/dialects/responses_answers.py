@@ -18,6 +18,7 @@ from qguide.qnet.dialects.shapes import (
     read_as,
     thoughts_in,
 )
+from qguide.qnet.errors import MalformedHistoryError
 
 _KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
@@ -149,13 +150,19 @@ def own_result(kind: str, said: Mapping[str, Any]) -> str | list[Json] | None:
 
     That of a shell is a list of what each command wrote; that of a computer is a screenshot, and
     the safety checks that the caller acknowledges with it.
+
+    Raises:
+        MalformedHistoryError: those are no list.
     """
     if kind not in _OWN_RESULTS:
         return None
     output = said.get("output") or said.get("status") or ""
     if isinstance(output, dict) and output.get("type") == "computer_screenshot":
-        checks = [f"acknowledged: {json.dumps(one)}" for one in said.get("acknowledged_safety_checks") or ()]
-        text = {"type": "input_text", "text": "\n".join(("screenshot", *checks))}
+        checks = said.get("acknowledged_safety_checks") or []
+        if not isinstance(checks, list):
+            raise MalformedHistoryError(f"acknowledged_safety_checks of a {kind} is no list; send the checks as one")
+        acknowledged = (f"acknowledged: {json.dumps(one)}" for one in checks)
+        text = {"type": "input_text", "text": "\n".join(("screenshot", *acknowledged))}
         return [text, output | {"type": "input_image"}]
     return output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
 

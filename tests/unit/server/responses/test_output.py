@@ -8,6 +8,7 @@ from openai.types.responses import ResponseOutputItem
 from pydantic import TypeAdapter
 
 from qguide.qnet.dialects.responses_answers import closing_events, failure_events, opening_events
+from qguide.qnet.errors import MalformedHistoryError
 from qguide.server.http.event_stream import HEARTBEAT
 from qguide.server.responses.output import ResponseWriter, failed, finished, opened
 from qguide.server.responses.schemas import ResponsesRequest
@@ -251,3 +252,12 @@ def test_a_call_in_openais_deprecated_form_is_an_item() -> None:
     assert (item["type"], item["name"]) == ("function_call", "go")
     assert item["arguments"] == called["arguments"]
     assert item["call_id"].startswith("call_")
+
+
+def test_acknowledged_safety_checks_that_are_no_list_are_refused() -> None:
+    shown = {"type": "computer_screenshot", "image_url": SCREENSHOT}
+    result = {"type": "computer_call_output", "call_id": "c1", "output": shown, "acknowledged_safety_checks": 5}
+    item = own("computer", json.dumps(OWN["computer"]))
+    body = ResponsesRequest.model_validate({"input": [item, result], "tools": [{"type": "computer"}]})
+    with pytest.raises(MalformedHistoryError, match="acknowledged_safety_checks"):
+        to_chat_request(body)
