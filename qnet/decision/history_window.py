@@ -114,7 +114,7 @@ def left_out_exchanges(
 
 
 def _newest_that_fit(requests: Sequence[int], tokens: Sequence[int], among: range, room: int) -> tuple[int, ...]:
-    """The newest of the requests among these exchanges that fit together."""
+    """The newest of the requests among these exchanges that fit together, in their order."""
     kept: list[int] = []
     for number in reversed(requests):
         if number in among:
@@ -122,7 +122,7 @@ def _newest_that_fit(requests: Sequence[int], tokens: Sequence[int], among: rang
             if room < 0:
                 break
             kept.append(number)
-    return tuple(kept)
+    return tuple(reversed(kept))
 
 
 def window_of(history: History, tokens: Sequence[int], *, left_out: Collection[int]) -> tuple[History, HistoryWindow]:

@@ -98,6 +98,10 @@ def test_the_newest_request_is_kept_and_older_ones_as_far_as_they_fit() -> None:
     assert read == {40: ["task D"], 60: ["task C", "task D"], 100: ["task B", "task C", "task D"]}
 
 
+def test_of_two_requests_the_newer_is_kept_where_one_fits() -> None:
+    assert left_out_exchanges([1, 1, 1, 1, 1, 3], task=1, requests=(3, 4), room=5) == (1, 2, 3)
+
+
 def test_observations_of_agents_without_calls_are_no_requests() -> None:
     assert requests_in((USER, *_turn(1, 0, False), *_turn(2, 0, False))) == ()
     assert requests_in((USER, *_turn(1, 1, True), *_turn(2, 1, False))) == (), "beside a result"
