@@ -18,9 +18,8 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
-from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention
+from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 
 _PER_TOKEN: Final = frozenset({"query", "key", "value", "g", "beta", "hidden_states", "dt", "B", "C"})
 """Names of a scan's arguments that have a value for each token; those of others are the same."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from qguide.qnet.engine.attention import PackedSegment, joined
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.types import Slices
 from qguide.qnet.usage import TokenUsage
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 
 if TYPE_CHECKING:
     from qguide.qnet.engine.attention import PackedSegment

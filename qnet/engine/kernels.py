@@ -1,4 +1,4 @@
-"""Kernels: attention over columns as they lie in KV buffers, and linear layers on a CPU.
+"""Kernels: attention over columns as they lie in KV buffers, linear layers on a CPU, copies to the device.
 
 In float32 torch multiplies by MKL, which does not use AVX-512 on every CPU that has it: on one of
 AMD's oneDNN, which torch takes for bfloat16, was twice as fast. It is asked for directly where it
@@ -15,16 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qguide.qnet.engine.kv_buffer import Part
-
 _FEWEST_ROWS: Final = 4
 """Of fewer, reading the weights is what takes time."""
 _FEWEST_WEIGHTS: Final = 2**16
 _FASTER: Final = 1.2
 
+Part = tuple[Tensor, Tensor]
+"""Keys and values of some columns, each (heads, columns, head size)."""
+
 PartialAttention = tuple[Tensor, Tensor]
 """Attention of T rows over some columns, (heads, T, head size), and the log of the sum of
 their exponentiated scores, (heads, T)."""
+
+Numbers = Tensor | Sequence[int] | Sequence[float] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,3 +177,13 @@ def _seconds(run: Callable[[], object]) -> float:
         run()
         times.append(time.thread_time() - began)
     return min(times)
+
+
+def upload(numbers: Numbers, device: torch.device, *, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor of these numbers on a device, for which the host does not wait."""
+    # `torch.tensor(…, device=…)` and an index that is a list wait until the device has run all that
+    # was launched before them. What is copied from pinned memory takes its turn.
+    made = numbers if isinstance(numbers, Tensor) else torch.tensor(numbers, dtype=dtype)
+    if device.type == "cuda" and made.is_cpu:
+        made = made.pin_memory()
+    return made.to(device, dtype, non_blocking=True)

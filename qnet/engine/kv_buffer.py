@@ -3,12 +3,9 @@
 import torch
 from torch import Tensor
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import Part, upload
 
 _GROWTH = 256
-
-Part = tuple[Tensor, Tensor]
-"""Keys and values of some columns, each (heads, columns, head size)."""
 
 
 # One buffer per conversation, written in place, and not blocks in a tree: those would be gathered

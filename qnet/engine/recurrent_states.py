@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer, LinearAttentionCacheLayerMixin
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.prefix_cache import RadixTree
-from qguide.qnet.engine.uploads import upload
 
 _PARTS: Final = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin)
 

@@ -13,8 +13,8 @@ from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flex_attention_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.token_trie import TokenTrie
-from qguide.qnet.engine.uploads import upload
 from qguide.qnet.engine.windows import SLIDING, window_of
 
 TREE_ATTENTION: Final = "qguide_trees"

@@ -29,11 +29,11 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from qguide.qnet.engine.forward_passes import batches_of_like_length
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
 from qguide.qnet.engine.recurrent_states import State, behind, cache_of
 from qguide.qnet.engine.token_trie import TokenTrie
-from qguide.qnet.engine.uploads import upload
 
 
 class RunRows(Protocol):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.kv_buffer import KVBuffer
-from qguide.qnet.engine.uploads import upload
 
 Columns = tuple[range, ...]
 """Columns of a buffer, in order; no two ranges touch."""

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.tree_attention import TreeMask, TrunkMask
-from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.models.match_features import MATCH_FEATURES, HeadFeatures
 from qguide.qnet.models.qnet_config import (

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qguide.qnet.engine.context_length import context_length
 from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
 from qguide.qnet.scoring import implicit_q, value_head

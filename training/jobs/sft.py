@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from qguide.qnet.effects import message_key
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.errors import ConfigError, RecordError
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import load_renderer

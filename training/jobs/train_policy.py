@@ -32,8 +32,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.tree_attention import use_block_masks
-from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.hub import model_folder

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.implicit_q import PAPER_BETA
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.objective import Loss

@@ -10,10 +10,10 @@ from rich.progress import track
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs, use_block_masks
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
-from qguide.qnet.engine.uploads import upload
 from qguide.qnet.models.checkpoint import load_policy
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.implicit_q import token_logprobs

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.manifest import Manifest
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.options import DpoOptimization

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softplus
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.training.optimization.objective import Loss
 from qguide.training.optimization.packed_trees import PackedTree, Pair
 from qguide.training.options import JobOptions

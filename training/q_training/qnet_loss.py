@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from qguide.qnet.engine.uploads import upload
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.text_model import load_causal_lm

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from qguide.qnet.engine.kernels import upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.tree_attention import tree_inputs
 from qguide.qnet.engine.tree_branches import has_recurrent_layers, outputs_of_tree
-from qguide.qnet.engine.uploads import upload
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.qnet import QNet
 from qguide.training.algorithms.choice_quality import ScoredChoice, choice_quality

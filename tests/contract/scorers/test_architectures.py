@@ -16,7 +16,6 @@ from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
-from qguide.qnet.scoring import score_plan as prefix
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import ScoreRequest
 from tests.contract.scorers.batches import batches
@@ -78,7 +77,7 @@ def test_q_is_that_of_the_full_sequence(
         patch.setattr(kvstore, "SHARED_TOKENS", shared_tokens)
         patch.setattr(attention, "FEWEST_TILED_ROWS", tiles_from)
         patch.setattr(attention, "FEWEST_TILED_COLUMNS", tiles_from)
-        patch.setattr(prefix, "BLOCK_TOKENS", block_tokens)
+        patch.setattr(value_head, "BLOCK_TOKENS", block_tokens)
         patch.setattr(attention, "CHUNKED_ON", {"cpu", "cuda"} if chunked else set())
         for batch in batches:
             for request, result in zip(batch, fast.score(batch), strict=True):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from qguide.qnet.engine.prefix_cache import Entry
 from qguide.qnet.engine.token_trie import TokenTrie
 from qguide.qnet.scoring.rendered_requests import RenderedRequest
-from qguide.qnet.scoring.score_plan import BLOCK_TOKENS, segments
+from qguide.qnet.scoring.value_head import BLOCK_TOKENS, segments
 
 HISTORY = list(range(100, 130))
 LIKE = torch.zeros(())
