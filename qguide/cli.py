@@ -26,8 +26,7 @@ from qguide.commands.scorer import app as scorer
 from qguide.commands.serve import serve
 from qguide.jobs.table import find_job
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.support.extras import LEARN, MCP, MODELS, REMOTE, REPORT, TRAIN, install, left_out
-from qguide.qnet.support.operator_code import plugins
+from qguide.qnet.packages import LEARN, MCP, MODELS, REMOTE, REPORT, TRAIN, install, left_out, plugins
 
 __all__ = ["app"]
 

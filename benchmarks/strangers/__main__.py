@@ -15,7 +15,7 @@ import typer
 from benchmarks.strangers.catalogue import EVERY, STRANGERS
 from benchmarks.strangers.protocol import Learner, Measurement, Result
 from benchmarks.strangers.report import markdown
-from qguide.qnet.support.operator_code import import_operator_module
+from qguide.qnet.packages import import_operator_module
 
 app = typer.Typer()
 

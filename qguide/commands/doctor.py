@@ -16,8 +16,7 @@ from rich.console import Console
 
 from qguide.commands.serve import Learn, Scorer, Upstream, models_given, read_settings
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.support.extras import PACKAGES, install
-from qguide.qnet.support.operator_code import Kind, plugins
+from qguide.qnet.packages import PACKAGES, Kind, install, plugins
 
 if TYPE_CHECKING:
     from qguide.server.q_models.build import Models

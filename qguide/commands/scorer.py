@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from qguide.commands.errors import shown_errors
-from qguide.qnet.support.contract import Finding, Outcome
+from qguide.qnet.contract import Finding, Outcome
 
 _COLOURS: Final[dict[Outcome, str]] = {"passed": "green", "failed": "red", "not checked": "yellow"}
 

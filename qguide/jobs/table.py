@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from qguide.jobs.options import EVALUATE, EXPORT_DATA, IMPORT, LEARN, Option
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import import_named, plugins, raised_text
+from qguide.qnet.packages import import_named, plugins, raised_text
 
 Group = Literal["Recordings", "Data", "Training", "Evaluation"]
 

@@ -15,8 +15,8 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
+from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.openai_messages import reworded
-from qguide.qnet.support.lru_cache import LRUCache
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant

@@ -17,8 +17,8 @@ from typing import Any
 
 from qguide.qnet.device.device_thread import DEFAULT_MAX_BATCH, BatchRun, DeviceThread, DeviceWorker, Ending
 from qguide.qnet.errors import QGuideError
+from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.qnet.support.lru_cache import LRUCache
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from qguide.qnet.usage import TokenUsage
 from qguide.qnet.work_context import current_tenant

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.dialects.messages_requests import INVALID_JSON, SIGNATURE, THINKING_BLOCKS, arguments_of
 from qguide.qnet.dialects.shapes import (
     LENGTH,
@@ -22,7 +23,6 @@ from qguide.qnet.dialects.shapes import (
     thoughts_in,
 )
 from qguide.qnet.openai_messages import Shape
-from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
 
 _FINISH_REASONS: Final = {
     "end_turn": "stop",

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from qguide.qnet.body_limits import exceeds_max_depth
 from qguide.qnet.errors import MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.native_requests import DialectName
 from qguide.qnet.openai_messages import PART_END
-from qguide.qnet.support.json_limits import exceeds_max_depth
 
 Json = dict[str, Any]
 

@@ -33,7 +33,7 @@ from qguide.qnet.judging.answers import read_ranking, read_score, read_verdict, 
 from qguide.qnet.judging.budget import JudgeBudget
 from qguide.qnet.judging.prompt import JudgePrompt, read_prompt
 from qguide.qnet.judging.settings import JudgeSettings
-from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, ScoreRequest, ScoreResult, Verdict
 from qguide.qnet.usage import NOTHING, TokenUsage, UpstreamCalls, total_of
 from qguide.qnet.work_context import all_of, collect_usage, current_tenant

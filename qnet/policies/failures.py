@@ -6,6 +6,7 @@ from typing import Final
 
 import httpx
 
+from qguide.qnet.body_limits import AnswerTooLargeError, UnknownEncodingError, read_bounded
 from qguide.qnet.errors import (
     HistoryTooLongError,
     QGuideError,
@@ -17,7 +18,6 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.answer_parsing import parse
 from qguide.qnet.policies.answers import Refusal, read_refusal, retry_after_s
-from qguide.qnet.support.bounded_body import AnswerTooLargeError, UnknownEncodingError, read_bounded
 
 FORBIDDEN: Final = (401, 403)
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import httpx
 
-from qguide.qnet.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
-from qguide.qnet.policies.answer_parsing import is_stream
-from qguide.qnet.policies.failures import health_problem
-from qguide.qnet.policies.upstream_settings import UpstreamLimits
-from qguide.qnet.support.bounded_body import (
+from qguide.qnet.body_limits import (
     ACCEPT_ENCODING,
     AnswerTooLargeError,
     UnknownEncodingError,
     check_number_of_values,
     read_bounded,
 )
+from qguide.qnet.errors import InvalidRequestError, UpstreamError, UpstreamTimeoutError, UpstreamUnavailableError
+from qguide.qnet.policies.answer_parsing import is_stream
+from qguide.qnet.policies.failures import health_problem
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.work_context import session_headers, trace_headers
 
 _STREAMED = 4

@@ -23,11 +23,11 @@ from itertools import accumulate, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qguide.qnet.errors import HistoryTooLongError, MalformedHistoryError, RenderingError
+from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.rendering.chat_template import THINKING_TAGS, ChatTemplate, TemplateTraits, exchanges
 from qguide.qnet.rendering.template_probe import build_turn_texts
 from qguide.qnet.rendering.turn_texts import Observed
 from qguide.qnet.rendering.version import RENDERER_VERSION
-from qguide.qnet.support.lru_cache import LRUCache
 from qguide.qnet.types import History, Message
 
 if TYPE_CHECKING:

@@ -16,13 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from qguide.qnet.body_limits import ACCEPT_ENCODING, AnswerTooLargeError, UnknownEncodingError, read_bounded_sync
 from qguide.qnet.errors import ScorerUnavailableError, UnscorableError
-from qguide.qnet.support.bounded_body import (
-    ACCEPT_ENCODING,
-    AnswerTooLargeError,
-    UnknownEncodingError,
-    read_bounded_sync,
-)
 
 Answer = TypeVar("Answer", bound=BaseModel)
 

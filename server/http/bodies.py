@@ -23,8 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qguide.qnet.body_limits import has_more_values, marks_in
 from qguide.qnet.errors import OverloadedError, QGuideError
-from qguide.qnet.support.json_limits import has_more_values, marks_in
 from qguide.qnet.turns import paced, rested
 from qguide.server.http.admission import Caller
 from qguide.server.http.error_table import known_error_response

@@ -17,8 +17,8 @@ from typing import Final, get_args
 import structlog
 
 from qguide.qnet.errors import ConfigError, OutdatedFeaturesError, QGuideError
+from qguide.qnet.packages import LEARN, require_extra
 from qguide.qnet.policies.pool import split_draws
-from qguide.qnet.support.extras import LEARN, require_extra
 from qguide.server.episodes.state import Episode
 from qguide.server.learning.fitting import FitLimits, Fitter, checkpoint_of
 from qguide.server.learning.group import Group, Order

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from qguide.qnet.decision.decision import StepUsage
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 from qguide.qnet.types import Sampling
 from qguide.qnet.work_context import in_trace
 

@@ -17,11 +17,10 @@ from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.hub import model_folder
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import content_sha256, is_feature_q
+from qguide.qnet.packages import LEARN, MODELS, REMOTE, extra_named, plugins
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
-from qguide.qnet.support.extras import LEARN, MODELS, REMOTE, extra_named
-from qguide.qnet.support.operator_code import plugins
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
 from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of

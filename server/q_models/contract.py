@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 from math import isclose, isfinite
 
+from qguide.qnet.contract import Check, Finding, finding_of, require
 from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.qnet.support.contract import Check, Finding, finding_of, require
 from qguide.qnet.types import Message, ScoreRequest, ToolCall
 from qguide.server.q_models.build import version_and_source
 from qguide.server.settings.settings import Settings

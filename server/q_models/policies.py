@@ -11,10 +11,10 @@ from qguide.qnet.models.hub import is_hub_name
 from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.native_requests import DialectName
+from qguide.qnet.packages import MODELS, extra_named
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
 from qguide.qnet.policies.upstream_settings import UpstreamLimits
-from qguide.qnet.support.extras import MODELS, extra_named
 from qguide.qnet.types import Candidate, History, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import TokenUsage, total_of
 from qguide.qnet.work_context import collect_usage, in_session

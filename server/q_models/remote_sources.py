@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.packages import import_named, raised_text
 from qguide.qnet.sliced_scorer import CachingScorer
-from qguide.qnet.support.operator_code import import_named, raised_text
 from qguide.server.q_models.aliases import plain_name
 from qguide.server.q_models.registry import ScorerSource
 from qguide.server.settings.remote_models import Classifier, VllmTrunk

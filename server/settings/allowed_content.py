@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
-from qguide.qnet.support.addresses import without_secrets
+from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError, without_secrets
 from qguide.qnet.types import History
 
 ANY_HOST: Final = "*"

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
-from qguide.qnet.errors import ConfigError
+from qguide.qnet.errors import ConfigError, without_secrets
 from qguide.qnet.policies.upstream_settings import DEFAULT_LIMITS, ApiKey, UpstreamSettings
-from qguide.qnet.support.addresses import without_secrets
 
 
 class VllmTrunk(BaseModel):

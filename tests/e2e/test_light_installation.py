@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from qguide.qnet.models.trunk_export import export_trunk
-from qguide.qnet.support.extras import LEARN, MODELS, PACKAGES, REMOTE, REPORT, TRAIN
+from qguide.qnet.packages import LEARN, MODELS, PACKAGES, REMOTE, REPORT, TRAIN
 from qguide.server.chat.fake_openai import FakeUpstream
 from tests.support.absent import command_without, run_without
 from tests.support.scripted_vllm import scripted_vllm

@@ -15,7 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from qguide.commands.mcp_tools import tools_of
-from qguide.qnet.support.extras import MCP, PACKAGES
+from qguide.qnet.packages import MCP, PACKAGES
 from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
 from qguide.server.settings.settings import SCRIPTED, Settings

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from qguide.cli import app
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import plugins
+from qguide.qnet.packages import plugins
 from qguide.training.environments.registry import find_environment
 from qguide.training.jobs.label import LabelConfig
 from qguide.training.recordings.formats.read import recording_of

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.addresses import HIDDEN, without_secrets
+from qguide.qnet.errors import HIDDEN, ConfigError, without_secrets
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.registry import DEFAULT_ENVIRONMENT, environment_config, find_environment, table_of
 from qguide.training.shipped import shipped_path

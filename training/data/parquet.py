@@ -13,7 +13,7 @@ from typing import IO, Annotated, Any, Final, Literal, Union, get_args, get_orig
 from pydantic import BaseModel
 
 from qguide.qnet.errors import ConfigError, RecordError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 
 PARQUET: Final = ".parquet"
 

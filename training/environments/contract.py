@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from qguide.qnet.contract import Check, ContractError, Finding, NotCheckedError, finding_of, require
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.support.contract import Check, ContractError, Finding, NotCheckedError, finding_of, require
 from qguide.training.environment import (
     Environment,
     EnvironmentBundle,

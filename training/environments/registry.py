@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.operator_code import import_named, paths_by_name
+from qguide.qnet.packages import import_named, paths_by_name
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import Environment, EnvironmentBundle, EnvironmentConfig, GoldSuite, Suite, Task
 from qguide.training.environments.adapters.build import bundle_of_address, bundle_of_factory, is_address

@@ -19,8 +19,8 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 from rich.progress import track
 
 from qguide.qnet.errors import ConfigError
+from qguide.qnet.packages import import_named, plugins, raised_text
 from qguide.qnet.records import MAX_REWARD, ROOT_ID
-from qguide.qnet.support.operator_code import import_named, plugins, raised_text
 from qguide.qnet.types import Scorer, ScoreRequest
 from qguide.training.algorithms.labelling import Target, TreeTarget, sibling_groups
 from qguide.training.algorithms.temporal_difference import gae_advantages, lambda_returns

@@ -18,8 +18,8 @@ from json import JSONDecoder
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
+from qguide.qnet.body_limits import MOST_LEVELS, exceeds_max_depth
 from qguide.qnet.errors import RecordError
-from qguide.qnet.support.json_limits import MOST_LEVELS, exceeds_max_depth
 
 FIRST: Final = "*"
 """Stands for the first value of an object whose keys are ids."""

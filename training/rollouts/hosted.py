@@ -20,11 +20,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, HttpUrl, JsonValue, SecretStr, TypeAdapter, ValidationError
 
-from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError
+from qguide.qnet.errors import ConfigError, InvalidRequestError, UpstreamError, UpstreamLostError, without_secrets
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
 from qguide.qnet.policies.token_budget import TokenBudget, tokens_of
 from qguide.qnet.policies.upstream_settings import ApiKey, UpstreamLimits, UpstreamName, UpstreamSettings
-from qguide.qnet.support.addresses import without_secrets
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.qnet.work_context import collect_usage, current_session, in_session
 from qguide.training.rollouts.usage import Usage

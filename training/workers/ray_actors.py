@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 from qguide.training.processes.messages import (
     READY,
     START_S,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qguide.qnet.support.contract import Check, NotCheckedError
+from qguide.qnet.contract import Check, NotCheckedError
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.contract import CHECKS, Subject
 from qguide.training.environments.registry import ENVIRONMENTS, build_selected_suite, find_environment

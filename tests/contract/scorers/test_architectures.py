@@ -16,6 +16,7 @@ from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.models.manifest import Manifest
 from qguide.qnet.models.qnet import QNet
 from qguide.qnet.models.qnet_config import QNetConfig
+from qguide.qnet.scoring import value_head
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
 from qguide.qnet.types import ScoreRequest
 from tests.contract.scorers.batches import batches

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qguide.qnet.support.extras import PACKAGES
+from qguide.qnet.packages import PACKAGES
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()

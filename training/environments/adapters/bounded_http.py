@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import httpx
 
-from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.support.bounded_body import (
+from qguide.qnet.body_limits import (
     ACCEPT_ENCODING,
     AnswerTooLargeError,
     UnknownEncodingError,
     check_number_of_values,
     read_bounded,
 )
+from qguide.qnet.errors import EnvironmentFailureError
 
 MOST_BYTES: Final = 16 * 1024**2
 """Of one answer of a server."""

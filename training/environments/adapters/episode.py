@@ -6,7 +6,7 @@ from math import fsum
 from typing import Any, Protocol, TypeVar
 
 from qguide.qnet.errors import EnvironmentFailureError, QGuideError
-from qguide.qnet.support.operator_code import raised_text
+from qguide.qnet.packages import raised_text
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import StepResult
 from qguide.training.environments.adapters.config import AdaptedConfig

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.support.extras import install
-from qguide.qnet.support.operator_code import import_operator_module
+from qguide.qnet.packages import import_operator_module, install
 from qguide.training.environment import flag_of, reward_of
 from qguide.training.environments.adapters.config import SEED
 from qguide.training.environments.adapters.episode import Answer

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
+from qguide.qnet.body_limits import AnswerTooLargeError, check_number_of_values
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.support.bounded_body import AnswerTooLargeError, check_number_of_values
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 from qguide.training.environment import flag_of, reward_of
 from qguide.training.environments.adapters.bounded_http import MOST_BYTES, MOST_VALUES
 from qguide.training.environments.adapters.config import OPENENV, AdaptedConfig

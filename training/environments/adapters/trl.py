@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import reward_of
 from qguide.training.environments.adapters.episode import Answer

@@ -21,7 +21,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, model_validator
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 from qguide.qnet.types import ToolCall
 from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
 from qguide.training.environments.intercode_sql.database import OpenDatabase, Records, open_file, open_script

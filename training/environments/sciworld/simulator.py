@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 
 SIMPLIFICATIONS: Final = "easy"
 EPISODE_MB: Final = 16

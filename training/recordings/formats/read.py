@@ -8,8 +8,8 @@ from typing import Final
 from pydantic import Field
 
 from qguide.qnet.errors import ConfigError, RecordError
+from qguide.qnet.packages import import_named, plugins, raised_text
 from qguide.qnet.records import MAX_REWARD
-from qguide.qnet.support.operator_code import import_named, plugins, raised_text
 from qguide.training.data.runs import RunFolder
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.options import JobOptions

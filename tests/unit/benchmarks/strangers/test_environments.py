@@ -12,7 +12,7 @@ import pytest
 from benchmarks.strangers.catalogue import EVERY, STRANGERS, Mock, Stranger
 from benchmarks.strangers.mock_policy import Mistake, MockPolicy, merged
 from benchmarks.strangers.served_model import build_server
-from qguide.qnet.support.contract import Check, NotCheckedError
+from qguide.qnet.contract import Check, NotCheckedError
 from qguide.qnet.types import History, SampleRequest, Sampling
 from qguide.training.environments.contract import CHECKS, Subject
 from qguide.training.environments.registry import SelectedSuite, build_selected_suite, environment_config

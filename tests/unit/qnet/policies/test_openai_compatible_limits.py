@@ -12,10 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from qguide.qnet.body_limits import MAX_CHUNKS, AnswerTooLargeError, BoundedBody
 from qguide.qnet.errors import UpstreamError
 from qguide.qnet.policies.answers import Completion, read_completion
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
-from qguide.qnet.support.bounded_body import MAX_CHUNKS, AnswerTooLargeError, BoundedBody
 from qguide.qnet.types import Message, Sampling
 from tests.support.upstream_policy import HISTORY, MIB, Body, answering
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from qguide.cli import app
-from qguide.qnet.support.contract import Finding
+from qguide.qnet.contract import Finding
 from qguide.training.environment import EnvironmentConfig
 from qguide.training.environments.contract import Subject, check_environment
 from qguide.training.environments.registry import SelectedSuite

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.support.extras import install
+from qguide.qnet.packages import install
 from qguide.training.environment import StepResult
 from qguide.training.processes.messages import Request
 from qguide.training.processes.worker import ProcessWorker

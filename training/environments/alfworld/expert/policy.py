@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.types import Candidate, Message, SampleRequest
 from qguide.training.environments.alfworld.expert.expert import Expert
 

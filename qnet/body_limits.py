@@ -1,19 +1,26 @@
-"""HTTP answers read up to a limit, before and after decompression.
+"""Limits of bodies from outside: the bytes and chunks of an answer, and the values and nesting of JSON.
 
 httpx decompresses whatever arrives in one go: a kilobyte of gzip may hold a megabyte, and an
 answer without end fills the memory. Here the limit stops both, and decompression is cut into
 slices, between which an event loop serves others. So are chunks: each takes a call of httpx's
 parser, and whatever one read of the socket brought is handed out without a pause.
+
+JSON's values are counted before it is parsed. A byte of it may become a hundred in memory, one value
+several errors, and most of a parse holds the interpreter's lock: 1 MB of `[1,1,1,…]` took 8 s to
+refuse, and 16 MiB of empty lists stopped all other threads for 15 s.
+
+Python's recursion ends at about a thousand levels. Serialising happens deeper in the call stack
+than parsing, so JSON that could just be parsed might not be serialisable.
 """
 
 import asyncio
 import zlib
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
-from qguide.qnet.support.json_limits import marks_in
+from qguide.qnet.turns import paced
 
 ACCEPT_ENCODING: Final = "gzip"
 """For requests whose answers are read here: an encoding that can be taken in slices."""
@@ -32,6 +39,9 @@ _GZIP: Final = ("gzip", "x-gzip")
 _PLAIN: Final = ("", "identity")
 _SPENT_HEADERS: Final = (b"content-encoding", b"content-length", b"transfer-encoding")
 _SHOWN_CHARACTERS: Final = 20
+MOST_LEVELS = 100
+_MARKS: Final = (b",", b"[", b"{")
+"""Bytes before a value; at most one for each, and none only for the first."""
 
 
 class AnswerTooLargeError(Exception):
@@ -115,16 +125,6 @@ class BoundedBody:
             raise AnswerTooLargeError(f"answered with more than {self._max_bytes:,} bytes")
 
 
-def check_number_of_values(content: bytes, max_values: int) -> None:
-    """Refuse JSON of very many small values before it is parsed; marks within texts count as well.
-
-    Raises:
-        AnswerTooLargeError: it has more.
-    """
-    if marks_in(content) > max_values:
-        raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
-
-
 async def read_bounded(response: httpx.Response, *, max_bytes: int, events: bool = False) -> httpx.Response:
     """The same answer with its body, decompressed.
 
@@ -163,3 +163,41 @@ def read_bounded_sync(response: httpx.Response, *, max_bytes: int) -> httpx.Resp
 def _read(response: httpx.Response, body: BoundedBody) -> httpx.Response:
     headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _SPENT_HEADERS]
     return httpx.Response(response.status_code, headers=headers, content=body.content(), request=response.request)
+
+
+def marks_in(body: bytes) -> int:
+    """Upper bound for the number of values; marks within texts count as well."""
+    return sum(body.count(mark) for mark in _MARKS)
+
+
+def check_number_of_values(content: bytes, max_values: int) -> None:
+    """Refuse JSON of very many small values before it is parsed; marks within texts count as well.
+
+    Raises:
+        AnswerTooLargeError: it has more.
+    """
+    if marks_in(content) > max_values:
+        raise AnswerTooLargeError(f"answered with more than {max_values:,} JSON values")
+
+
+def has_more_values(body: bytes, most: int) -> bool:
+    """True if JSON in UTF-8 has more than `most` values; its texts may hold any marks."""
+    if marks_in(body) <= most:
+        return False
+    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > 4 * (most + 1):  # each value is at most two texts: itself and its name
+        return True
+    return marks_in(b"".join(plain.split(b'"')[::2])) > most
+
+
+def exceeds_max_depth(value: object, most: int = MOST_LEVELS) -> bool:
+    """True if lists and objects are nested more than `most` levels deep."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        level = [
+            part
+            for one in paced(level)
+            for part in (one.values() if isinstance(one, dict) else one)
+            if isinstance(part, dict | list)
+        ]
+    return bool(level)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qguide.qnet.support.lru_cache import LRUCache
+from qguide.qnet.lru_cache import LRUCache
 
 
 def test_the_least_recently_used_goes_first() -> None:

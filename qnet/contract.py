@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from qguide.qnet.errors import QGuideError
-from qguide.qnet.support.operator_code import raised_text
+from qguide.qnet.packages import raised_text
 
 Subject = TypeVar("Subject")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qguide.qnet.support.addresses import without_secrets
+from qguide.qnet.errors import without_secrets
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Small parts that no library has as we need them."""
