@@ -34,8 +34,8 @@ from qguide.server.http.middleware import ID_HEADERS, CancelWhenGone, Drain, Obs
 from qguide.server.learning.service import build_learning
 from qguide.server.observability.exposition import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
-from qguide.server.q_models.build import Models, build_models
-from qguide.server.q_models.policies import MeteredPolicy
+from qguide.server.q_models.build import build_models
+from qguide.server.q_models.models import MeteredPolicy, Models
 from qguide.server.redis.client import RedisParaphraseCache
 from qguide.server.responses.answers import ResponseEvent
 from qguide.server.responses.socket import ResponsesSockets

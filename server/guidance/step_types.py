@@ -24,8 +24,7 @@ from qguide.server.learning.service import Learning
 from qguide.server.observability.metrics import Metrics
 from qguide.server.own_bodies.answers import PolicyUsage, StepCost, ThresholdResult, Timings, Window
 from qguide.server.own_bodies.schemas import StepOptions
-from qguide.server.q_models.build import Models
-from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.models import Models, ServedPolicy
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 from qguide.server.settings.thresholds import ThresholdSettings

@@ -30,7 +30,8 @@ from qguide.server.learning.status_body import CurveState, LearningState, curve_
 from qguide.server.learning.tally import Spent
 from qguide.server.learning.webhook import build_webhook
 from qguide.server.observability.request_context import calling_key, owner_of, scoped_episode_id
-from qguide.server.q_models.build import Models, open_q_model
+from qguide.server.q_models.build import open_q_model
+from qguide.server.q_models.models import Models
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
 

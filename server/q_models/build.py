@@ -4,9 +4,8 @@ import asyncio
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from time import time
 from typing import Final
 
 import structlog
@@ -19,22 +18,16 @@ from qguide.qnet.models.loading import embedded_path
 from qguide.qnet.models.manifest import content_sha256, is_feature_q
 from qguide.qnet.packages import LEARN, MODELS, REMOTE, extra_named, plugins
 from qguide.qnet.policies.openai_compatible import OpenAICompatiblePolicy
+from qguide.qnet.policies.scripted import ScriptedParaphraser, ScriptedPolicy
+from qguide.qnet.policies.upstream_settings import UpstreamLimits
 from qguide.qnet.scoring.rules import split_rules
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.tracing import build_tracing
 from qguide.server.q_models.aliases import DEFAULT, Shares, plain_name, shares_of
-from qguide.server.q_models.checks import check_thresholds, require_licence
+from qguide.server.q_models.checks import check_policies, check_thresholds, require_licence
 from qguide.server.q_models.judge import build_judge, check_judges, is_judge
-from qguide.server.q_models.policies import (
-    ServedPolicy,
-    build_paraphraser,
-    build_upstreams,
-    check_policies,
-    find_policy,
-    named_policy,
-    stand_in,
-)
+from qguide.server.q_models.models import Models, ServedPolicy
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.remote_sources import (
     build_classify_source,
@@ -47,7 +40,8 @@ from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.q_models.served import Runtime, ServedQModel, source_of
 from qguide.server.q_models.without_model import RuleQModel, build_no_q_model, unguided_policies
 from qguide.server.redis.client import RedisLink
-from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings, UnknownModels
+from qguide.server.settings.remote_models import Upstream
+from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings
 
 DEMO_Q = {
     "Action: put": 0.95,
@@ -65,133 +59,8 @@ _NO_VERSION: Final = "0"
 """Default version of what has no content to be known by: the fake, and the operator's own code."""
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._-]{0,127}){0,7}")
-_SHADOW_END_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Models:
-    """All models that a request can name, and the threads they run on.
-
-    Attributes:
-        policy: the default policy.
-        paraphraser: the policy that rewords tasks; None if none is configured.
-        upstreams: all upstreams, including the default policy if it is one.
-        started_at: Unix time in seconds.
-        unknown: which unknown names mean a model that is served; see `Settings.unknown_models`.
-        q_model_named: the settings name a Q model.
-    """
-
-    runtime: Runtime
-    policy: ServedPolicy
-    q_models: QModels
-    paraphraser: ServedPolicy | None = None
-    upstreams: tuple[ServedPolicy, ...] = ()
-    started_at: int = field(default_factory=lambda: int(time()))
-    unknown: UnknownModels = "error"
-    q_model_named: bool = True
-    _loading: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    @property
-    def healthy(self) -> bool:
-        """True while every thread that answers requests is alive."""
-        return self.runtime.thread.healthy and all(model.healthy for model in self.q_models)
-
-    @property
-    def waiting(self) -> int:
-        """Number of requests with a score that waits for the device or a Q model's own thread."""
-        return len(self.runtime.thread.waiting.union(*(model.waiting for model in self.q_models)))
-
-    @property
-    def cached_bytes(self) -> int:
-        """Keys and values of the Q model that keeps most of them."""
-        return max((model.cached_bytes for model in self.q_models), default=0)
-
-    @property
-    def remote(self) -> list[OpenAICompatiblePolicy]:
-        """Policies of all upstreams."""
-        policies = [upstream.model for upstream in self.upstreams]
-        return [one for one in policies if isinstance(one, OpenAICompatiblePolicy)]
-
-    @property
-    def policies(self) -> dict[str, ServedPolicy]:
-        """Policies by name, the default first."""
-        return {policy.name: policy for policy in (self.policy, *self.upstreams)}
-
-    def find_policy(self, name: str | None) -> ServedPolicy:
-        """Find a policy by its name or its upstream's model name; None is the default."""
-        return find_policy(name, self.policy, self.upstreams, self.unknown)
-
-    def find_reranker(self, name: str | None) -> str | None:
-        """Name of the Q model for a foreign client, whose names may be another service's."""
-        if name is None or name in self.q_models.routes:
-            return name
-        served = {one.name for one in self.q_models if one.source != NONE}
-        return stand_in(served, DEFAULT, self.unknown) or name
-
-    def q_model_for(self, policy: ServedPolicy, named: str | None) -> str | None:
-        """Name of the Q model of a policy's step; None is the default.
-
-        The embedded Q model knows one text game. Unless somebody names it, it scores only what the
-        embedded policy draws.
-        """
-        default = self.q_models.routes.aliases.get(DEFAULT, {})
-        if named or self.q_model_named or policy.source == EMBEDDED or EMBEDDED not in default:
-            return named
-        return NONE
-
-    async def load(
-        self,
-        settings: Settings,
-        folder: str,
-        *,
-        name: str,
-        version: str | None,
-        replacing: bool,
-        unlicensed: bool = False,
-    ) -> None:
-        """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
-
-        Args:
-            folder: path of the subfolder.
-            version: None takes the start of the manifest's hash.
-            replacing: see `AliasTable.add`.
-            unlicensed: serve it even if its manifest grants no licence.
-        """
-        path = _folder_beneath(settings.models_dir, folder)
-        async with self._loading:
-            opening = asyncio.create_task(
-                asyncio.to_thread(
-                    open_q_model, settings, self.runtime, str(path), name=name, version=version, unlicensed=unlicensed
-                )
-            )
-            try:
-                model = await asyncio.shield(opening)
-            except asyncio.CancelledError:
-                # The thread goes on loading; without this, the weights, thread and metric series
-                # of the model would never be freed.
-                with suppress(QGuideError):
-                    self._give_up(await opening)
-                raise
-            try:
-                self.q_models.add(model, replacing=replacing)
-            except RoutingError:
-                self._give_up(model)
-                raise
-
-    def _give_up(self, model: ServedQModel) -> None:
-        """Close an opened Q model that is not served; a version of its name and id may be."""
-        model.retire(keep_series=any(other.id == model.id for other in self.q_models))
-
-    async def close(self) -> None:
-        """Stop all threads and connections; does not wait for a shadow that hangs."""
-        await self.q_models.close()
-        for upstream in self.remote:
-            await upstream.close()
-        self.runtime.thread.close()
-        self.runtime.shadow_thread.close(timeout_s=_SHADOW_END_S)
-        for model in self.q_models:
-            model.close()
-        await asyncio.to_thread(self.runtime.metrics.tracing.close)
+_SHARE_OF_DECISION: Final = 0.9
+"""Below 1, so that the circuit breaker sees the timeout before the decision's own deadline."""
 
 
 def build_models(settings: Settings) -> Models:
@@ -208,9 +77,9 @@ def build_models(settings: Settings) -> Models:
     check_policies(settings)
     runtime = build_runtime(settings)
     try:
-        upstreams = build_upstreams(settings)
-        policy = named_policy(settings.policy, settings, runtime.thread, upstreams)
-        paraphraser = build_paraphraser(settings, runtime.thread, upstreams)
+        upstreams = _build_upstreams(settings)
+        policy = _named_policy(settings.policy, settings, runtime.thread, upstreams)
+        paraphraser = _build_paraphraser(settings, runtime.thread, upstreams)
         q_models = _build_q_models(settings, runtime, upstreams)
         check_thresholds(settings, q_models)
         if unguided := unguided_policies(settings):
@@ -228,6 +97,75 @@ def build_models(settings: Settings) -> Models:
         runtime.thread.close()
         runtime.shadow_thread.close()
         raise
+
+
+def _build_upstream(settings: Settings, name: str, upstream: Upstream) -> OpenAICompatiblePolicy:
+    """Build the policy of one upstream; nothing is sent before the first request."""
+    limits = UpstreamLimits(
+        timeout_s=upstream.timeout_s or min(settings.idle_timeout_s, settings.timeout_s * _SHARE_OF_DECISION),
+        connect_timeout_s=upstream.connect_timeout_s,
+        max_connections=upstream.max_connections,
+        max_answer_bytes=upstream.max_answer_bytes,
+        retries=upstream.retries,
+        breaker_failures=upstream.breaker_failures,
+        breaker_open_s=upstream.breaker_open_s,
+    )
+    return OpenAICompatiblePolicy.of(
+        name, upstream, upstream.api_key, limits, takes_cache_salt=upstream.cache_salt, streams=upstream.stream
+    )
+
+
+def _build_upstreams(settings: Settings) -> tuple[ServedPolicy, ...]:
+    """Build the policy of every upstream; nothing is sent before the first request."""
+    return tuple(
+        ServedPolicy(
+            name,
+            _build_upstream(settings, name, upstream),
+            "upstream",
+            context=upstream.context,
+            upstream_model=upstream.model,
+            dialect=upstream.dialect,
+        )
+        for name, upstream in settings.upstreams.items()
+    )
+
+
+def _named_policy(
+    named: str, settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy:
+    """The upstream of that name, or else a policy in this process."""
+    for upstream in upstreams:
+        if upstream.name == named:
+            return upstream
+    return _build_policy(named, settings, thread)
+
+
+def _build_policy(named: str, settings: Settings, thread: DeviceThread) -> ServedPolicy:
+    if named == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedPolicy(), SCRIPTED)
+    folder = embedded_path("policy") if named == EMBEDDED else Path(named)
+    with extra_named(
+        f"the policy {named!r}, which would run in this process,",
+        MODELS,
+        otherwise=", or name an upstream (QGUIDE_UPSTREAMS and QGUIDE_POLICY)",
+    ):
+        from qguide.server.q_models.local_models import build_local_policy
+
+    policy, loaded = build_local_policy(settings, folder, thread)
+    source = source_of(named)
+    name = EMBEDDED if source == EMBEDDED else loaded.name
+    return ServedPolicy(name, policy, source, policy.context, loaded.manifest)
+
+
+def _build_paraphraser(
+    settings: Settings, thread: DeviceThread, upstreams: Sequence[ServedPolicy]
+) -> ServedPolicy | None:
+    """Build the policy that rewords tasks; "scripted" is a fake that paraphrases."""
+    if not settings.paraphraser:
+        return None
+    if settings.paraphraser == SCRIPTED:
+        return ServedPolicy(SCRIPTED, ScriptedParaphraser(), SCRIPTED)
+    return _named_policy(settings.paraphraser, settings, thread, upstreams)
 
 
 def build_runtime(settings: Settings) -> Runtime:
@@ -323,6 +261,46 @@ def open_q_model(
         model.open()
         refused.pop_all()
     return model
+
+
+async def serve_folder(
+    models: Models,
+    settings: Settings,
+    folder: str,
+    *,
+    name: str,
+    version: str | None,
+    replacing: bool,
+    unlicensed: bool = False,
+) -> None:
+    """Verify and serve the Q model of a subfolder of `models_dir`, one load at a time.
+
+    Args:
+        folder: path of the subfolder.
+        version: None takes the start of the manifest's hash.
+        replacing: see `AliasTable.add`.
+        unlicensed: serve it even if its manifest grants no licence.
+    """
+    path = _folder_beneath(settings.models_dir, folder)
+    async with models.loading:
+        opening = asyncio.create_task(
+            asyncio.to_thread(
+                open_q_model, settings, models.runtime, str(path), name=name, version=version, unlicensed=unlicensed
+            )
+        )
+        try:
+            model = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The thread goes on loading; without this, the weights, thread and metric series
+            # of the model would never be freed.
+            with suppress(QGuideError):
+                models.give_up(await opening)
+            raise
+        try:
+            models.q_models.add(model, replacing=replacing)
+        except RoutingError:
+            models.give_up(model)
+            raise
 
 
 def version_and_source(settings: Settings, source: str, name: str) -> tuple[str, ScorerSource]:

@@ -1,13 +1,28 @@
-"""Checks of the settings against the Q models: thresholds, and licences."""
+"""Checks of the settings: names of policies, thresholds, and licences of Q models."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import structlog
 
 from qguide.qnet.errors import CheckpointError, ConfigError
+from qguide.qnet.models.hub import is_hub_name
 from qguide.qnet.models.manifest import Manifest
 from qguide.server.q_models.served import ServedQModel
-from qguide.server.settings.settings import Settings
+from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
+
+
+def check_policies(settings: Settings) -> None:
+    """Check that `policy` and `paraphraser` name something, before anything is loaded."""
+    for setting, named in (("POLICY", settings.policy), ("PARAPHRASER", settings.paraphraser)):
+        known = named in ("", EMBEDDED, SCRIPTED, *settings.upstreams)
+        if known or Path(named).is_dir() or is_hub_name(named):
+            continue
+        upstreams = ", ".join(settings.upstreams) or "none; add it to QGUIDE_UPSTREAMS"
+        raise ConfigError(
+            f"QGUIDE_{setting} is {named!r}, which is no upstream ({upstreams}), no folder and no "
+            f"name on the Hugging Face hub; name one of them, {EMBEDDED!r} or {SCRIPTED!r}"
+        )
 
 
 def check_thresholds(settings: Settings, q_models: Iterable[ServedQModel]) -> None:

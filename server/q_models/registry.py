@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from structlog.contextvars import bound_contextvars
 
@@ -19,9 +19,9 @@ from qguide.qnet.device.scoring_worker import ReadAhead, ScoringWorker
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.features.domain import Domain
 from qguide.qnet.models.manifest import Manifest
-from qguide.qnet.sliced_scorer import CachingScorer
+from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.turns import resting
-from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult
+from qguide.qnet.types import History, Message, ScoreRequest, ScoreResult, Slices
 from qguide.qnet.work_context import record_usage
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import name_episode
@@ -30,10 +30,6 @@ from qguide.server.q_models.served import QModelLease, Runtime, ServedQModel, Sh
 
 if TYPE_CHECKING:
     from qguide.qnet.rendering.renderer import Renderer
-from typing import Any
-
-from qguide.qnet.sliced_scorer import CacheUse
-from qguide.qnet.types import Slices
 
 
 class LazyScorer(CachingScorer):

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends
 from qguide.server.http.admission import require_admin
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.q_models.aliases import shares_of
+from qguide.server.q_models.build import serve_folder
 from qguide.server.q_models.schemas import AliasRequest, DropRequest, LoadRequest, ModelList, ShadowRequest
 from qguide.server.routes.dependencies import ModelsDep, SettingsDep
 from qguide.server.routes.models import model_list
@@ -22,8 +23,14 @@ router = APIRouter(prefix="/v1/models", tags=["admin"], dependencies=[Depends(re
 @router.post("/load")
 async def load_q_model(body: LoadRequest, settings: SettingsDep, models: ModelsDep) -> ModelList:
     """Verify a checkpoint and serve it, in addition to the others or in place of one."""
-    await models.load(
-        settings, body.folder, name=body.name, version=body.version, replacing=body.replace, unlicensed=body.unlicensed
+    await serve_folder(
+        models,
+        settings,
+        body.folder,
+        name=body.name,
+        version=body.version,
+        replacing=body.replace,
+        unlicensed=body.unlicensed,
     )
     _log.info("q_model_loaded", name=body.name, version=body.version, replace=body.replace)
     return model_list(models)

@@ -19,8 +19,7 @@ from qguide.server.http.admission import GOOGLES_KEY
 from qguide.server.http.error_table import STATUSES
 from qguide.server.http.event_stream import described_errors
 from qguide.server.q_models.aliases import DEFAULT
-from qguide.server.q_models.build import Models
-from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.models import Models, ServedPolicy
 from qguide.server.q_models.schemas import JudgeCard, ModelCard, ModelList, PriorCard
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.routes.dependencies import ModelsDep

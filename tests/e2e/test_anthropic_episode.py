@@ -16,7 +16,8 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.records import OfferRow, Row, TreeRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.app import create_app
-from qguide.server.q_models.build import Models, build_models
+from qguide.server.q_models.build import build_models
+from qguide.server.q_models.models import Models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, SCRIPTED, Settings
 from qguide.training.data.runs import read_rows

@@ -17,8 +17,8 @@ from qguide.server.app import create_app
 from qguide.server.chat.fake_openai import FakeUpstream
 from qguide.server.observability.exposition import Exposition
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.build import Models, build_models
-from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.build import build_models
+from qguide.server.q_models.models import Models, ServedPolicy
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.served import Runtime
 from qguide.server.settings.remote_models import Upstream

@@ -26,8 +26,7 @@ from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
 from qguide.server.observability.metrics import Metrics
 from qguide.server.observability.request_context import open_account
-from qguide.server.q_models.build import Models
-from qguide.server.q_models.policies import MeteredPolicy, ServedPolicy
+from qguide.server.q_models.models import MeteredPolicy, Models, ServedPolicy
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.served import Runtime
 from tests.support.queues import until_waiting

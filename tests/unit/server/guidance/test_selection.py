@@ -13,8 +13,7 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.records import OfferRow
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.server.observability.metrics import Metrics
-from qguide.server.q_models.build import Models
-from qguide.server.q_models.policies import ServedPolicy
+from qguide.server.q_models.models import Models, ServedPolicy
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.served import Runtime
 from qguide.server.settings.settings import Settings

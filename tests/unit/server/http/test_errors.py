@@ -24,7 +24,8 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import ScoreRequest, ScoreResult
 from qguide.server.http.error_table import TABLE
-from qguide.server.q_models.build import Models, build_runtime
+from qguide.server.q_models.build import build_runtime
+from qguide.server.q_models.models import Models
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of
 

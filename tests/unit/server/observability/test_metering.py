@@ -14,7 +14,8 @@ from qguide.qnet.policies.scripted import ScriptedPolicy
 from qguide.qnet.scoring.scripted import ScriptedScorer
 from qguide.qnet.types import Candidate, History, Sampling, ScoreRequest, ScoreResult
 from qguide.server.chat.fake_openai import DEFAULT_REPLIES, FakeUpstream
-from qguide.server.q_models.build import Models, build_models
+from qguide.server.q_models.build import build_models
+from qguide.server.q_models.models import Models
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import Settings
 from tests.unit.server.conftest import FAKES, Serve, models_of

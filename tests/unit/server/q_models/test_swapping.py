@@ -19,7 +19,8 @@ from qguide.qnet.scoring.value_head import NaiveScorer, SharedPrefixScorer
 from qguide.qnet.types import Message, ScoreRequest, ScoreResult, Slices
 from qguide.server.app import create_app
 from qguide.server.q_models import build as builders
-from qguide.server.q_models.build import Models, build_models, build_runtime
+from qguide.server.q_models.build import build_models, build_runtime
+from qguide.server.q_models.models import Models
 from qguide.server.q_models.registry import QModel, QModels, ScorerSource
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import SCRIPTED, Settings

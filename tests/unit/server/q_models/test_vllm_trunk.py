@@ -17,7 +17,8 @@ from qguide.qnet.scoring.value_head import NaiveScorer
 from qguide.qnet.scoring.vllm import VllmScorer
 from qguide.qnet.types import Message, ScoreRequest
 from qguide.server.app import create_app
-from qguide.server.q_models.build import Models, build_models
+from qguide.server.q_models.build import build_models
+from qguide.server.q_models.models import Models
 from qguide.server.q_models.registry import QModel
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.remote_models import VllmTrunk
