@@ -84,7 +84,6 @@ EVALUATE: Final = (
     Option("temperature", "Except for greedy draws.", float),
     Option("max_steps", "Maximum actions per episode.", int),
     Option("greedy_candidate", "Draw the first of the M candidates greedily.", bool),
-    Option("tie_break", "first, most-drawn or logprob."),
     Option("parallel", "Tasks played at the same time.", int),
 )
 

@@ -35,7 +35,6 @@ from qguide.qnet.decision.selection import (
     PriorBy,
     Selection,
     SelectionName,
-    TieBreak,
     explore,
     prior_of,
     select,
@@ -90,7 +89,6 @@ class Guidance:
             which is drawn first.
         too_long: the same where the history is too long for the Q model; None: as `fallback` says.
         threshold: what to do where the best Q is too low; None: nothing.
-        tie_break: which of several candidates with the highest Q is taken, by "argmax".
         selection: "argmax" of Q is the papers'; "posterior" weighs Q against the prior. Candidates
             that were drawn below the threshold are not the policy's own, so with them it is argmax.
         tau: temperature of Q in the posterior, at least 0.
@@ -110,7 +108,6 @@ class Guidance:
     fallback: Fallback = "error"
     too_long: Fallback | None = None
     threshold: Threshold | None = None
-    tie_break: TieBreak = "first"
     selection: SelectionName = "argmax"
     tau: float = DEFAULT_TAU
     prior: PriorBy = "votes"
@@ -381,13 +378,7 @@ class _Step:
         if q_values is not None:
             weighed = guidance.selection == "posterior" and own == len(self.candidates)
             return select(
-                self._messages,
-                q_values,
-                tie_break=guidance.tie_break,
-                logprobs=[candidate.logprob for candidate in self.candidates],
-                prior=prior,
-                tau=guidance.tau if weighed else None,
-                rules=self._rules,
+                self._messages, q_values, prior=prior, tau=guidance.tau if weighed else None, rules=self._rules
             )
         if guidance.explore is not None:
             return explore(prior, guidance.explore)

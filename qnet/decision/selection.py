@@ -44,8 +44,6 @@ SelectionName = Literal["argmax", "posterior"]
 """The candidate of highest Q (the papers'), or the one of highest Q / tau + log prior."""
 DEFAULT_TAU: Final = 0.05
 """Tau of a posterior where nobody has fitted one, for a Q between 0 and 1."""
-TieBreak = Literal["first", "most-drawn", "logprob"]
-"""Order among candidates of equal Q: drawn first, drawn most often, or likeliest by the policy."""
 EXPLORED: Final = "explored"
 """Reason of a random choice."""
 
@@ -267,8 +265,6 @@ def select(
     candidates: Sequence[Message],
     q_values: Sequence[float],
     *,
-    tie_break: TieBreak = "first",
-    logprobs: Sequence[float | None] = (),
     prior: Prior | None = None,
     tau: float | None = None,
     rules: Sequence[tuple[float, ...]] = (),
@@ -282,9 +278,6 @@ def select(
     Args:
         candidates: as they were drawn, repetitions included.
         q_values: one per candidate.
-        tie_break: without a `tau`, the first of equal Q that it prefers is taken; "first" prefers
-            none where Q is the same for all.
-        logprobs: of each candidate by the policy, for `tie_break` "logprob"; None if unknown.
         prior: of the candidates; None counts their repetitions.
         tau: temperature of Q, at least 0.
         rules: values of each candidate that are compared before Q, the first one first; only
@@ -311,8 +304,7 @@ def select(
         return Selection(left[0], "rules")
     prior = prior or prior_of(candidates)
     if all(q[i] == highest for i in left):
-        wanted = {i: _preference(i, candidates, tie_break, logprobs) for i in left}
-        return Selection(max(left, key=lambda i: (wanted[i], prior.log_shares[i])), "likeliest")
+        return Selection(max(left, key=prior.log_shares.__getitem__), "likeliest")
     if tau is not None:
         # As Q / tau + log prior, without a division by 0; the prior breaks ties of its limit.
         scores = [(q[i] + tau * log, log, q[i]) for i, log in enumerate(prior.log_shares)]
@@ -320,18 +312,4 @@ def select(
         return Selection(max(left, key=scores.__getitem__), "highest_posterior", shares)
     best = [i for i in left if q[i] == highest]
     tied = {candidates[i] for i in best}
-    chosen = max(best, key=lambda i: _preference(i, candidates, tie_break, logprobs))
-    return Selection(chosen, "tied_highest_q" if len(tied) > 1 else "highest_q")
-
-
-def _preference(
-    index: int, candidates: Sequence[Message], tie_break: TieBreak, logprobs: Sequence[float | None]
-) -> float:
-    match tie_break:
-        case "first":
-            return 0.0
-        case "most-drawn":
-            return float(candidates.count(candidates[index]))
-        case "logprob":
-            logprob = logprobs[index] if logprobs else None
-            return -math.inf if logprob is None else logprob
+    return Selection(best[0], "tied_highest_q" if len(tied) > 1 else "highest_q")

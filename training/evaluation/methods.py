@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from qguide.qnet.decision.decide import Guidance
 from qguide.qnet.decision.early_stop import UntilDecided
-from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
+from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Candidate, History, Message, SampleRequest, Sampling
 from qguide.training.evaluation.records import MethodName
@@ -33,8 +33,6 @@ class Play:
         candidates: M, for every method that chooses among candidates.
         sampling: sampling of the candidates; its seed is replaced at every step.
         greedy_candidate: draw the first of the M candidates greedily.
-        tie_break: reply to choose among those of equal Q: the first drawn, the one drawn most
-            often, or the one that the policy finds most likely.
         max_steps: actions after which an episode is cut off.
         tau: temperature of Q in q-posterior.
         greedy_weight: added to the log prior of the greedy reply.
@@ -44,7 +42,6 @@ class Play:
     candidates: int = 5
     sampling: Sampling = field(default_factory=Sampling)
     greedy_candidate: bool = False
-    tie_break: TieBreak = "first"
     max_steps: int = 40
     tau: float = DEFAULT_TAU
     prior: PriorBy = "votes"
@@ -175,12 +172,7 @@ def q_guided(play: Play, seed: int, task_id: str, *, trajectory: int = 0, explor
 
     def guidance(step: int) -> Guidance:
         luck = derived_seed("explored", seed, task_id, step)
-        return Guidance(
-            play.candidates,
-            sampling_at(step),
-            tie_break=play.tie_break,
-            explore=luck if Random(luck).random() < explored else None,
-        )
+        return Guidance(play.candidates, sampling_at(step), explore=luck if Random(luck).random() < explored else None)
 
     return guided_agent(guidance)
 
@@ -215,9 +207,7 @@ def adaptive(play: Play, seed: int, task_id: str) -> Agent:
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         nonlocal previous_q
-        guidance = Guidance(
-            play.candidates, sampling_at(step), rise_over=previous_q, always_score=True, tie_break=play.tie_break
-        )
+        guidance = Guidance(play.candidates, sampling_at(step), rise_over=previous_q, always_score=True)
         choice = yield from guided_agent(lambda _: guidance)(history, step)
         assert choice.decision is not None, "a guided agent decides"
         assert choice.decision.q_values is not None, "every candidate is scored"

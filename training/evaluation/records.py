@@ -64,8 +64,7 @@ class TrajectoryCost(Row):
     """One of the trajectories between which a method chose.
 
     Attributes:
-        values: Q of its states, or only of the last one if the others do not count; empty if the
-            true reward chose.
+        values: Q of its last state; empty if the true reward chose.
     """
 
     reward: FiniteFloat

@@ -5,8 +5,8 @@ The Q model sees only the chat: it learns neither a reward nor that an episode h
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Final, Literal
+from math import inf
+from typing import Final
 
 from qguide.qnet.errors import ConfigError, HistoryTooLongError
 from qguide.qnet.types import Scorer, ScoreRequest, ScoreResult
@@ -15,9 +15,6 @@ from qguide.training.evaluation.records import GUIDED, VALUING
 from qguide.training.rollouts.episode import Agent, Episode, first_reply, seeded
 from qguide.training.rollouts.rollout import RolloutTask, value_request
 
-TrajectoryValue = Literal["last", "mean", "min"]
-"""Value of a trajectory: that of its last state, or the mean or minimum over all its states."""
-
 
 @dataclass(frozen=True, slots=True)
 class Verification:
@@ -25,14 +22,12 @@ class Verification:
 
     Attributes:
         observes: the Q model is read after the observation; otherwise at the action.
-        trajectory_value: how the values of its states give a trajectory's value.
         stop_at: value of a trajectory at which no more are drawn; None draws all.
         beams: number of trajectories that `q-beam` keeps.
         iterations: maximum number of trajectories of `lats`.
     """
 
     observes: bool = False
-    trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     beams: int = 2
     iterations: int = 5
@@ -113,17 +108,14 @@ def verifier_best_of_n(
         episode = yield from play(agent)
         if not budget.affords(episodes, episode):
             break
-        valued, tokens = yield from _state_values(episode, verification)
+        value, tokens = yield from _last_value(episode, verification)
         episodes.append(episode)
-        values.append(valued)
+        values.append(value)
         scored_tokens += tokens
-        value = trajectory_value(valued, verification.trajectory_value)
-        if verification.stop_at is not None and value >= verification.stop_at:
+        if verification.stop_at is not None and max(value, default=-inf) >= verification.stop_at:
             break
-    ranks = [trajectory_value(valued, verification.trajectory_value) for valued in values]
-    return Searched(
-        episodes, ranks.index(max(ranks)), tuple(values), scored_tokens, excess_tokens=budget.excess(episodes)
-    )
+    best = values.index(max(values))
+    return Searched(episodes, best, tuple(values), scored_tokens, excess_tokens=budget.excess(episodes))
 
 
 def trajectory_seed(seed: int, task_id: str, episodes: Sequence[Episode]) -> tuple[object, ...]:
@@ -131,28 +123,16 @@ def trajectory_seed(seed: int, task_id: str, episodes: Sequence[Episode]) -> tup
     return (seed, task_id, "best-of-n", len(episodes))
 
 
-def trajectory_value(values: Sequence[float], kind: TrajectoryValue) -> float:
-    """One number for the Q of a trajectory's states; least of all for one without a state."""
-    if not values:
-        return float("-inf")
-    return {"last": values[-1], "mean": fmean(values), "min": min(values)}[kind]
-
-
-def _state_values(episode: Episode, verification: Verification) -> RolloutTask[tuple[tuple[float, ...], int]]:
-    """Q of a trajectory's actions, the last alone if no others count, and the tokens it cost."""
-    first = len(episode.steps) - 1 if verification.trajectory_value == "last" else 0
-    values: list[float] = []
-    tokens = 0
+def _last_value(episode: Episode, verification: Verification) -> RolloutTask[tuple[tuple[float, ...], int]]:
+    """Q of a trajectory's last action, empty where there is none to read, and the tokens it cost."""
+    if not episode.steps:
+        return (), 0
+    history = episode.chat.history(episode.first_observation, episode.steps[:-1])
     try:
-        for number in range(max(0, first), len(episode.steps)):
-            history = episode.chat.history(episode.first_observation, episode.steps[:number])
-            tried = [episode.steps[number]]
-            result: ScoreResult = yield value_request(history, tried, observes=verification.observes)
-            values += result.q_values
-            tokens += result.computed_tokens
+        result: ScoreResult = yield value_request(history, [episode.steps[-1]], observes=verification.observes)
     except HistoryTooLongError:  # the Q model's context is shorter than the policy's
-        pass
-    return tuple(values), tokens
+        return (), 0
+    return result.q_values, result.computed_tokens
 
 
 def _spent(episodes: Sequence[Episode]) -> int:

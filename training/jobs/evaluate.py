@@ -21,7 +21,7 @@ from pydantic import Field, field_validator, model_validator
 from rich.console import Console
 
 from qguide.qnet.decision.early_stop import UntilDecided
-from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy, TieBreak
+from qguide.qnet.decision.selection import DEFAULT_TAU, PriorBy
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.qnet.types import BatchPolicy, Sampling, Scorer
 from qguide.training.data.row_files import sha256_of_rows
@@ -50,7 +50,7 @@ from qguide.training.evaluation.results import (
     write_results,
 )
 from qguide.training.evaluation.schedule import TaskTrials, Trial, plan_trials, play_trials
-from qguide.training.evaluation.search import TrajectoryValue, ValueModels, Verification
+from qguide.training.evaluation.search import ValueModels, Verification
 from qguide.training.rollouts.harness import PlayableTask, RolloutConfig, Rollouts, open_rollouts
 from qguide.training.rollouts.hosted import HostedPolicy, is_hosted
 from qguide.training.rollouts.judges import usage_of
@@ -80,9 +80,8 @@ class EvaluateConfig(RolloutConfig):
             the guided methods and those that try before they choose use it.
         verifier: folder of a Q model, read after the observation, that values the tries of
             verifier-best-of-n, q-beam and lats; "" uses `qnet`.
-        trajectory_value: value of a trajectory of verifier-best-of-n: Q of its "last" state, or
-            the "mean" or "min" over its states.
-        stop_at: value of a trajectory at which verifier-best-of-n stops drawing; None for never.
+        stop_at: value of a trajectory, Q of its last state, at which verifier-best-of-n stops drawing;
+            None for never.
         trajectories: maximum number of trajectories of best-of-n and verifier-best-of-n; None for
             as many as candidates, or as many as the tokens of q-guided-n pay for, or of q-guided
             where q-guided-n is not played.
@@ -98,7 +97,6 @@ class EvaluateConfig(RolloutConfig):
         max_steps: number of actions after which an episode is cut off.
         temperature: sampling temperature of all draws except greedy ones.
         greedy_candidate: draw the first of the M candidates greedily.
-        tie_break: rule that chooses among several replies of highest Q.
         tau: temperature of Q in q-posterior; None is the Q model's fitted one, or 0.05.
         prior: of q-posterior; None is what the Q model was fitted with, or votes.
         greedy_weight: of q-posterior, added to the log prior of the greedy reply; None is what the
@@ -121,12 +119,10 @@ class EvaluateConfig(RolloutConfig):
     max_tokens: int = Field(default=128, ge=1)
     max_steps: int = Field(default=40, ge=1)
     greedy_candidate: bool = True
-    tie_break: TieBreak = "first"
     tau: float | None = Field(default=None, ge=0)
     prior: PriorBy | None = None
     greedy_weight: float | None = Field(default=None, ge=0)
     until_decided: bool = False
-    trajectory_value: TrajectoryValue = "last"
     stop_at: float | None = None
     trajectories: int | None = Field(default=None, ge=1)
     beams: int = Field(default=2, ge=1)
@@ -185,13 +181,7 @@ class EvaluateConfig(RolloutConfig):
 
     def verification(self, *, observes: bool) -> Verification:
         """Options of the methods that try before they choose."""
-        return Verification(
-            observes=observes,
-            trajectory_value=self.trajectory_value,
-            stop_at=self.stop_at,
-            beams=self.beams,
-            iterations=self.lats_iterations,
-        )
+        return Verification(observes=observes, stop_at=self.stop_at, beams=self.beams, iterations=self.lats_iterations)
 
     @property
     def play(self) -> Play:
@@ -200,7 +190,6 @@ class EvaluateConfig(RolloutConfig):
             candidates=self.candidates,
             sampling=Sampling(temperature=self.temperature, max_tokens=self.max_tokens),
             greedy_candidate=self.greedy_candidate,
-            tie_break=self.tie_break,
             max_steps=self.max_steps,
             tau=DEFAULT_TAU if self.tau is None else self.tau,
             prior=self.prior or "votes",

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from qguide.qnet.decision.selection import TieBreak
 from qguide.qnet.errors import ConfigError, ScorerUnavailableError
 from qguide.qnet.types import Candidate, Message, Role, SampleRequest, Sampling, ScoreRequest, ScoreResult
 from qguide.training.evaluation.methods import (
@@ -179,18 +178,9 @@ def test_what_has_failed_is_not_said_again_until_something_happens() -> None:
     assert replies_after(x, "Nothing.", candidates=(x, f"Hm. {x}")) == {x, f"Hm. {x}"}
 
 
-@pytest.mark.parametrize(("tie_break", "expected"), [("first", "a"), ("most-drawn", "b"), ("logprob", "c")])
-def test_a_tie_is_broken_as_said(tie_break: TieBreak, expected: str) -> None:
-    candidates = drawn("a", "b", "b", "c", "d", logprobs=[-3.0, -2.0, -2.0, -1.0, -0.5])
+def test_the_first_of_a_tie_is_taken() -> None:
     scores = ScoreResult((0.5, 0.5, 0.5, 0.4), 9)
-    choice, _ = ask(q_guided(Play(tie_break=tie_break), 0, "t"), candidates, scores)
-    assert choice.reply == expected
-
-
-@pytest.mark.parametrize("tie_break", ["first", "most-drawn", "logprob"])
-def test_a_tie_break_never_outweighs_q(tie_break: TieBreak) -> None:
-    candidates = drawn("a", "b", "b", logprobs=[-3.0, -1.0, -1.0])
-    choice, _ = ask(q_guided(Play(tie_break=tie_break), 0, "t"), candidates, ScoreResult((0.51, 0.5), 9))
+    choice, _ = ask(q_guided(PLAY, 0, "t"), drawn("a", "b", "b", "c", "d"), scores)
     assert choice.reply == "a"
 
 

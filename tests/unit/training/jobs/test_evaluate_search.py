@@ -1,9 +1,8 @@
 """Methods that try before they choose, on the fake environment, with models that are rules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
@@ -79,16 +78,6 @@ def test_drawing_stops_at_a_value_that_is_high_enough(tmp_path: Path) -> None:
     for key, row in some.items():
         assert row.success == every[key].success
         assert [t.values[-1] == 1.0 for t in row.trajectories[:-1]] == [False] * (len(row.trajectories) - 1)
-
-
-@pytest.mark.parametrize("kind", ["mean", "min"])
-def test_a_trajectory_may_be_valued_by_all_of_its_states(tmp_path: Path, kind: str) -> None:
-    evaluate(tmp_path, scorer=Witness(), methods=("verifier-best-of-n",), trajectory_value=kind, tasks=4)
-    pool: Callable[[Sequence[float]], float] = fmean if kind == "mean" else min
-    for row in rows_of(tmp_path):
-        assert [len(t.values) for t in row.trajectories] == [t.steps for t in row.trajectories]
-        best = max(row.trajectories, key=lambda t: pool(t.values))
-        assert row.steps == best.steps
 
 
 def test_a_q_model_that_reads_at_the_action_may_value_trajectories(tmp_path: Path) -> None:
