@@ -11,7 +11,7 @@ from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
 from qguide.training.guidance_report.agreement import actions_of, agreement_of, mean_of, step_ranges
 from qguide.training.guidance_report.calibration import CriteriaOutcomes, reliability_of, success_bound
-from qguide.training.guidance_report.columns import CONTROL, Columns, read_columns
+from qguide.training.guidance_report.columns import CONTROL, NONE, Columns, read_columns
 from qguide.training.guidance_report.comparison import Mask, Trials, arms_of, comparisons_of, require_arm, shadowed_of
 from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from qguide.training.guidance_report.other_taus import OtherTaus
@@ -37,7 +37,7 @@ def build_report(paths: Sequence[Path], *, baseline: str | None = None, skip_bad
     files = offer_files(paths)
     notes = _Notes(OtherTaus(), ArgumentValues(), Trials(), CriteriaOutcomes())
     episodes = _noting(read_episodes(files, on_bad_row), notes)
-    columns = read_columns(episodes, environment_labels(paths))
+    columns = read_columns(episodes, lambda: environment_labels(paths))
     if not columns.episodes:
         raise RecordError(
             f"{', '.join(map(str, files))} has no episode; send outcomes to /v1/episodes/ID/outcome, which record them"
@@ -141,9 +141,8 @@ def _no_comparison(arm: str) -> str:
     )
 
 
-NONE: Final = "none"
 VOTES: Final = "votes"
-"""Names of the Q model that guides nothing, and of the rule that takes the most frequent draw."""
+"""Name of the rule that takes the most frequent draw."""
 
 _ALIKE: Final = 0.99
 """Share of the steps with a choice at which Q chose what votes choose: nothing is left of Q."""

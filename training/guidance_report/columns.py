@@ -2,7 +2,7 @@
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan, nan
 from typing import Final, get_args
@@ -15,6 +15,9 @@ from qguide.qnet.types import ActionOutcome, ThresholdAction
 
 CONTROL: Final = "one candidate"
 """Arm of episodes in which one candidate was drawn at every step, and its Q was not even read."""
+
+NONE: Final = "none"
+"""Name of the Q model that guides nothing."""
 
 FALLBACK: Final = "fallback"
 """Reason of a step at which no Q chose: outside the Q model's domain, or without its answer."""
@@ -86,8 +89,13 @@ class _Growing:
         return {name: np.frombuffer(one, dtype=np.float64) for name, one in self._columns.items()}
 
 
-def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Mapping[str, str]) -> Columns:
-    """Columns of all episodes."""
+def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Callable[[], Mapping[str, str]]) -> Columns:
+    """Columns of all episodes.
+
+    Args:
+        environments: environment of each task. It is called last: a server that records meanwhile
+            writes what tells it before the episode's offers.
+    """
     tasks, arms, places, q_models, shadows = (Names() for _ in range(5))
     of_episodes, of_steps, of_actions = _Growing(), _Growing(), _Growing()
     for number, rows in enumerate(episodes):
@@ -101,7 +109,6 @@ def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Mapping[s
             {
                 "task": tasks.number(rows[0].task_id),
                 "arm": arms.number(_arm(rows)),
-                "environment": places.number(environments.get(rows[0].task_id, SERVED)),
                 "outcome": rows[-1].outcome_reward,
                 "steps": len(rows),
                 "tokens": sum(step["tokens"] for step in steps),
@@ -110,14 +117,13 @@ def read_columns(episodes: Iterable[Sequence[OfferRow]], environments: Mapping[s
                 "shadow": shadows.number(rows[-1].shadow) if rows[-1].shadow else nan,
             }
         )
+    found = of_episodes.frozen()
+    if found:
+        labels = environments()
+        of_task = [places.number(labels.get(task, SERVED)) for task in tasks.names]
+        found["environment"] = np.array(of_task, dtype=np.float64)[found["task"].astype(np.int64)]
     return Columns(
-        arms.names,
-        places.names,
-        q_models.names,
-        shadows.names,
-        of_episodes.frozen(),
-        of_steps.frozen(),
-        of_actions.frozen(),
+        arms.names, places.names, q_models.names, shadows.names, found, of_steps.frozen(), of_actions.frozen()
     )
 
 

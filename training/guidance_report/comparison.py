@@ -17,7 +17,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.records import OfferRow
 from qguide.qnet.trial_statistics import DifferenceSequence, level_of
 from qguide.training.evaluation.statistics import clustered_difference, clustered_mean_interval
-from qguide.training.guidance_report.columns import CONTROL, Column, Columns
+from qguide.training.guidance_report.columns import CONTROL, NONE, Column, Columns
 from qguide.training.guidance_report.schema import Arm, Comparison, Finding, Shadowed, Spread, TrialArm, TrialFigures
 
 FEWEST_TASKS: Final = 10
@@ -65,7 +65,7 @@ def shadowed_of(columns: Columns) -> tuple[Shadowed, ...]:
 def comparisons_of(
     columns: Columns, among: Mask, *, baseline: str | None = None, label: str = "here"
 ) -> tuple[Comparison, ...]:
-    """Each arm against the baseline.
+    """Each arm against the baseline; of two unguided ones no sentence tells what guidance does.
 
     Args:
         baseline: the arm to compare with; None for the control arm if there is one, otherwise for
@@ -77,7 +77,8 @@ def comparisons_of(
     if len(arms) < 2 or (baseline is not None and baseline not in names):
         return ()
     base = baseline or (CONTROL if CONTROL in names else names[0])
-    return tuple(_compare(columns, among, arm.name, base, label) for arm in arms if arm.name != base)
+    compared = [name for name in names if name != base and not (base == CONTROL and name.partition("@")[0] == NONE)]
+    return tuple(_compare(columns, among, name, base, label) for name in compared)
 
 
 def require_arm(columns: Columns, baseline: str | None) -> None:

@@ -68,7 +68,7 @@ def _read_rows(file: Path, on_bad_row: OnBadRow) -> Iterator[OfferRow]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                yield OfferRow.model_validate_json(line)
+                yield _of_one_learner(OfferRow.model_validate_json(line))
             except ValidationError as error:
                 if not line.endswith(b"\n"):
                     return  # the server is writing this line, or was killed while it did
@@ -80,6 +80,17 @@ def _read_rows(file: Path, on_bad_row: OnBadRow) -> Iterator[OfferRow]:
                         "line, or leave such rows out with --skip-bad"
                     )
                 )
+
+
+def _of_one_learner(row: OfferRow) -> OfferRow:
+    """The row under one name for all versions of a server that learns, each of which has few.
+
+    A label such as `7-1f0c66ab` tells the group behind the version.
+    """
+    if row.arm != "guided":
+        return row
+    name, _, label = row.q_model.partition("@")
+    return row.model_copy(update={"q_model": "-".join([name, *label.split("-")[1:]])})
 
 
 def _continues(before: OfferRow, row: OfferRow) -> bool:

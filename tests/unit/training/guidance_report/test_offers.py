@@ -1,12 +1,14 @@
 """Reading of recorded episodes: row by row, grouped, and with bad rows named by their line."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from qguide.qnet.errors import RecordError
 from qguide.qnet.records import OfferRow
+from qguide.training.guidance_report.columns import read_columns
 from qguide.training.guidance_report.offers import environment_labels, offer_files, read_episodes
 from tests.support.offers import offer, write_offers
 
@@ -78,3 +80,13 @@ def test_the_system_message_stands_for_the_environment(tmp_path: Path) -> None:
         "c": "webshop",
         "d": "no system message",
     }
+
+
+def test_the_environment_of_an_episode_that_ends_while_the_report_is_made_is_found(tmp_path: Path) -> None:
+    def recorded() -> Iterator[list[OfferRow]]:
+        (tmp_path / "trees-1.jsonl").write_text(
+            '{"task_id": "t", "system": "You buy shoes.", "environment": "served"}\n'
+        )
+        yield [offer()]
+
+    assert read_columns(recorded(), lambda: environment_labels([tmp_path])).environments == ("You buy shoes.",)

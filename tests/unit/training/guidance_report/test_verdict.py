@@ -68,3 +68,19 @@ def test_steps_at_which_no_q_chose_are_counted(tmp_path: Path) -> None:
     outside = episodes("shop@v2", 0.9, count=10, reason="fallback", q_values=(None, None))
 
     assert report_of(tmp_path, inside, outside).agreement.fallback == 0.25
+
+
+def test_all_versions_of_a_learner_are_one_arm_and_unguided_ones_are_no_guidance(tmp_path: Path) -> None:
+    guided = {"arm": "guided", "trial": 1, "trial_share": 0.5}
+    versions = [episodes(f"learned@{one}", 0.9, count=50) for one in ("1", "2", "3-1f0c66ab")]
+    learned = (row.model_copy(update=guided) for version in versions for row in version)
+    report = report_of(tmp_path, learned, episodes("none@0", 0.5, count=50), episodes("one candidate", 0.5))
+
+    assert [(arm.name, arm.episodes) for arm in report.arms] == [
+        ("one candidate", 200),
+        ("learned", 100),
+        ("learned-1f0c66ab", 50),
+        ("none@0", 50),
+    ]
+    assert [one.arm for one in report.comparisons] == ["learned", "learned-1f0c66ab"]
+    assert report.verdict.startswith("use it: guidance by learned helps here")
