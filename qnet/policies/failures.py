@@ -25,7 +25,7 @@ FORBIDDEN: Final = (401, 403)
 async def health_problem(http: httpx.AsyncClient, *, timeout: httpx.Timeout, max_answer_bytes: int) -> str | None:
     """Reason why an upstream cannot be used; "" if it can be.
 
-    An upstream without a list of models is healthy: even a 404 shows that it answers. None if it
+    An upstream without a list of models is healthy: a 404 or a 501 shows that it answers. None if it
     could not be asked because all connections were busy, which says nothing about it.
     """
     try:
@@ -42,11 +42,13 @@ async def health_problem(http: httpx.AsyncClient, *, timeout: httpx.Timeout, max
         return f"does not answer ({type(error).__name__})"
     if response.status_code in FORBIDDEN:
         return f"refuses this server's key with {response.status_code}"
-    return f"answers with {response.status_code}" if response.is_server_error else ""
+    ill = response.is_server_error and response.status_code != _NOT_IMPLEMENTED
+    return f"answers with {response.status_code}" if ill else ""
 
 
 _REFUSED: Final = (400, 413, 422)
 _UNKNOWN: Final = 404
+_NOT_IMPLEMENTED: Final = 501
 _BUSY: Final = 429
 _OVERLOADED: Final = (503, 529)
 _PASSING: Final = (408, 502, 504)

@@ -48,7 +48,8 @@ async def until(found: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(200, ""), (404, ""), (401, "refuses this server's key with 401"), (503, "answers with 503")]
+    ("status", "said"),
+    [(200, ""), (404, ""), (501, ""), (401, "refuses this server's key with 401"), (503, "answers with 503")],
 )
 async def test_what_an_upstream_answers_says_how_it_is(
     answering: tuple[Answering, str], status: int, said: str
