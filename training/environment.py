@@ -17,7 +17,7 @@ from typing import Annotated, Generic, Literal, Protocol, Self, SupportsFloat, T
 from pydantic import Field
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.qnet.types import BatchPolicy, History, TaskMarker, ToolCall
+from qguide.qnet.types import BatchPolicy, TaskMarker, ToolCall
 from qguide.training.options import JobOptions
 from qguide.training.trajectory import REACT, Action, ChatFormat
 
@@ -243,39 +243,6 @@ class GameWriter(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReadPair:
-    """One reply in two states: in one the object that it names is there, in the other it is not.
-
-    Attributes:
-        present: the state whose last observation shows the object.
-        absent: the same state without the object.
-        reply: a reply that acts on the object.
-        played: the state that was reached in the game; the other one is made up.
-        rival: another candidate, which goes elsewhere; None if there is none.
-    """
-
-    present: History
-    absent: History
-    reply: str
-    played: Literal["present", "absent"]
-    rival: str | None = None
-
-
-class ReadPairMaker(Protocol):
-    """Makes counterfactual states, to check that a Q model reads the state that it scores."""
-
-    def __call__(self, history: History, replies: Sequence[str], rng: Random) -> Sequence[ReadPair]:
-        """The pairs of a state; none if no reply names an object of its last observation.
-
-        Args:
-            history: the state that was played.
-            replies: the candidates that were drawn there.
-            rng: draws the objects that are put in or replaced.
-        """
-        ...
-
-
 Branching = Literal["replay", "snapshot", "none"]
 """Beginning of a branch: the same actions in a fresh episode, or a snapshot. There is none if
 neither leads to the same state."""
@@ -345,7 +312,6 @@ class EnvironmentBundle(Generic[C]):
         build_expert: makes a fresh expert for each episode; None if there is no expert.
         build_expert_policy: makes a policy of the expert and its mistakes, named "expert" in job
             files; None if there is no expert.
-        read_pairs: makes counterfactual states for `qguide choice-regret`; None if it cannot.
         write_games: writes games for `qguide generate`; None if games cannot be generated.
         packages: distributions on which results depend; evaluations record their versions.
         harmless: an action that is valid at the start of every task and changes nothing, for the
@@ -364,7 +330,6 @@ class EnvironmentBundle(Generic[C]):
     void_observation: str = ""
     build_expert: ExpertBuilder | None = None
     build_expert_policy: Callable[[], BatchPolicy] | None = None
-    read_pairs: ReadPairMaker | None = None
     write_games: GameWriter | None = None
     packages: tuple[str, ...] = ()
     harmless: Action | None = None

@@ -104,7 +104,7 @@ from benchmarks.commands.runs import (
     run_serve,
     run_soak,
 )
-from benchmarks.papers.commands import parity, step_rewards, success_curve
+from benchmarks.papers.commands import parity, read_pairs, step_rewards, success_curve
 from benchmarks.recorded.jobs import RECORDED
 from qguide.commands.jobs import add_jobs
 
@@ -349,5 +349,5 @@ def scale(
 
 
 add_jobs(app, RECORDED)
-for _command in (success_curve, step_rewards, parity):
+for _command in (success_curve, step_rewards, read_pairs, parity):
     app.command()(_command)

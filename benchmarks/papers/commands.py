@@ -1,4 +1,4 @@
-"""`python -m benchmarks success-curve`, `step-rewards` and `parity`."""
+"""`python -m benchmarks success-curve`, `step-rewards`, `read-pairs` and `parity`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +33,19 @@ def step_rewards(
 
         numbers = [_number(text.strip()) for text in rollouts.split(",") if text.strip()]
         run_step_rewards(runs, output, rollouts=numbers, min_gap=min_gap, console=Console())
+
+
+def read_pairs(
+    groups: Annotated[list[Path], typer.Argument(help="Run folders of groups, of ALFWorld.")],
+    q_model: Annotated[str, typer.Option(help="embedded, or the folder of a Q model.")] = "",
+    policy: Annotated[str, typer.Option(help="embedded, or a policy's folder, whose log-probability is Q.")] = "",
+    seed: Annotated[int, typer.Option(help="Seed of the things that are exchanged.")] = 0,
+) -> None:
+    """Share of states in which Q shows whether the thing that a reply takes is there."""
+    with shown_errors():
+        from benchmarks.papers.read_pairs import run_read_pairs
+
+        run_read_pairs(groups, q_model=q_model, policy=policy, seed=seed, console=Console())
 
 
 def _number(text: str) -> int:

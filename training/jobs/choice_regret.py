@@ -1,4 +1,4 @@
-"""Measure a scorer's choice regret on decision groups, and check that it reads what it scores.
+"""Measure a scorer's choice regret on decision groups.
 
     qguide choice-regret --config training/configs/alfworld/choice_regret.toml
 
@@ -12,33 +12,27 @@ share of its draws that act as a candidate does. What was drawn before a kill is
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
-from types import MappingProxyType
 from typing import Any, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from qguide.qnet.errors import ConfigError, QGuideError
 from qguide.qnet.records import TreeRow
-from qguide.qnet.types import Message, Scorer, ScoreRequest
+from qguide.qnet.types import Scorer, ScoreRequest
 from qguide.training.data.decision_groups import Decision, decisions_of, read_groups
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run, read_rows, rows_at_once
-from qguide.training.environment import ReadPair
 from qguide.training.environments.registry import environment_config, environment_names, find_environment
 from qguide.training.evaluation.choice_regret import (
     PolicyDraws,
     ScoredEpisodeRow,
-    ScoredReadPair,
     choice_figures,
     drawn_shares,
-    read_pair_figures,
     scored_episode,
 )
 from qguide.training.options import JobOptions
 from qguide.training.rollouts.driver import HostedRun
-from qguide.training.rollouts.episode import derived_seed
 from qguide.training.rollouts.hosted import (
     UPSTREAMS_MAY_CHANGE,
     HostedPolicy,
@@ -103,9 +97,7 @@ class ChoiceRegretConfig(JobOptions):
         draws: draws of a hosted policy.
         inference: how the scorer runs.
         most_steps: steps counted for a continuation that does not reach the goal.
-        read_pairs: also score counterfactual pairs, if the environment provides them and the model
-            is not hosted, reads at the action and does not rank.
-        seed: seed of the read pairs and of the draws.
+        seed: seed of the draws.
     """
 
     groups: tuple[Path, ...] = Field(min_length=1)
@@ -116,7 +108,6 @@ class ChoiceRegretConfig(JobOptions):
     draws: PolicyDraws = PolicyDraws()
     inference: Inference = Inference()
     most_steps: float = Field(default=50, gt=0)
-    read_pairs: bool = True
     seed: int = 0
 
     @model_validator(mode="after")
@@ -145,12 +136,8 @@ def run_choice_regret(config: ChoiceRegretConfig, *, scorer: Scorer | None = Non
             drawn = _score_by_draws(config, run, policy, rows, prompts)
             return _write(config, run, policy.name, drawn)
         scorer = scorer or _build_scorer(config)
-        figures: dict[str, float] = {}
         episodes = _score_all(config, scorer, rows)
-        # In counterfactual states no action was executed, so there is no observation to read.
-        if config.read_pairs and not scorer.reads_observation and not scorer.ranks:
-            figures = read_pair_figures(list(_scored_read_pairs(scorer, rows, seed=config.seed)))
-        return _write(config, run, scorer.name, episodes, figures, usage=usage_of(scorer))
+        return _write(config, run, scorer.name, episodes, usage=usage_of(scorer))
 
 
 def _build_scorer(config: ChoiceRegretConfig) -> Scorer:
@@ -164,7 +151,6 @@ def _write(
     run: RunFolder,
     scorer: str,
     episodes: Sequence[ScoredEpisodeRow],
-    more: Mapping[str, float] = MappingProxyType({}),
     usage: Usage | None = None,
 ) -> dict[str, float]:
     """Write all rows at once, then the figures."""
@@ -176,7 +162,7 @@ def _write(
     with rows_at_once(run.rows) as writer:
         for episode in episodes:
             writer.write(episode)
-    figures = choice_figures(episodes) | dict(more)
+    figures = choice_figures(episodes)
     with JsonlWriter(run.metrics) as metrics:
         spent = {"judge_usage": usage.model_dump()} if usage else {}
         metrics.write({"scorer": scorer, **figures, **spent})
@@ -264,29 +250,3 @@ def _request(decision: Decision, *, observed: bool) -> ScoreRequest:
         counts=tuple(candidate.count for candidate in candidates),
         logprobs=tuple(candidate.logprob for candidate in candidates),
     )
-
-
-def _scored_read_pairs(scorer: Scorer, rows: Sequence[TreeRow], *, seed: int) -> Iterator[ScoredReadPair]:
-    """The scorer's values for the read pairs of all rows; none if an environment has no pairs."""
-    for row in rows:
-        make = find_environment(row.environment).read_pairs
-        if make is None:
-            continue
-        rng = Random(derived_seed(seed, row.task_id))
-        for decision in decisions_of(row):
-            for pair in make(decision.history, [c.action for c in decision.candidates], rng):
-                yield _scored_read_pair(scorer, pair)
-
-
-def _scored_read_pair(scorer: Scorer, pair: ReadPair) -> ScoredReadPair:
-    replies = tuple(_reply(text) for text in (pair.reply, pair.rival) if text is not None)
-    present, absent = (
-        result.q_values for result in scorer.score([ScoreRequest(h, replies) for h in (pair.present, pair.absent)])
-    )
-    if pair.rival is None:
-        return ScoredReadPair(present[0], absent[0])
-    return ScoredReadPair(present[0], absent[0], rival_present=present[1], rival_absent=absent[1])
-
-
-def _reply(text: str) -> Message:
-    return Message("assistant", text)

@@ -3,11 +3,10 @@
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from tempfile import TemporaryDirectory
 from typing import Literal
 
@@ -15,8 +14,8 @@ from pydantic import Field
 from rich.console import Console
 
 from qguide.qnet.errors import ConfigError
-from qguide.qnet.types import History, TaskMarker
-from qguide.training.environment import EnvironmentBundle, NumberedConfig, ReadPair, Task
+from qguide.qnet.types import TaskMarker
+from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
 from qguide.training.environments.alfworld.engines.python import PythonEnvironment
 from qguide.training.environments.alfworld.engines.textworld import EnginePool, TextWorldEnvironment
 from qguide.training.environments.alfworld.expert.expert import Expert
@@ -24,10 +23,8 @@ from qguide.training.environments.alfworld.expert.policy import ExpertPolicy
 from qguide.training.environments.alfworld.game.game import Game, Goal, load_game, scan_game
 from qguide.training.environments.alfworld.game.game_files import write_game
 from qguide.training.environments.alfworld.game.generator import draw_game, generate_game
-from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING, kind_of, read_scene
-from qguide.training.environments.alfworld.game.statistics import load_statistics
+from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS, TASK_OPENING
 from qguide.training.progress import ProgressBar
-from qguide.training.trajectory import parse_action
 
 EngineName = Literal["python", "textworld"]
 GAME_FILE = "game.tw-pddl"
@@ -166,50 +163,6 @@ def _folder(seed: int, room: str, goal: Goal) -> str:
     return f"{task}/trial_seed{seed:08d}"
 
 
-_TAKE = re.compile(r"take ([a-z]+ \d+) from ([a-z]+ \d+)")
-
-
-def read_pairs(history: History, replies: Sequence[str], rng: Random) -> list[ReadPair]:
-    """The pairs of every `take` that follows a list of the same receptacle."""
-    going = (reply for reply in replies if parse_action(reply).startswith("go to "))
-    rival = next(going, None)
-    pairs = []
-    for reply in replies:
-        if (exchanged := _exchange(history, parse_action(reply), rng)) is not None:
-            there, other = exchanged
-            pairs.append(
-                ReadPair(history, other, reply, "present", rival)
-                if there
-                else ReadPair(other, history, reply, "absent", rival)
-            )
-    return pairs
-
-
-def _exchange(history: History, action: str, rng: Random) -> tuple[bool, History] | None:
-    """Presence of the object in the last list, and the history with the opposite list."""
-    take = _TAKE.fullmatch(action)
-    scene = read_scene(history[-1].content)
-    if take is None or take[2] != scene.receptacle or not scene.contents:
-        return None
-    wanted = take[1]
-    there = wanted in scene.contents
-    said = " ".join(message.content for message in history)
-    strangers = [kind for kind in _kinds() if kind not in said and kind != kind_of(wanted)]
-    if there and not strangers:
-        return None
-    old = wanted if there else rng.choice(scene.contents)
-    new = f"{rng.choice(strangers)} {rng.randint(1, 3)}" if there else wanted
-    text = re.sub(rf"\b{old}\b", new, history[-1].content)
-    return there, (*history[:-1], replace(history[-1], content=text))
-
-
-@cache
-def _kinds() -> tuple[str, ...]:
-    """All kinds of objects in ALFWorld's houses."""
-    rooms = load_statistics().rooms.values()
-    return tuple(sorted({kind for room in rooms for kind in room.item_numbers}))
-
-
 class AlfWorldConfig(NumberedConfig):
     """ALFWorld's `[environment]` table.
 
@@ -251,7 +204,6 @@ ALFWORLD = EnvironmentBundle(
     void_observation=NOTHING_HAPPENS,
     build_expert=Expert,
     build_expert_policy=ExpertPolicy,
-    read_pairs=read_pairs,
     write_games=write_games,
     packages=("alfworld", "textworld"),
     harmless="look",

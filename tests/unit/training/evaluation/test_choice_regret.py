@@ -3,14 +3,7 @@
 import pytest
 
 from qguide.training.data.decision_groups import Decision
-from qguide.training.evaluation.choice_regret import (
-    ScoredEpisodeRow,
-    ScoredReadPair,
-    candidate_steps,
-    choice_figures,
-    read_pair_figures,
-    scored_episode,
-)
+from qguide.training.evaluation.choice_regret import ScoredEpisodeRow, candidate_steps, choice_figures, scored_episode
 from tests.support.decision_groups import candidate, groups_row
 
 GROUPS = groups_row(
@@ -78,15 +71,3 @@ def test_an_episode_without_a_choice_has_no_regret() -> None:
     assert "regret_steps" not in figures
     assert "regret_steps_by_task" not in figures
     assert figures["decisions"] == 0
-
-
-def test_read_pairs_count_where_the_reply_can_work() -> None:
-    pairs = [
-        ScoredReadPair(0.9, 0.1, rival_present=0.5, rival_absent=0.5),
-        ScoredReadPair(0.4, 0.6, rival_present=0.5, rival_absent=0.5),
-        ScoredReadPair(0.4, 0.4),
-    ]
-    assert read_pair_figures(pairs) == pytest.approx(
-        {"read_pairs": 3, "read_pair_accuracy": 0.5, "leaves_when_absent": 0.5, "takes_when_present": 0.5}
-    )
-    assert read_pair_figures([]) == {}

@@ -66,7 +66,6 @@ def test_a_scorers_choices_are_compared_with_what_the_expert_found(tmp_path: Pat
         assert decision.chosen == len(decision.replies) - 1  # what the scorer likes
         assert sum(decision.draws) == 5
     assert figures["regret_steps"] > 0
-    assert figures["read_pair_accuracy"] == 0.5  # it reads nothing
     again = run_choice_regret(configure(tmp_path, groups), scorer=LikesTheLast())
     assert again == figures
 
@@ -88,7 +87,7 @@ def test_a_policys_own_log_probability_is_a_score(tmp_path: Path) -> None:
     row = corridor_groups(tmp_path / "groups")
     policy = save_policy(tmp_path / "policy")
     config = configure(tmp_path / "out", tmp_path / "groups", qnet="", policy=str(policy))
-    assert "read_pairs" not in run_choice_regret(config)  # a corridor has none
+    run_choice_regret(config)
     [scored] = read_rows(tmp_path / "out" / "rows.jsonl", ScoredEpisodeRow)
     loaded = load_policy(policy)
     [decision] = choices_of(row)
@@ -109,7 +108,7 @@ def test_other_weights_in_the_same_place_are_refused(tmp_path: Path, field: str)
     for seed in range(2):
         model = save_policy(tmp_path / f"policy {seed}", seed=seed)
         models.append(save_qnet(tmp_path / f"q {seed}", model) if field == "qnet" else model)
-    given = {"qnet": "", field: str(models[0]), "read_pairs": False}
+    given = {"qnet": "", field: str(models[0])}
     config = configure(tmp_path / "out", tmp_path / "groups", **given)
     figures = run_choice_regret(config)
     assert run_choice_regret(config) == figures
@@ -140,7 +139,6 @@ def test_a_scorer_that_reads_observations_is_told_what_each_candidate_was_answer
     scorer = ScriptedScorer({"Nothing happens": -1.0}, reads_observation=True)
     figures = run_choice_regret(configure(tmp_path / "run", groups), scorer=scorer)
     assert figures["valid_above_invalid"] == 1.0
-    assert not any(name.startswith("read_pairs") for name in figures)
 
 
 def test_a_hosted_policys_score_is_its_share_of_draws_and_is_drawn_once(tmp_path: Path) -> None:
