@@ -157,6 +157,7 @@ class Candidate:
         answer_extra: whatever else the upstream's answer said, the same for all candidates in it.
         native: the upstream's answer, if it is no chat completion.
         policy: name of the one that drew it, where several policies drew; else "".
+        left_out: parameters that the upstream refused, and that it was asked without.
     """
 
     message: Message
@@ -171,6 +172,7 @@ class Candidate:
     answer_extra: Mapping[str, object] = field(default_factory=dict, hash=False, repr=False)
     native: NativeAnswer | None = field(default=None, compare=False, repr=False)
     policy: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def spent_on(candidates: Sequence[Candidate]) -> TokenUsage:

@@ -362,11 +362,12 @@ class _Step:
         )
 
     def _warnings(self, prior: Prior) -> tuple[str, ...]:
-        """The warning that the prior could not be what was asked for."""
-        guidance = self._guidance
-        if guidance.selection == "argmax" or prior.by == guidance.prior:
-            return ()
-        return (f"prior is {guidance.prior}, but a candidate has no logprob; votes were used",)
+        """Warnings of parameters that upstreams refused, and of a prior that is not what was asked for."""
+        left_out = sorted({name for candidate in self.candidates for name in candidate.left_out})
+        refused = (f"left out, because the upstream refuses it: {', '.join(left_out)}",) if left_out else ()
+        if self._guidance.selection == "argmax" or prior.by == self._guidance.prior:
+            return refused
+        return (*refused, f"prior is {self._guidance.prior}, but a candidate has no logprob; votes were used")
 
     @property
     def _rules(self) -> tuple[tuple[float, ...], ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from qguide.qnet.dialects.messages_blocks import Block, Part, Turn, content_of, misplaced, part_of, parts_of, required
 from qguide.qnet.dialects.shapes import (
     CHATS_ALONE,
+    EFFORTLESS,
     THOUGHTS,
     Json,
     assistant_turn,
@@ -120,6 +121,13 @@ def _answers(role: str, blocks: Sequence[Block], place: str) -> Iterator[Json]:
 
 MAX_TOKENS: Final = 4096
 """For a request without a limit, which this dialect has to have."""
+_THOUGHTFUL: Final = 16_384
+"""Likewise for one with thoughts, which count."""
+_LEAST_THOUGHT: Final = 1024
+_LEAST_TOP_P: Final = 0.95
+"""Least of a request with thoughts, which may also have no `top_k` and no other temperature than 1."""
+_EFFORTS: Final = {"none": None, "minimal": "low"}
+"""Efforts of chats that this dialect calls otherwise."""
 THINKING_BLOCKS: Final = "thinking_blocks"
 """Field of a chat message with the thoughts as Anthropic signed them; LiteLLM's name for it."""
 
@@ -158,8 +166,15 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
         UnsupportedParameterError: the dialect has no such parameter.
     """
     parameters = {name: value for name, value in chat.items() if name not in _OWN}
-    body = {**_prompt(chat["messages"]), **_parameters(parameters)} if native is None else native
     longest = chat.get("max_completion_tokens") or chat.get("max_tokens")
+    if native is None:
+        body = {**_prompt(chat["messages"]), **_parameters(parameters)}
+        if _may_think(chat, body, longest):
+            body.pop("top_k", None)
+            body["thinking"] = {"type": "adaptive"}
+            longest = longest or _THOUGHTFUL
+    else:
+        body = {**native}
     own = {"model": chat["model"], "max_tokens": longest or body.get("max_tokens") or MAX_TOKENS}
     return {**body, **own, **{name: chat[name] for name in ("temperature",) if name in chat}}
 
@@ -261,8 +276,9 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
         said["stop_sequences"] = [stop] if isinstance(stop, str) else stop
     if user := given.pop("user", None):
         said["metadata"] = {"user_id": user}
-    config = _output_config(given.pop("response_format", None), given.pop("reasoning_effort", None))
-    if config:
+    effort = given.pop("reasoning_effort", None)
+    given.pop("reasoning", None)
+    if config := _output_config(given.pop("response_format", None), _EFFORTS.get(effort, effort)):
         said["output_config"] = config
     choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
     if tools := given.pop("tools", None):
@@ -273,6 +289,15 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
         if choice is not None or parallel is False:
             said["tool_choice"] = _tool_choice(choice, parallel)
     return given | said
+
+
+def _may_think(chat: Mapping[str, Any], body: Mapping[str, Any], longest: int | None) -> bool:
+    """True if a chat asks for thoughts, and they can be switched on beside its other parameters."""
+    effort = chat.get("reasoning_effort")
+    asks = bool(effort or chat.get("reasoning")) and effort not in EFFORTLESS[1:]
+    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+    spread = chat.get("temperature") in (None, 1) and (chat.get("top_p") or 1) >= _LEAST_TOP_P
+    return asks and spread and not forced and "thinking" not in body and (longest is None or longest > _LEAST_THOUGHT)
 
 
 def _allowed(functions: Sequence[Mapping[str, Any]], allowed: object) -> tuple[list[Mapping[str, Any]], str]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import arguments_of
-from qguide.qnet.dialects.shapes import LENGTH, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
+from qguide.qnet.dialects.shapes import ASKED, LENGTH, Json, OpenCalls, answer_format, calls_in, pieces_of, thoughts_in
 from qguide.qnet.errors import MalformedHistoryError
 from qguide.qnet.turns import paced
 
@@ -50,7 +50,9 @@ def chat_of(body: Mapping[str, Any]) -> tuple[Json, set[str]]:
         chat["response_format"] = answer_format(form)
     elif form:
         chat["response_format"] = {"type": "json_object"}
-    if isinstance(effort := body.get("think"), str):
+    if body.get("think") is True:
+        chat |= ASKED
+    elif isinstance(effort := body.get("think"), str):
         chat["reasoning_effort"] = effort
     return chat, {f"options.{name}" for name in options.keys() - OPTIONS.keys()}
 

@@ -2,7 +2,8 @@
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import input_of
@@ -19,6 +20,7 @@ from qguide.qnet.dialects.shapes import (
     thoughts_in,
 )
 from qguide.qnet.errors import MalformedHistoryError
+from qguide.qnet.openai_messages import PART_END
 
 _KINDS: Final = {"function_call": "function", "custom_tool_call": "custom"}
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
@@ -54,6 +56,7 @@ class _Part(IgnoringExtras):
 class _Item(IgnoringExtras):
     type: str
     content: list[_Part] | None = None
+    summary: list[_Part] | None = None
     call_id: str = ""
     name: str = ""
     arguments: str = ""
@@ -122,8 +125,8 @@ def _reply(items: Sequence[_Item]) -> Json:
         reply["tool_calls"] = calls
     if refusal := "".join(part.refusal for part in parts):
         reply["refusal"] = refusal
-    thoughts = [part for item in items if item.type == "reasoning" for part in item.content or ()]
-    if thought := "".join(part.text for part in thoughts):
+    thoughts = [part for item in items if item.type == "reasoning" for part in item.content or item.summary or ()]
+    if thought := PART_END.join(part.text for part in thoughts if part.text):
         reply["reasoning_content"] = thought
     return reply
 
@@ -175,11 +178,15 @@ def _chat_call(item: _Item) -> Json:
     return {"id": item.call_id, "type": kind, kind: {"name": item.name} | said}
 
 
-def output_of(choice: Json, names: Names, status: str) -> list[Json]:
-    """Items of a chat's choice: its reasoning, its text, its tool calls."""
+def output_of(choice: Json, names: Names, status: str, *, summarized: bool = False) -> list[Json]:
+    """Items of a chat's choice: its reasoning, its text, its tool calls.
+
+    Args:
+        summarized: the caller wants a summary of the reasoning, in place of which it gets all.
+    """
     message = choice["message"]
     thoughts = thoughts_in(message)
-    items = [_reasoning(thoughts[1])] if thoughts else []
+    items = [_reasoning(thoughts[1], summarized=summarized)] if thoughts else []
     calls = calls_in(message)
     content = _content(message, choice.get("logprobs"))
     if content or not calls:
@@ -188,9 +195,11 @@ def output_of(choice: Json, names: Names, status: str) -> list[Json]:
     return items + [_call(call, names, status) for call in calls]
 
 
-def _reasoning(text: str) -> Json:
-    content = [{"type": "reasoning_text", "text": text}]
-    return {"id": _new_id("rs"), "type": "reasoning", "summary": [], "content": content}
+def _reasoning(text: str, *, summarized: bool) -> Json:
+    item: Json = {"id": _new_id("rs"), "type": "reasoning"}
+    if summarized:
+        return item | {"summary": [{"type": "summary_text", "text": text}]}
+    return item | {"summary": [], "content": [{"type": "reasoning_text", "text": text}]}
 
 
 def _content(message: Json, logprobs: Any) -> list[Json]:
@@ -280,10 +289,21 @@ def _item_events(index: int, item: Json) -> Iterator[Json]:
     else:  # an upstream's own item of another type may have no content
         parts = enumerate(item.get("content") or ())
         inside = (e for k, part in parts for e in _part_events(part, place | {"content_index": k}))
-        begun |= {"content": []} if "content" in item else {}
+        summary = _summary_events(item.get("summary") or (), place) if kind == "reasoning" else ()
+        inside = chain(summary, inside)
+        begun |= {name: [] for name in ("summary", "content") if name in item}
     yield {"type": "response.output_item.added", "item": begun} | at
     yield from inside
     yield {"type": "response.output_item.done", "item": item} | at
+
+
+def _summary_events(summary: Iterable[Json], place: Json) -> Iterator[Json]:
+    """The parts of a summary of reasoning."""
+    for index, part in enumerate(summary):
+        here = place | {"summary_index": index}
+        yield {"type": "response.reasoning_summary_part.added", "part": part | {"text": ""}} | here
+        yield from _text_events("reasoning_summary_text", "text", part.get("text"), here)
+        yield {"type": "response.reasoning_summary_part.done", "part": part} | here
 
 
 def _text_events(name: str, field: str, text: str | None, place: Json) -> Iterator[Json]:

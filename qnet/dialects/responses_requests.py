@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
 from qguide.qnet.dialects.responses_answers import OWN_CALLS, OWN_ITEMS, own_call, own_result
-from qguide.qnet.dialects.shapes import CHATS_ALONE, Json, chat_name, image_address, passed_on
+from qguide.qnet.dialects.shapes import ASKED, CHATS_ALONE, EFFORTLESS, Json, chat_name, image_address, passed_on
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
 from qguide.qnet.turns import paced
@@ -176,10 +176,13 @@ def _call(item: InputItem, kind: str, place: str) -> Turn:
 
 
 def _thoughts(item: InputItem) -> str:
-    """Text of a reasoning item; encrypted reasoning and summaries are for OpenAI alone."""
-    if item.content is None or isinstance(item.content, str):
-        return item.content or ""
-    return PART_END.join(part.text for part in item.content if part.text)
+    """Text of a reasoning item; an encrypted one, and its summary, is for OpenAI alone."""
+    if isinstance(item.content, str):
+        return item.content
+    said, more = [part.text for part in item.content or ()], item.model_extra or {}
+    if item.content is None and not more.get("encrypted_content") and isinstance(more.get("summary"), list):
+        said = [part.get("text") for part in more["summary"] if isinstance(part, dict)]
+    return PART_END.join(text for text in said if isinstance(text, str) and text)
 
 
 def _content(
@@ -275,9 +278,7 @@ def _needed(value: Value | None, name: str, kind: str, place: str) -> Value:
 
 
 _OWN: Final = ("model", "messages", "temperature", "max_tokens", "max_completion_tokens")
-_WITHOUT_EFFECT: Final = frozenset(
-    ["max_completion_tokens", "n", "prediction", "seed", "stop", "store", "stream_options"]
-)
+_WITHOUT_EFFECT: Final = frozenset(("n", "prediction", "seed", "stop", "store", "stream_options"))
 _OUTPUT_OF: Final = {"function": "function_call_output", "custom": "custom_tool_call_output"}
 _CALL_OF: Final = {"function": ("function_call", "arguments"), "custom": ("custom_tool_call", "input")}
 _NOT_STRICT: Final = {"function": {"strict": False}}
@@ -298,9 +299,7 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
     parameters = {name: value for name, value in chat.items() if name not in _OWN}
     longest = chat.get("max_completion_tokens") or chat.get("max_tokens")
     own = {"temperature": chat.get("temperature"), "max_output_tokens": longest}
-    body = native
-    if body is None:
-        body = {"input": _input(chat["messages"]), **_parameters(parameters)}
+    body = {"input": _input(chat["messages"]), **_parameters(parameters)} if native is None else native
     given = {name: value for name, value in own.items() if value is not None}
     return {**body, **given, "model": chat["model"], "store": False}
 
@@ -369,8 +368,11 @@ def _chat_part(part: Json) -> Json:
 def _parameters(parameters: Mapping[str, object]) -> Json:
     given = passed_on(parameters, "responses", without_effect=_WITHOUT_EFFECT, unknown=CHATS_ALONE)
     said: Json = {}
-    if effort := given.pop("reasoning_effort", None):
-        said["reasoning"] = {"effort": effort}
+    effort, asked = given.pop("reasoning_effort", None), given.pop("reasoning", None) or {}
+    if effort not in EFFORTLESS:
+        asked = ASKED["reasoning"] | asked
+    if reasoning := asked | ({"effort": effort} if effort else {}):
+        said["reasoning"] = reasoning
     if given.pop("logprobs", None):
         said["include"] = [_LOGPROBS]
     form, verbosity = given.pop("response_format", None), given.pop("verbosity", None)

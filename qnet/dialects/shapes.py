@@ -17,6 +17,11 @@ Json = dict[str, Any]
 
 THOUGHTS: Final = ("reasoning_content", "reasoning")
 """Fields of a chat message in which upstreams send and take thoughts."""
+ASKED: Final[Json] = {"reasoning": {"summary": "auto"}}
+"""Parameter of a chat by which callers of other dialects ask for thoughts. Upstreams that are asked
+for chats decide by themselves."""
+EFFORTLESS: Final = (None, "none", "minimal")
+"""Efforts of reasoning that ask for no thoughts."""
 LENGTH: Final = "length"
 """Finish reason of a completion that was cut off."""
 CHATS_ALONE = frozenset(

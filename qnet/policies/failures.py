@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import httpx
 
@@ -55,6 +56,27 @@ _PASSING: Final = (408, 502, 504)
 _QUOTA: Final = "insufficient_quota"
 _PASSING_KINDS: Final = frozenset(("overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error"))
 _OF_STREAMS: Final = re.compile(r"\bstream(s|ing|ed|_options)?\b", re.IGNORECASE)
+_NOT_TAKEN: Final = re.compile(
+    r"unrecogni[sz]ed|unknown|unsupported|unexpected|deprecated|extra inputs"
+    r"|(not|cannot) (both |be )*(support|permit|allow|specif)",
+    re.IGNORECASE,
+)
+"""Words of a refusal of the parameter itself, and not of its value."""
+_STREAM: Final = "stream"
+_SPARE: Final[Mapping[str, Sequence[str]]] = {
+    _STREAM: (_STREAM, "stream_options"),
+    "top_k": ("top_k",),
+    "top_p": ("top_p",),
+    "temperature": ("temperature",),
+    "verbosity": ("verbosity", "text.verbosity"),
+    "reasoning_effort": ("reasoning_effort",),
+    "effort": ("output_config.effort",),
+    "thinking": ("thinking", "context_management"),
+    "summary": ("reasoning.summary",),
+    "reasoning": ("reasoning",),
+}
+"""Parameters that clients send unasked and some upstreams refuse, and their fields: the stream, the
+spread of the candidates, thoughts and effort. An answer is right without."""
 
 
 async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -> QGuideError:
@@ -100,10 +122,43 @@ async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -
     )
 
 
-def refuses_streams(error: UpstreamRefusedError) -> bool:
-    """True if it seems to be the stream that was refused, by the field or the reason."""
+def refused_parameters(error: UpstreamRefusedError, sent: Mapping[str, Any]) -> frozenset[str]:
+    """Parameters of a request that were refused as such, and without which an answer is still one."""
     _, _, reason = str(error).partition(" refused: ")
-    return any(map(_OF_STREAMS.search, (error.parameter or "", reason)))
+    said = f"{error.parameter or ''} {error.upstream_code} {reason}"
+    if _STREAM in sent and _OF_STREAMS.search(said):
+        return frozenset((_STREAM,))
+    named = (name for name in _SPARE if re.search(rf"(?<![a-z_]){name}\b", said) and _fields_of(name, sent))
+    return frozenset(named if _NOT_TAKEN.search(said) else ())
+
+
+def without_refused(
+    body: Mapping[str, Any], refused: Iterable[frozenset[str]]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The request without what its upstream does not take, and the names of that but for the stream.
+
+    Args:
+        refused: parameters that were refused together; of such a group only the first goes.
+    """
+    sent, left_out = dict(body), []
+    for group in refused:
+        if all(_fields_of(name, sent) for name in group):
+            first = min(group, key=list(_SPARE).index)
+            for field, inner in _fields_of(first, sent):
+                given = sent.pop(field)
+                if inner and (rest := {name: value for name, value in given.items() if name != inner}):
+                    sent[field] = rest
+            left_out.append(first)
+    return sent, tuple(name for name in left_out if name != _STREAM)
+
+
+def _fields_of(name: str, sent: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Fields of a request that go with a parameter, each with the name inside of it; "" for all of it."""
+    return [
+        (field, inner)
+        for field, _, inner in (place.partition(".") for place in _SPARE[name])
+        if field in sent and (not inner or inner in (sent[field] or ()))
+    ]
 
 
 def stream_failure(refusal: Refusal, name: str) -> QGuideError:

@@ -27,7 +27,7 @@ from qguide.qnet.errors import (
 from qguide.qnet.policies.answer_parsing import is_stream, parse, read_stream
 from qguide.qnet.policies.answers import Completion, Refusal, object_in
 from qguide.qnet.policies.circuits import CircuitOpenError, NSupport, UpstreamCall, UpstreamCircuits, refusal
-from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refuses_streams, stream_failure
+from qguide.qnet.policies.failures import FORBIDDEN, failure_of, refused_parameters, stream_failure, without_refused
 from qguide.qnet.policies.upstream_dialects import CHAT, Dialect, build_dialect
 from qguide.qnet.policies.upstream_http import UnreachableError, UpstreamHttp, replica_of
 from qguide.qnet.policies.upstream_settings import UpstreamLimits, UpstreamSettings
@@ -40,9 +40,7 @@ _CACHED_FROM = 4096
 """Characters, about 1,024 tokens: Anthropic caches no shorter prompt."""
 
 _log = logging.getLogger(__name__)
-
-_SEEDS = 2**63
-"""Upstreams take a seed of 64 bits with a sign."""
+_SEEDS = 2**63  # upstreams take a seed of 64 bits with a sign
 
 
 class OpenAICompatiblePolicy:
@@ -57,8 +55,7 @@ class OpenAICompatiblePolicy:
         dialect: form of requests and answers; None is chat completions.
         takes_cache_salt: True sends the caller's, which vLLM knows and OpenAI refuses.
         caches: it caches prompts up to a breakpoint, which the first candidate writes.
-        streams: ask for answers as streams, so that only silence is a timeout; an upstream that
-            refuses is asked for whole answers from then on.
+        streams: ask for answers as streams, so that only silence is a timeout.
         transport: httpx's, for tests.
         clock: monotonic seconds, of the circuit breaker and of what is known about `n`.
     """
@@ -85,11 +82,11 @@ class OpenAICompatiblePolicy:
         self._takes_n = NSupport(name, is_supported=takes_n and dialect.takes_n, clock=clock)
         self._takes_cache_salt = takes_cache_salt
         self._marked = dialect.marked if caches else None
-        self._streams = streams
+        self._as_stream = dialect.as_stream if streams else {}
+        self._refused: set[frozenset[str]] = set()
         self._limits = limits = limits or UpstreamLimits()
         self._circuits = UpstreamCircuits(failures=limits.breaker_failures, open_s=limits.breaker_open_s, clock=clock)
-        headers = dialect.headers(api_key)
-        self._http = UpstreamHttp(name, url, headers, limits=limits, transport=transport)
+        self._http = UpstreamHttp(name, url, dialect.headers(api_key), limits=limits, transport=transport)
 
     @classmethod
     def of(
@@ -188,8 +185,7 @@ class OpenAICompatiblePolicy:
             UpstreamError: it failed, refused this server's key, was silent or is unreachable.
         """
         headers = {"Content-Type": kind} if kind else {}
-        sent = self._http.send(method, path, content, headers, query=query, is_parsed=False)
-        response = await sent
+        response = await self._http.send(method, path, content, headers, query=query, is_parsed=False)
         if response.status_code in FORBIDDEN:
             raise await failure_of(response, self.name, is_patient=False)
         return response
@@ -200,8 +196,8 @@ class OpenAICompatiblePolicy:
             sampled = replace(sampling, first_greedy=False)
             if self._shares_cache(history):
                 return await self._draw_apart(history, [greedy, *_seeded(sampled, range(n - 1))])
-            groups = [self._draw(history, 1, greedy), self._draw(history, n - 1, sampled)]
-            return [drawn for group in await all_of(groups) for drawn in group]
+            groups = await all_of([self._draw(history, 1, greedy), self._draw(history, n - 1, sampled)])
+            return [drawn for group in groups for drawn in group]
         if sampling.first_greedy:
             sampling = replace(sampling, temperature=0.0)
         return await self._draw(history, n, sampling)
@@ -282,8 +278,7 @@ class OpenAICompatiblePolicy:
         if self._marked and self._shares_cache(history):
             body = self._marked(body)
         headers = self._dialect.request_headers(history, sampling)
-        if self._takes_cache_salt:
-            body |= cache_salt_of(body)
+        body |= (cache_salt_of(body) if self._takes_cache_salt else {}) | {**self._as_stream}
         failures: list[Exception] = []
 
         def wait_before_retry(error: Exception) -> bool | float:
@@ -301,7 +296,7 @@ class OpenAICompatiblePolicy:
                 wait_jitter=_FIRST_WAIT_S,
             ):
                 with attempt:
-                    drawn = await self._ask_streaming(body, headers, begun)
+                    drawn = await self._ask_taken(body, headers, begun)
         except _CircuitOpenedError:  # before a retry: the request's own failure says more
             # The circuit opened while it was retried; what failed first is what the caller has to
             # know.
@@ -316,21 +311,26 @@ class OpenAICompatiblePolicy:
         longest_wait_s = self._limits.patience_s or self._limits.longest_wait_s
         return error.retry_after_s <= longest_wait_s and error.retry_after_s
 
-    async def _ask_streaming(
+    async def _ask_taken(
         self, body: dict[str, Any], headers: dict[str, str], begun: asyncio.Event | None
     ) -> list[Candidate]:
-        """Candidates from one request, as a stream unless the upstream refuses to send one."""
-        if not self._streams:
-            return await self._ask_once(body, headers, begun)
-        try:
-            return await self._ask_once({**body, **self._dialect.as_stream}, headers, begun)
-        except UpstreamRefusedError as error:
-            if not refuses_streams(error):
-                raise
-            drawn = await self._ask_once(body, headers, begun)
-            self._streams = False  # not before: a request that fails either way says nothing of it
-            _log.warning("upstream %s sends no streams; it is asked for whole answers", self.name)
-            return drawn
+        """Candidates from one request, without what the upstream refuses to take or to do."""
+        refused: set[frozenset[str]] = set()
+        while True:
+            sent, left_out = without_refused(body, self._refused | refused)
+            try:
+                drawn = await self._ask_once(sent, headers, begun)
+            except UpstreamRefusedError as error:
+                named = refused_parameters(error, sent)
+                if not named or named in refused:
+                    raise
+                refused.add(named)
+                continue
+            # Not before: a request that fails either way says nothing of its parameters.
+            for names in refused - self._refused:
+                _log.warning("upstream %s refuses %s, and is asked without", self.name, " with ".join(sorted(names)))
+            self._refused |= refused
+            return [replace(one, left_out=left_out) for one in drawn] if left_out else drawn
 
     async def _ask_once(
         self, body: dict[str, Any], headers: dict[str, str], begun: asyncio.Event | None

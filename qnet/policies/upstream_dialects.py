@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from qguide.qnet.dialects import chat_chunks, messages_answers, messages_requests, responses_answers, responses_requests
-from qguide.qnet.dialects.shapes import Json
+from qguide.qnet.dialects.shapes import ASKED, Json
 from qguide.qnet.native_requests import BETAS, DialectName, NativeAnswer, NativeRequest
 from qguide.qnet.openai_messages import wire_message
 from qguide.qnet.policies.answers import Completion, cut_at, object_in, read_completion
@@ -105,7 +105,7 @@ class Dialect:
             **{name: value for name, value in known.items() if value is not None},
         }
         if self.request_of is None:
-            return chat
+            return {name: value for name, value in chat.items() if ASKED.get(name) != value}
         native = self._own(history, sampling)
         return self.request_of(chat, native.body if native else None)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from qguide.qnet.dialects.messages_answers import message_of
 from qguide.qnet.dialects.messages_requests import THINKING, chat_turns, thoughts_field
-from qguide.qnet.dialects.shapes import Json, answer_format
+from qguide.qnet.dialects.shapes import ASKED, Json, answer_format
 from qguide.qnet.errors import InvalidRequestError
 from qguide.server.anthropic.schemas import Block, MessagesRequest, Prompt, ToolChoice, Turn
 from qguide.server.anthropic.tools import read_tools, toolset_of
@@ -69,12 +69,13 @@ def read_message(body: MessagesRequest) -> Asked:
         "response_format": _response_format(body),
         "user": body.metadata and body.metadata.user_id,
     }
+    thinks = body.thinking is not None and body.thinking.type != "disabled"
     passed_on = {k: v for k, v in body.parameters.items() if k not in _WITHOUT_EFFECT}
-    given = {name: value for name, value in chat.items() if value is not None}
+    given = {name: value for name, value in chat.items() if value is not None} | (ASKED if thinks else {})
     return Asked(
         chat_request_of(passed_on | given),
         body.stop_sequences or (),
-        body.thinking is not None and body.thinking.type != "disabled",
+        thinks,
         tuple(_warnings(body)),
         tuple(filter(None, map(toolset_of, body.tools or ()))),
     )

@@ -31,6 +31,7 @@ _HARMLESS: Final = frozenset(
         "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
+        "reasoning",
         "reasoning_effort",
         "safety_identifier",
         "service_tier",

@@ -15,6 +15,7 @@ from typing import Any, Final
 from qguide.qnet.dialects.messages_answers import read_call
 from qguide.qnet.dialects.messages_requests import SIGNATURE, arguments_of
 from qguide.qnet.dialects.shapes import (
+    ASKED,
     THOUGHTS,
     Json,
     OpenCalls,
@@ -95,11 +96,12 @@ def read_content(body: GenerateContentRequest, model: str) -> Asked:
         )
     dropped = {f"generationConfig.{name}" for name in config.model_extra or {}}
     thinking = config.thinking_config
+    thinks = bool(thinking and thinking.include_thoughts)
     if thinking and thinking.model_extra:
         dropped |= {f"generationConfig.thinkingConfig.{name}" for name in thinking.model_extra}
     return Asked(
-        chat_request_of({name: value for name, value in chat.items() if value is not None}),
-        bool(thinking and thinking.include_thoughts),
+        chat_request_of({k: v for k, v in chat.items() if v is not None} | (ASKED if thinks else {})),
+        thinks,
         tuple(without_effect(dropped | body.parameters.keys())),
     )
 
@@ -316,8 +318,11 @@ def _model_turn(parts: Sequence[tuple[str, GeminiPart]]) -> Json:
 def _user_turns(parts: Sequence[tuple[str, GeminiPart]], open_calls: OpenCalls) -> Iterator[Json]:
     """Results of functions, then a message of everything else; files of results are in it."""
     others: list[Json] = []
+    results: dict[str, GeminiResult] = {}
     for place, part in paced(parts):
         if result := part.function_response:
+            if result.id and results.setdefault(result.id, result) is not result and results[result.id] == result:
+                continue  # Google's CLI repeats the results of a session that it takes up again
             call_id = _answered(result, open_calls, place)
             content = _text_of(result.response or {})
             yield {"role": "tool", "tool_call_id": call_id, "content": content}

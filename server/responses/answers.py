@@ -34,7 +34,7 @@ class OutputItem(BaseModel):
     status: Status | Absent = Field(default=None, description="of all items but reasoning")
     role: Literal["assistant"] | Absent = Field(default=None, description="of a message")
     content: list[OutputPart] | Absent = Field(default=None, description="of a message or of reasoning")
-    summary: list[dict[str, Any]] | Absent = Field(default=None, description="of reasoning; always empty")
+    summary: list[dict[str, Any]] | Absent = Field(default=None, description="of reasoning")
     call_id: str | Absent = Field(default=None, description="of a call; its output has the same `call_id`")
     name: str | Absent = Field(default=None, description="of the called tool")
     namespace: str | Absent = Field(default=None, description="of the called tool, if it is in one")

@@ -54,7 +54,7 @@ def opened(body: ResponsesRequest, *, model: str, temperature: float) -> Json:
         "presence_penalty": body.presence_penalty or 0.0,
         "previous_response_id": None,
         "prompt_cache_key": body.prompt_cache_key,
-        "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+        "reasoning": {name: reasoning and getattr(reasoning, name) for name in ("effort", "summary")},
         "safety_identifier": body.safety_identifier,
         "service_tier": body.service_tier or "auto",
         "store": False,
@@ -106,7 +106,7 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
         "status": status,
         "completed_at": None if reason else int(time.time()),
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": output or output_of(choice, called_names(response["tools"]), status),
+        "output": output or _output_of(choice, response, status),
         "usage": usage_of(completion["usage"]),
         "qguide": completion["qguide"],
     }
@@ -121,15 +121,19 @@ def prepared(response: Json) -> Json:
 
 def outputs_of(taken: GuidedStepResult, response: Json) -> dict[str, list[Json]]:
     """Items of every candidate by its number; the chosen one's are those of the answer."""
-    names = called_names(response["tools"])
     outputs = {}
     for number, candidate in enumerate(taken.decision.candidates):
         native = candidate.native
         if native and native.dialect == "responses":
             outputs[str(number)] = native.body["output"]
         else:
-            outputs[str(number)] = output_of(choice_of(0, candidate), names, "completed")
+            outputs[str(number)] = _output_of(choice_of(0, candidate), response, "completed")
     return outputs | {str(taken.decision.chosen): response["output"]}
+
+
+def _output_of(choice: Json, response: Json, status: str) -> list[Json]:
+    summarized = response["reasoning"]["summary"] is not None
+    return output_of(choice, called_names(response["tools"]), status, summarized=summarized)
 
 
 def failed(response: Json, error: Json) -> Json:

@@ -5,7 +5,7 @@ from typing import Any, Final, NoReturn
 
 from qguide.qnet.dialects.responses_answers import OWN_CALLS
 from qguide.qnet.dialects.responses_requests import to_turns
-from qguide.qnet.dialects.shapes import chat_name
+from qguide.qnet.dialects.shapes import ASKED, chat_name
 from qguide.qnet.errors import InvalidRequestError, UnsupportedParameterError
 from qguide.qnet.types import DEFAULT_TEMPERATURE
 from qguide.server.chat.schemas import ChatCompletionRequest, GuidanceOptions, chat_request_of
@@ -109,6 +109,7 @@ def _other_parameters(body: ResponsesRequest) -> dict[str, Any]:
     given = {
         **{name: getattr(body, name) for name in _SHARED},
         "reasoning_effort": body.reasoning and body.reasoning.effort,
+        **(ASKED if body.reasoning and body.reasoning.summary else {}),
         "verbosity": text and text.verbosity,
         "response_format": text and text.format and _response_format(text.format),
         "logprobs": body.wants_logprobs or None,

@@ -11,6 +11,7 @@ from qguide.qnet.native_requests import NativeRequest
 from qguide.qnet.policies.upstream_dialects import MESSAGES as DIALECT
 from qguide.qnet.types import Candidate, History, Message, Sampling, ToolCall
 from qguide.qnet.usage import TokenUsage
+from tests.support.upstream_policy import TOOL
 
 
 def body(*history: Message, **sampling: Any) -> dict[str, Any]:
@@ -148,6 +149,28 @@ def test_other_parameters_have_anthropics_names() -> None:
         "max_tokens": 7,
         "top_k": 3,
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "thinks"),
+    [
+        ({}, False),
+        ({"reasoning_effort": "high", "top_k": 3}, True),
+        ({"reasoning": {"summary": "auto"}}, True),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning_effort": "minimal"}, False),
+        ({"reasoning_effort": "high", "top_p": 0.5}, False),
+        ({"reasoning_effort": "high", "tools": [TOOL], "tool_choice": "required"}, False),
+        ({"reasoning_effort": "high", "max_completion_tokens": 7}, False),
+    ],
+)
+def test_thoughts_are_switched_on_where_a_chat_asks_for_them_and_they_can_be(
+    more: dict[str, Any], thinks: bool
+) -> None:
+    asked = body(Message("user", "go"), parameters=more)
+    assert asked.get("thinking") == ({"type": "adaptive"} if thinks else None)
+    assert ("top_k" in asked) == ("top_k" in more and not thinks)
+    assert (asked.get("output_config") or {}).get("effort") in (None, "low", "high")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_parameters_have_the_names_of_responses() -> None:
         ],
         "tool_choice": {"type": "function", "name": "look"},
         "text": {"format": {"type": "json_schema", "name": "a", "schema": {}}, "verbosity": "low"},
-        "reasoning": {"effort": "high"},
+        "reasoning": {"effort": "high", "summary": "auto"},
         "include": ["message.output_text.logprobs"],
         "top_logprobs": 3,
         "max_output_tokens": 7,
@@ -145,6 +145,13 @@ def test_items_are_one_reply() -> None:
     assert reply.logprobs == {"content": [{"token": "I"}]}
     assert reply.logprob is None
     assert reply.finish_reason == "tool_calls"
+
+
+def test_a_summary_is_told_where_the_reasoning_is_encrypted() -> None:
+    parts = [{"type": "summary_text", "text": text} for text in ("I looked.", "I found it.")]
+    reply = drawn({"type": "reasoning", "summary": parts, "encrypted_content": "x"}, message({"text": "I go."}))
+    assert reply.message.wire is not None
+    assert reply.message.wire["reasoning_content"] == "I looked.\nI found it."
 
 
 def test_a_refusal_is_one() -> None:

@@ -243,3 +243,49 @@ async def test_a_requests_session_is_sent(connect: Any, upstream: FakeUpstream) 
             await policy.sample(HISTORY, n=2, sampling=Sampling())
         await policy.sample(HISTORY, n=1, sampling=Sampling())
     assert upstream.sessions == ["tasks/k%C3%BCche%201", None]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "left"),
+    [
+        ("Unrecognized request argument supplied: top_k", {"temperature": 0.5, "top_p": 0.9}),
+        ("Unknown parameter: 'top_k'.", {"temperature": 0.5, "top_p": 0.9}),
+        ("`temperature` and `top_p` cannot both be specified for this model.", {"temperature": 0.5, "top_k": 4}),
+        ("`temperature` is deprecated for this model.", {"top_p": 0.9, "top_k": 4}),
+    ],
+)
+async def test_what_a_model_does_not_take_is_left_out_from_then_on(refusal: str, left: dict[str, Any]) -> None:
+    asked: list[dict[str, Any]] = []
+    whole = b'{"choices": [{"message": {"role": "assistant", "content": "go"}}]}'
+    spread = {"temperature": 0.5, "top_p": 0.9, "top_k": 4}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append({name: v for name, v in json.loads(request.content).items() if name in spread})
+        if asked[-1] == spread:
+            return httpx.Response(400, stream=Body([json.dumps({"error": {"message": refusal}}).encode()]))
+        return httpx.Response(200, stream=Body([whole]))
+
+    policy = OpenAICompatiblePolicy("demo", url="http://demo/v1", model="m", transport=httpx.MockTransport(answer))
+    sampling = Sampling(temperature=0.5, parameters={"top_p": 0.9, "top_k": 4})
+    for _ in range(2):
+        [drawn] = await policy.sample(HISTORY, n=1, sampling=sampling)
+        assert drawn.left_out == tuple(spread.keys() - left.keys())
+    assert asked == [spread, left, left]
+    await policy.close()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    ["Invalid 'temperature': decimal above maximum value", "temperature: range 0..1", "stop is not supported"],
+)
+async def test_a_value_that_is_refused_is_the_callers_matter(refusal: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(400, stream=Body([json.dumps({"error": {"message": refusal}}).encode()]))
+
+    asked: list[httpx.Request] = []
+    policy = OpenAICompatiblePolicy("demo", url="http://demo/v1", model="m", transport=httpx.MockTransport(answer))
+    with pytest.raises(UpstreamRefusedError):
+        await policy.sample(HISTORY, n=1, sampling=Sampling(temperature=1.5))
+    assert len(asked) == 1
+    await policy.close()

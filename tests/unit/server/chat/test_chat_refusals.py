@@ -92,10 +92,19 @@ def test_an_upstreams_refusal_keeps_its_status_code_and_type(
     guided: TestClient, upstream: FakeUpstream, fault: Any, status: int, code: str, kind: str
 ) -> None:
     upstream.fault = fault
-    answer = guided.post("/v1/chat/completions", json={"messages": [USER], "temperature": 0.5})
+    answer = guided.post("/v1/chat/completions", json={"messages": [USER], "max_tokens": 5})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["type"]) == (status, code, kind)
     assert ("retry-after" in answer.headers) == (status == 429)
+
+
+def test_a_temperature_that_the_model_refuses_is_left_out_and_told(guided: TestClient, upstream: FakeUpstream) -> None:
+    upstream.fault = "reasoning"
+    for _ in range(2):
+        told = ask(guided, temperature=0.5)["qguide"]
+        assert told["warnings"] == ["left out, because the upstream refuses it: temperature"]
+    drawn = [body.get("temperature") for body in upstream.asked]
+    assert drawn == [0.5, None, None]
 
 
 def test_an_upstreams_retry_after_is_passed_on_in_every_dialect(

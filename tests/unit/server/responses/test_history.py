@@ -105,6 +105,11 @@ def test_reasoning_that_only_openai_reads_is_left_out() -> None:
     assert turns_of(USER, encrypted, said("Done.")) == [USER, {"role": "assistant", "content": "Done."}]
 
 
+def test_a_summary_of_this_servers_goes_back_as_the_thoughts_that_it_is() -> None:
+    thoughts = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    assert turns_of(USER, thoughts, said("Done."))[1]["reasoning_content"] == "Hm."
+
+
 def test_a_call_into_a_namespace_has_its_name_in_a_chat() -> None:
     [turn] = turns_of(CALL | {"namespace": "agents"})
     assert turn["tool_calls"][0]["function"]["name"] == "agents__go"

@@ -195,18 +195,21 @@ def test_a_reply_that_was_cut_off_is_incomplete(finish_reason: str, reason: str)
     assert list(closing_events(response))[-1]["type"] == "response.incomplete"
 
 
-def test_events_rebuild_every_item() -> None:
-    response = response_of(content="I go on.", reasoning_content="Hm.", tool_calls=[CALL, CUSTOM])
+@pytest.mark.parametrize("reasoning", [None, {"summary": "auto"}])
+def test_events_rebuild_every_item(reasoning: Any) -> None:
+    body = ResponsesRequest.model_validate({"input": "x", "reasoning": reasoning})
+    response = response_of(body=body, content="I go on.", reasoning_content="Hm.", tool_calls=[CALL, CUSTOM])
     events = list(closing_events(response))
     for index, item in enumerate(response["output"]):
         own = [event for event in events if event.get("output_index") == index]
         assert own[0]["type"] == "response.output_item.added"
+        assert not own[0]["item"].get("summary")
         assert own[0]["item"] | {"status": item.get("status")} != item
         assert own[-1] == {"type": "response.output_item.done", "output_index": index, "item": item}
         assert {event["item_id"] for event in own[1:-1]} == {item["id"]}
         said = "".join(event.get("delta", "") for event in own)
         whole = item.get("arguments", item.get("input"))
-        assert said == (item["content"][0]["text"] if whole is None else whole)
+        assert said == ((item.get("content") or item["summary"])[0]["text"] if whole is None else whole)
     assert events[-1] == {"type": "response.completed", "response": response}
 
 

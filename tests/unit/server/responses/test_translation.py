@@ -42,6 +42,7 @@ def test_parameters_have_their_names_in_a_chat() -> None:
         "service_tier": "flex",
         "safety_identifier": "someone",
         "prompt_cache_key": "a-key",
+        "reasoning": {"summary": "auto"},
         "reasoning_effort": "low",
         "verbosity": "low",
         "logprobs": True,
