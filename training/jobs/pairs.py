@@ -56,9 +56,8 @@ class PairsConfig(JobOptions):
         against_expert: compare an episode of `trajectories` only if one side is the expert's and
             the other is not, as in ETO. False also compares a policy's episodes with each other.
         min_label_margin: actions whose values differ by less do not form a pair.
-        most_per_state: maximum number of pairs per state of `groups`; those with the largest
-            differences are kept. 0 for no limit.
-        most_per_task: the same for the pairs of a task's episodes or branches.
+        most_per_task: maximum number of pairs of a task's episodes or branches; those with the
+            largest differences are kept. 0 for no limit.
         min_reward, max_reward: bounds of every action's reward; a tree beyond them is refused.
     """
 
@@ -74,7 +73,6 @@ class PairsConfig(JobOptions):
     trajectory_pairs: bool = False
     against_expert: bool = False
     min_label_margin: float = Field(default=0.005, gt=0)
-    most_per_state: int = Field(default=0, ge=0)
     most_per_task: int = Field(default=1, ge=0)
     min_reward: float = Field(default=-100.0, ge=-MAX_REWARD, le=0)
     max_reward: float = Field(default=100.0, ge=0, le=MAX_REWARD)
@@ -132,7 +130,6 @@ def _of_groups(row: TreeRow, config: PairsConfig) -> Iterator[PreferenceRow]:
         pairs = value_pairs(
             values,
             min_margin=config.min_label_margin,
-            most=config.most_per_state,
             sides=effects_of([candidate.message for candidate in candidates]),
         )
         for better, worse in pairs:

@@ -20,11 +20,10 @@ from qguide.training.data.records import messages_of
 
 @dataclass(frozen=True, slots=True)
 class PackedPair:
-    """Indices of the two replies of a pair, and the difference of their values."""
+    """Indices of the two replies of a pair."""
 
     chosen: int
     rejected: int
-    gap: float
     level: Level
 
 
@@ -100,7 +99,7 @@ def add_pair(
         return
     tree = _with_room(packed, paths, max_tokens=max_tokens)
     chosen, rejected = (tree.add_reply(path) for path in paths)
-    tree.pairs.append(PackedPair(chosen, rejected, row.gap, row.level))
+    tree.pairs.append(PackedPair(chosen, rejected, row.level))
 
 
 def pack_candidates(

@@ -7,7 +7,7 @@ The logarithms are sums over the tokens of the replies, their end-of-turn tokens
 observations do not count. At the level of trajectories a is all replies of an episode.
 """
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
@@ -20,7 +20,7 @@ from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.implicit_q import PAPER_BETA
 from qguide.training.data.preferences import Level
 from qguide.training.optimization.objective import Loss
-from qguide.training.optimization.packed_replies import PackedPair, PackedReplies
+from qguide.training.optimization.packed_replies import PackedReplies
 from qguide.training.options import JobOptions
 
 
@@ -70,14 +70,11 @@ class DpoLossOptions(JobOptions):
         weights: weights of the levels.
         mixture: "pairs" is the weighted mean over all pairs; "levels" adds up the mean of each
             level, as IPR does (equation 10), so that the level with more pairs counts no more.
-        gap_power: a pair's weight is the difference of its values to this power. 0 counts all pairs
-            alike, as the papers do; higher powers (ours) make costly mistakes count more.
     """
 
     beta: float = Field(default=PAPER_BETA, gt=0)
     weights: LevelWeights = LevelWeights()
     mixture: Mixture = "pairs"
-    gap_power: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _batches_weigh_something(self) -> Self:
@@ -102,7 +99,6 @@ class PairWeights:
 
     of_level: Mapping[Level, float]
     sft: float
-    gap_power: float
     counts_alike: bool
 
     @classmethod
@@ -112,25 +108,18 @@ class PairWeights:
         With the mixture "levels", a pair of level l has the weight w_l * P / P_l for P pairs of
         which P_l have that level, so the mean over all pairs is the sum of the levels' means.
         """
-        weights, power = objective.weights, objective.gap_power
+        weights = objective.weights
         given: dict[Level, float] = {"step": weights.step, "suffix": weights.suffix, "trajectory": weights.trajectory}
         if objective.mixture == "pairs":
-            return cls(given, weights.sft, power, counts_alike=False)
+            return cls(given, weights.sft, counts_alike=False)
         pairs = [pair for row in rows for pair in row.pairs]
-        sums: dict[Level, float] = defaultdict(float)
-        for pair in pairs:
-            sums[pair.level] += pair.gap**power
-        whole = sum(pair.level == "trajectory" for pair in pairs)
+        counts = Counter(pair.level for pair in pairs)
+        whole = counts["trajectory"]
         return cls(
-            {level: given[level] * len(pairs) / total for level, total in sums.items()},
+            {level: given[level] * len(pairs) / count for level, count in counts.items()},
             weights.sft * len(pairs) / whole if whole else 0.0,
-            power,
             counts_alike=True,
         )
-
-    def weight(self, pair: PackedPair) -> float:
-        """Factor of a pair's loss."""
-        return self.of_level[pair.level] * float(pair.gap**self.gap_power)
 
 
 def pairs_loss(
@@ -146,7 +135,7 @@ def pairs_loss(
         beta: strength of the tie to the reference.
     """
     chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=beta)
-    weights_P = [weights.weight(pair) for pair in packed.pairs]
+    weights_P = [weights.of_level[pair.level] for pair in packed.pairs]
     error_P = dpo_loss(chosen_q_P, rejected_q_P)
     total = (upload(weights_P, error_P.device) * error_P).sum()
     whole = [pair.chosen for pair in packed.pairs if pair.level == "trajectory"]

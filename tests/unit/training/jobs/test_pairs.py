@@ -100,10 +100,9 @@ def test_replies_of_older_groups_that_now_count_as_one_action_make_no_pair(tmp_p
     assert [row.gap for row in rows] == [pytest.approx(0.02), pytest.approx(0.04)]
 
 
-def test_a_margin_and_a_limit_leave_pairs_out(tmp_path: Path, groups: Path) -> None:
-    assert len(pairs_of(tmp_path / "1", groups=(groups,), most_per_state=1)) == 1
+def test_a_margin_leaves_pairs_out(tmp_path: Path, groups: Path) -> None:
     with pytest.raises(ConfigError, match=r"lower min_label_margin \(0.05\)"):
-        pairs_of(tmp_path / "2", groups=(groups,), min_label_margin=0.05)
+        pairs_of(tmp_path, groups=(groups,), min_label_margin=0.05)
 
 
 def test_the_best_path_of_a_tree_wins_against_the_sibling_of_lowest_q(tmp_path: Path, trees: Path) -> None:

@@ -124,7 +124,7 @@ def test_eto_ships_with_the_numbers_of_its_published_script() -> None:
 def test_preference_training_ships_with_the_papers_numbers() -> None:
     config = load_config(TrainDpoConfig, CONFIGS / "train_dpo.toml")
     optimization = config.optimization
-    assert (config.beta, config.gap_power, config.max_length) == (0.1, 0, 4096)
+    assert (config.beta, config.max_length) == (0.1, 4096)
     assert (optimization.lr, optimization.warmup_ratio, optimization.epochs) == (1e-5, 0.1, 1)
     pairs = load_config(PairsConfig, CONFIGS / "pairs.toml")
     assert config.pairs == (pairs.output,)
@@ -147,7 +147,7 @@ def test_process_refinement_ships_with_the_papers_numbers() -> None:
     assert (ipr.rewards.rollouts, ipr.rewards.temperature) == (5, 1.0)
     assert ipr.expert == (load_config(CollectConfig, CONFIGS / "collect.toml").output,)
     dpo = load_config(TrainDpoConfig, CONFIGS / "train_dpo_ipr.toml")
-    assert (dpo.mixture, dpo.beta, dpo.gap_power) == ("levels", 0.1, 0)
+    assert (dpo.mixture, dpo.beta) == ("levels", 0.1)
     assert (dpo.weights.suffix, dpo.weights.trajectory, dpo.weights.sft) == (1, 1, 1)
     optimization = dpo.optimization
     assert (optimization.lr, optimization.warmup_ratio, optimization.epochs) == (1e-5, 0.03, 3)

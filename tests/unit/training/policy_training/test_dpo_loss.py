@@ -17,9 +17,9 @@ REFERENCE = torch.tensor([-3.0, -3.0, -2.0, -2.0, -5.0, -6.0])
 BETA = 0.5
 
 
-def row(*pairs: tuple[int, int, Level], gap: float = 1.0) -> PackedReplies:
+def row(*pairs: tuple[int, int, Level]) -> PackedReplies:
     packed = PackedReplies()
-    packed.pairs += [PackedPair(chosen, rejected, gap, level) for chosen, rejected, level in pairs]
+    packed.pairs += [PackedPair(chosen, rejected, level) for chosen, rejected, level in pairs]
     return packed
 
 
@@ -76,13 +76,6 @@ def test_pairs_are_one_weighted_mean() -> None:
     objective = DpoLossOptions(beta=BETA, weights=LevelWeights(trajectory=2.0, sft=1.0))
     total = 2 * softplus(1) + softplus(1) + softplus(-1) + 2.0
     assert mean_loss(objective, ROW) == pytest.approx(total / 4)
-
-
-def test_gaps_weigh_within_a_level() -> None:
-    small, large = row((0, 1, "suffix"), gap=0.5), row((4, 5, "suffix"), gap=1.0)
-    objective = DpoLossOptions(beta=BETA, mixture="levels", gap_power=1.0)
-    expected = (0.5 * softplus(1) + softplus(-1)) / 1.5
-    assert mean_loss(objective, small, large) == pytest.approx(expected)
 
 
 def test_without_whole_trajectories_there_is_nothing_to_imitate() -> None:
