@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.routing import WebSocketRoute
 
-from qguide.qnet.decision.perturbation import MemoryParaphraseCache, Paraphraser
+from qguide.qnet.decision.perturbation import Paraphraser
 from qguide.server.anthropic.answers import MessageEvent
 from qguide.server.anthropic.schemas import AnthropicErrorBody
 from qguide.server.chat.answers import ChatChunk
@@ -36,7 +36,7 @@ from qguide.server.observability.exposition import Exposition
 from qguide.server.own_bodies.answers import ErrorBody
 from qguide.server.q_models.build import build_models
 from qguide.server.q_models.models import MeteredPolicy, Models
-from qguide.server.redis.client import RedisParaphraseCache
+from qguide.server.redis.client import SharedRows
 from qguide.server.responses.answers import ResponseEvent
 from qguide.server.responses.socket import ResponsesSockets
 from qguide.server.responses.stored import build_stored
@@ -65,6 +65,7 @@ from qguide.server.settings.settings import Settings
 from qguide.server.upstreams.health import UpstreamWatch
 from qguide.server.upstreams.vllm_process import VllmProcess
 
+_PARAPHRASES_TTL_S: Final = 7 * 24 * 3600.0
 _DIALECTS: Final = (act, score, rerank, chat, responses, anthropic, gemini, ollama)
 _ERRORS: Final = (ErrorBody, OpenAIErrorBody, AnthropicErrorBody, GeminiErrorBody, OllamaErrorBody)
 _STREAMED: Final[tuple[type[BaseModel], ...]] = (ChatChunk, ResponseEvent, MessageEvent)
@@ -215,8 +216,7 @@ def build_paraphraser(models: Models, settings: Settings) -> Paraphraser | None:
     """The paraphraser and its cache; None if no paraphraser is configured."""
     if models.paraphraser is None:
         return None
-    redis = models.runtime.redis
-    cache = RedisParaphraseCache(redis) if redis else MemoryParaphraseCache()
+    cache = SharedRows(models.runtime.redis, "paraphrases", ttl_s=_PARAPHRASES_TTL_S)
     metrics = models.runtime.metrics
     served = models.paraphraser
     policy = MeteredPolicy(served.model, metrics, stage="paraphrase")

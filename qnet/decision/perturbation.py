@@ -9,13 +9,14 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar
+
+from pydantic import TypeAdapter
 
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, QGuideError
-from qguide.qnet.lru_cache import LRUCache
 from qguide.qnet.openai_messages import reworded
 from qguide.qnet.types import Candidate, History, Message, Policy, Sampling, TaskMarker, spent_on
 from qguide.qnet.usage import NOTHING, TokenUsage, total_of
@@ -26,10 +27,11 @@ _log = logging.getLogger(__name__)
 PROMPT = "Paraphrase the text: {task}"
 MAX_TASK_CHARACTERS = 4_000
 DEFAULT_TIMEOUT_S = 20.0
-DEFAULT_CACHED_TASKS = 1_024
 DEFAULT_MAX_TOKENS = 256
 
 _TEMPERATURE = 1.0
+_TEXTS: Final = TypeAdapter(tuple[str, ...])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,35 +94,16 @@ def find_task(history: History, *, task: str | None = None, markers: Sequence[Ta
     return TaskPlace(index, 0, len(content))
 
 
-class ParaphraseCache(Protocol):
+class RowCache(Protocol):
     """Keeps what was drawn for a task; what it lost is drawn again. It never raises."""
 
-    async def get(self, key: str) -> tuple[str, ...]:
-        """The texts of a task; none where it is unknown."""
+    async def get(self, key: str, parse: Callable[[bytes], T]) -> T | None:
+        """The parsed row of a key; None if it is unknown."""
         ...
 
-    async def put(self, key: str, texts: tuple[str, ...]) -> None:
-        """Keep the texts of a task in place of earlier ones."""
+    async def put(self, key: str, row: bytes) -> None:
+        """Keep a row, in place of an earlier one."""
         ...
-
-
-class MemoryParaphraseCache:
-    """Paraphrases of recent tasks.
-
-    Args:
-        max_tasks: the least recently used beyond these are forgotten.
-    """
-
-    def __init__(self, *, max_tasks: int = DEFAULT_CACHED_TASKS) -> None:
-        self._texts = LRUCache[str, tuple[str, ...]](size=max_tasks)
-
-    async def get(self, key: str) -> tuple[str, ...]:
-        """The texts of a task; none where it is unknown."""
-        return self._texts.get(key) or ()
-
-    async def put(self, key: str, texts: tuple[str, ...]) -> None:
-        """Keep the texts of a task in place of earlier ones."""
-        self._texts.put(key, texts, size=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +133,7 @@ class Paraphraser:
     def __init__(
         self,
         policy: Policy,
-        cache: ParaphraseCache,
+        cache: RowCache,
         *,
         content: str = "",
         timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -174,7 +157,7 @@ class Paraphraser:
                 "most; give the task alone as `task`",
             )
         key = self._key(task)
-        known = (await self._cache.get(key))[:n]
+        known = (await self._cache.get(key, _TEXTS.validate_json) or ())[:n]
         if len(known) == n:
             return _counted(task, known, NOTHING)
         with collect_usage() as answered:
@@ -184,7 +167,7 @@ class Paraphraser:
         texts = (*known, *(_usable(candidate, task) for candidate in drawn))
         usable = tuple(text for text in texts if text != task)
         if len(usable) > len(known):  # what failed is drawn again the next time
-            await self._cache.put(key, usable)
+            await self._cache.put(key, _TEXTS.dump_json(usable))
         return _counted(task, texts, spent_on(drawn))
 
     def _key(self, task: str) -> str:

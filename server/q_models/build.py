@@ -39,7 +39,7 @@ from qguide.server.q_models.remote_sources import (
 from qguide.server.q_models.score_cache import ScoreCache
 from qguide.server.q_models.served import Runtime, ServedQModel, source_of
 from qguide.server.q_models.without_model import RuleQModel, build_no_q_model, unguided_policies
-from qguide.server.redis.client import RedisLink
+from qguide.server.redis.client import RedisLink, SharedRows
 from qguide.server.settings.remote_models import Upstream
 from qguide.server.settings.settings import EMBEDDED, NONE, SCRIPTED, Settings
 
@@ -183,7 +183,7 @@ def build_runtime(settings: Settings) -> Runtime:
         max_waiting=settings.max_waiting,
         max_batch_tokens=settings.tokens_per_forward,
         redis=redis,
-        score_cache=ScoreCache(redis, ttl_s=ttl_s) if ttl_s else None,
+        score_cache=ScoreCache(SharedRows(redis, "q", ttl_s=ttl_s)) if ttl_s else None,
     )
 
 

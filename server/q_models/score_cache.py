@@ -8,21 +8,18 @@ same request.
 
 import json
 import math
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from cachetools import TTLCache
 from pydantic import FiniteFloat, TypeAdapter
 
 from qguide.qnet.types import ScoreRequest, ScoreResult, Verdict
 from qguide.qnet.usage import UpstreamCalls
 from qguide.qnet.work_context import current_tenant
-from qguide.server.redis.client import NAMESPACE, RedisLink
+from qguide.server.redis.client import SharedRows
 
-_MEMORY_ENTRIES: Final = 10_000
 _Values = tuple[FiniteFloat, ...]
 _ROW: Final = TypeAdapter[Any](
     tuple[_Values, int] | tuple[_Values, int, int] | tuple[_Values, int, int, tuple[Verdict, ...]]
@@ -31,68 +28,33 @@ _ROW: Final = TypeAdapter[Any](
 
 
 class ScoreCache:
-    """Results by key, in Redis if configured and up, otherwise in memory."""
+    """Results by key.
 
-    def __init__(
-        self,
-        link: RedisLink | None,
-        *,
-        ttl_s: float,
-        max_entries: int = _MEMORY_ENTRIES,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._link = link
-        self._ttl_s = ttl_s
-        self._kept = TTLCache[str, bytes](max_entries, ttl_s, timer=clock)
+    Args:
+        rows: where they are kept.
+    """
+
+    def __init__(self, rows: SharedRows) -> None:
+        self._rows = rows
 
     async def score(
         self, request: ScoreRequest, ask: Callable[[ScoreRequest], Awaitable[ScoreResult]], *, content: str
     ) -> ScoreResult:
         """Score each candidate, from the cache if possible.
 
+        All tokens of a cached result and its upstream's calls count as cached.
+
         Args:
             content: identifies the weights and their precision; a name does not, because it may
                 refer to other weights later.
         """
         key = _key(content, request)
-        if known := await self.get(key):
+        if known := await self._rows.get(key, _result):
             return known
         result = await ask(request)
         if all(map(math.isfinite, result.q_values)):
-            await self.put(key, result)
+            await self._rows.put(key, _row(result))
         return result
-
-    async def get(self, key: str) -> ScoreResult | None:
-        """The cached result, or None; all its tokens and its upstream's calls count as cached."""
-
-        async def shared() -> ScoreResult | None:
-            assert self._link is not None
-            row = cast("bytes | None", await self._link.client.get(_name(key)))
-            return self._link.read(row, _result)
-
-        async def own() -> ScoreResult | None:
-            row = self._kept.get(key)
-            return None if row is None else _result(row)
-
-        return await (self._link.use(shared, own) if self._link else own())
-
-    async def put(self, key: str, result: ScoreResult) -> None:
-        """Store a result."""
-        tokens = result.computed_tokens + result.cached_tokens
-        asked = result.upstream
-        questions = [] if asked is None else [asked.calls + asked.cached_calls]
-        verdicts = [[asdict(verdict) for verdict in result.verdicts]] if result.verdicts else []
-        parts = [result.q_values, tokens, *questions, *verdicts]
-        row = json.dumps(parts, allow_nan=False).encode()
-
-        async def shared() -> None:
-            assert self._link is not None
-            await self._link.client.set(_name(key), row, px=max(1, round(self._ttl_s * 1e3)))
-
-        async def own() -> None:
-            self._kept[key] = row
-
-        await (self._link.use(shared, own) if self._link else own())
 
 
 def _key(content: str, request: ScoreRequest) -> str:
@@ -109,5 +71,9 @@ def _result(row: bytes) -> ScoreResult:
     return ScoreResult(q_values, 0, cached_tokens=tokens, upstream=asked, verdicts=verdicts)
 
 
-def _name(key: str) -> str:
-    return f"{NAMESPACE}:q:{key}"
+def _row(result: ScoreResult) -> bytes:
+    asked = result.upstream
+    questions = [] if asked is None else [asked.calls + asked.cached_calls]
+    verdicts = [[asdict(verdict) for verdict in result.verdicts]] if result.verdicts else []
+    parts = [result.q_values, result.computed_tokens + result.cached_tokens, *questions, *verdicts]
+    return json.dumps(parts, allow_nan=False).encode()

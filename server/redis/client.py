@@ -6,7 +6,6 @@ that a server without Redis starts sooner.
 """
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import structlog
-from pydantic import TypeAdapter
+from cachetools import TTLCache
 
-from qguide.qnet.decision.perturbation import MemoryParaphraseCache
 from qguide.qnet.errors import ConfigError
 from qguide.server.observability.metrics import Metrics
 
@@ -30,8 +28,7 @@ Answer = TypeVar("Answer")
 NAMESPACE: Final = "qguide"
 _DATABASE: Final = re.compile(r"/?\d*")
 _log = structlog.get_logger(__name__)
-_TEXTS: Final = TypeAdapter(tuple[str, ...])
-_TTL_S: Final = 7 * 24 * 3600
+_MEMORY_ROWS: Final = 10_000
 _LATE_S: Final = 0.05
 """A time-out that comes so much later than it should is told by a process that was busy itself."""
 
@@ -188,36 +185,57 @@ def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
     return pool
 
 
-class RedisParaphraseCache:
-    """Paraphrases in Redis, and in memory while Redis is down."""
+class SharedRows:
+    """Rows by key for a limited time: in Redis, or in memory without it and while it is down.
 
-    def __init__(self, link: RedisLink) -> None:
+    Args:
+        kind: part of the rows' names in Redis.
+        most: rows in memory, of which the least recently used make room.
+        clock: monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        link: RedisLink | None,
+        kind: str,
+        *,
+        ttl_s: float,
+        most: int = _MEMORY_ROWS,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._link = link
-        self._own = MemoryParaphraseCache()
+        self._kind = kind
+        self._ttl_s = ttl_s
+        self._own = TTLCache[str, bytes](most, ttl_s, timer=clock)
 
-    async def get(self, key: str) -> tuple[str, ...]:
-        """The cached paraphrases of a task; empty if it is unknown."""
+    async def get(self, key: str, parse: Callable[[bytes], Answer]) -> Answer | None:
+        """The parsed row of a key; None if it is unknown or was written in another format."""
 
-        async def shared() -> tuple[str, ...]:
-            row = cast("bytes | None", await self._link.client.get(_name(key)))
-            known = self._link.read(row, _TEXTS.validate_json)
-            return await self._own.get(key) if known is None else known
+        async def own() -> Answer | None:
+            row = self._own.get(key)
+            return None if row is None else parse(row)
 
-        return await self._link.use(shared, lambda: self._own.get(key))
+        if (link := self._link) is None:
+            return await own()
 
-    async def put(self, key: str, texts: tuple[str, ...]) -> None:
-        """Store the paraphrases of a task, replacing earlier ones."""
-        await self._own.put(key, texts)
+        async def shared() -> Answer | None:
+            return link.read(cast("bytes | None", await link.client.get(self._name(key))), parse)
+
+        return await link.use(shared, own)
+
+    async def put(self, key: str, row: bytes) -> None:
+        """Keep a row, in place of an earlier one."""
+
+        async def own() -> None:
+            self._own[key] = row
+
+        if (link := self._link) is None:
+            return await own()
 
         async def shared() -> None:
-            await self._link.client.set(_name(key), json.dumps(texts), ex=_TTL_S)
+            await link.client.set(self._name(key), row, px=max(1, round(self._ttl_s * 1e3)))
 
-        await self._link.use(shared, _nothing)
+        await link.use(shared, own)
 
-
-async def _nothing() -> None:
-    """Fallback while Redis is down: the copy in memory has been stored already."""
-
-
-def _name(key: str) -> str:
-    return f"{NAMESPACE}:paraphrases:{key}"
+    def _name(self, key: str) -> str:
+        return f"{NAMESPACE}:{self._kind}:{key}"

@@ -9,13 +9,7 @@ import pytest
 from qguide.qnet.decision.decide import Guidance
 from qguide.qnet.decision.decision import Decision
 from qguide.qnet.decision.guide import NO_DEADLINE, Perturbation, guide
-from qguide.qnet.decision.perturbation import (
-    MAX_TASK_CHARACTERS,
-    MemoryParaphraseCache,
-    Paraphraser,
-    Paraphrases,
-    find_task,
-)
+from qguide.qnet.decision.perturbation import MAX_TASK_CHARACTERS, Paraphraser, Paraphrases, find_task
 from qguide.qnet.errors import (
     HistoryTooLongError,
     InvalidCandidatesError,
@@ -25,6 +19,7 @@ from qguide.qnet.errors import (
 )
 from qguide.qnet.policies.scripted import ScriptedParaphraser
 from qguide.qnet.types import Candidate, History, Message, Sampling, ScoreRequest, ScoreResult, TaskMarker
+from qguide.server.redis.client import SharedRows
 
 MARKERS = (TaskMarker("Your task is to:"), TaskMarker("Instruction: [SEP]", end="[SEP]"), TaskMarker("Goal"))
 ALFWORLD = "You see a desk.\n\nYour task is to: put a mug on the desk."
@@ -84,7 +79,7 @@ class Failing:
 
 
 def paraphraser_of(policy: Any, *, timeout_s: float = 5) -> Paraphraser:
-    return Paraphraser(policy, MemoryParaphraseCache(), timeout_s=timeout_s)
+    return Paraphraser(policy, SharedRows(None, "paraphrases", ttl_s=60), timeout_s=timeout_s)
 
 
 async def perturbed(policy: Any, paraphraser: Paraphraser, *, m: int = 3, scorer: Any = None, **more: Any) -> Decision:
@@ -216,7 +211,7 @@ async def test_of_several_only_those_that_failed_are_tried_again() -> None:
 
 
 async def test_another_model_of_the_same_name_is_asked_anew() -> None:
-    cache = MemoryParaphraseCache()
+    cache = SharedRows(None, "paraphrases", ttl_s=60)
     for content, answer in (("model-1", "one"), ("model-2", "two"), ("model-1", "one")):
         policy = Failing([Candidate(Message("assistant", answer), 1)])
         drawn = await Paraphraser(policy, cache, content=content).paraphrase("put a mug", n=1)
@@ -259,16 +254,6 @@ async def test_one_candidate_needs_no_paraphrase() -> None:
 async def test_no_candidates_are_refused(rise_over: float | None) -> None:
     with pytest.raises(InvalidCandidatesError, match="num_candidates is 0"):
         await perturbed(Recording(), paraphraser_of(ScriptedParaphraser()), m=0, rise_over=rise_over)
-
-
-async def test_the_cache_forgets_the_task_unused_for_longest() -> None:
-    cache = MemoryParaphraseCache(max_tasks=2)
-    await cache.put("a", ("1",))
-    await cache.put("b", ("2",))
-    assert await cache.get("a") == ("1",)
-    await cache.put("c", ("3",))
-    assert await cache.get("b") == ()
-    assert (await cache.get("a"), await cache.get("c")) == (("1",), ("3",))
 
 
 TASK = "put a mug on the desk."

@@ -1,6 +1,7 @@
 """A real Redis that dies, hangs, comes back, was never there or holds foreign rows."""
 
 import asyncio
+import json
 import time
 from typing import cast
 
@@ -13,7 +14,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.server.http.admission import Limiter
 from qguide.server.observability.metrics import Metrics
 from qguide.server.q_models.score_cache import ScoreCache
-from qguide.server.redis.client import RedisLink, RedisParaphraseCache
+from qguide.server.redis.client import RedisLink, SharedRows
 from tests.support.redis_server import RedisServer
 from tests.support.redis_users import REQUEST, CachedScorer, CountingScorer, admitted, step, stores, until
 
@@ -48,7 +49,7 @@ def test_serve_says_what_is_wrong_with_a_redis_url() -> None:
 
 async def test_everything_in_redis_expires_and_holds_no_text(link: RedisLink) -> None:
     await admitted(Limiter(link, concurrent_requests=0), tokens=5)
-    scorer = CachedScorer(CountingScorer(), ScoreCache(link, ttl_s=60), content="w")
+    scorer = CachedScorer(CountingScorer(), ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w")
     await scorer.score(REQUEST)
     keys = await link.client.keys("*")
     assert len(keys) == 3
@@ -150,47 +151,37 @@ async def test_a_redis_that_was_never_there_is_no_error() -> None:
         assert await admitted(Limiter(link, concurrent_requests=0))
 
 
-async def test_servers_share_paraphrases_and_each_has_its_own_without_redis(
-    redis: RedisServer, link: RedisLink
-) -> None:
-    one, two = (RedisParaphraseCache(link) for _ in range(2))
-    await one.put("key", ("in other words", "said otherwise"))
-    assert await two.get("key") == ("in other words", "said otherwise")
-    assert await two.get("other") == ()
-    redis.kill()
-    assert await one.get("key") == ("in other words", "said otherwise")
-    assert await two.get("key") == ()
-    await two.put("key", ("again",))
-    assert await two.get("key") == ("again",)
+def rows(link: RedisLink) -> SharedRows:
+    return SharedRows(link, "texts", ttl_s=60)
 
 
-async def test_servers_share_paraphrases_again_once_redis_is_back(redis: RedisServer, link: RedisLink) -> None:
-    one, two = (RedisParaphraseCache(link) for _ in range(2))
+async def test_servers_share_rows_and_each_has_its_own_without_redis(redis: RedisServer, link: RedisLink) -> None:
+    one, two = rows(link), rows(link)
+    await one.put("key", b'"shared"')
+    assert await two.get("key", json.loads) == "shared"
+    assert await two.get("other", json.loads) is None
     redis.kill()
-    await one.put("key", ("meanwhile",))
-    assert not link.up
+    assert await one.get("key", json.loads) is None
+    await two.put("key", b'"own"')
+    assert (await one.get("key", json.loads), await two.get("key", json.loads)) == (None, "own")
     redis.start()
     await until(link, up=True)
-    assert (await one.get("key"), await two.get("key")) == (("meanwhile",), ())
-    await one.put("key", ("again",))
-    assert await two.get("key") == ("again",)
+    await one.put("key", b'"again"')
+    assert await two.get("key", json.loads) == "again"
 
 
 @pytest.mark.parametrize("row", [b"{", b'{"another": "version"}', b"[1]", b"\xff"])
 async def test_a_row_of_another_version_is_none_and_said_once(link: RedisLink, row: bytes) -> None:
     scorer = CountingScorer()
-    cached = CachedScorer(scorer, ScoreCache(link, ttl_s=60), content="w")
-    paraphrases, (episodes, _) = RedisParaphraseCache(link), stores(link)
+    cached = CachedScorer(scorer, ScoreCache(SharedRows(link, "q", ttl_s=60)), content="w")
+    episodes, _ = stores(link)
     await cached.score(REQUEST)
-    await paraphrases.put("key", ("in other words",))
     await episodes.update("e", step)
     for key in await link.client.keys("*"):
         await link.client.set(key, row)
-    others, (newer, _) = RedisParaphraseCache(link), stores(link)
+    newer, _ = stores(link)
     with structlog.testing.capture_logs() as said:
         assert (await cached.score(REQUEST)).computed_tokens > 0
-        assert await others.get("key") == ()
-        assert await paraphrases.get("key") == ("in other words",)
         assert await newer.get("e") is None
         assert (await newer.update("e", step)).steps == 1
     assert link.up
