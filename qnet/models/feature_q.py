@@ -8,7 +8,6 @@ the words of states that it reads, and quantiles of the numbers that were read a
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -71,7 +70,7 @@ class FeatureQ:
         """Q of each candidate."""
         state = state_of(history, self.hasher)
         value = self._value(state)
-        return tuple(value + advantage for advantage in self._advantages(state, candidates))
+        return tuple(value + _dot(candidate_features(state, one), self.advantages) for one in candidates)
 
     def value_of(self, history: History) -> float:
         """V(s) of the state that a history ends in."""
@@ -79,13 +78,6 @@ class FeatureQ:
 
     def _value(self, state: State) -> float:
         return self.config.mean + _dot(state_features(state), self.values)
-
-    def advantages_of(self, history: History, candidates: Sequence[Message]) -> tuple[float, ...]:
-        """A(s, a) of each candidate."""
-        return self._advantages(state_of(history, self.hasher), candidates)
-
-    def _advantages(self, state: State, candidates: Sequence[Message]) -> tuple[float, ...]:
-        return tuple(_dot(candidate_features(state, candidate), self.advantages) for candidate in candidates)
 
 
 def feature_q_of(

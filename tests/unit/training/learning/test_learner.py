@@ -159,7 +159,7 @@ def test_an_action_teaches_whether_or_not_its_draws_differed() -> None:
 
     def gain(recorded: list[Episode]) -> float:
         model = learn(recorded, Options(), Hasher(b"salt")).model
-        red, blue = model.advantages_of(recorded[1].states[0], list(map(opened, DRAWERS[:2])))
+        red, blue = model.q_values(recorded[1].states[0], tuple(map(opened, DRAWERS[:2])))
         return blue - red
 
     assert gain(alike) > 0.1
