@@ -66,7 +66,6 @@ def test_pairs_of_a_task_share_their_beginnings() -> None:
     alone = sum(len(row) for one in ROWS for row in packed(one))
     assert len(tree) < alone
     assert [(p.chosen, p.rejected) for p in tree.pairs] == [(0, 1), (0, 2), (3, 4)]
-    assert [p.gap for p in tree.pairs] == [0.5, 0.5, 0.5]
 
 
 def test_a_row_that_is_full_is_followed_by_another() -> None:
