@@ -66,12 +66,13 @@ _ENDS: Final = (*COMPRESSED, *_JSON, *_OTHERS)
 def files_of(source: Path, patterns: Sequence[str] = ()) -> list[Path]:
     """The files of a source: itself, or those below a folder in the order of their names.
 
-    In a folder of the server's recordings these are the trees; its offers hold no episodes.
+    In a folder of the server's recordings these are the trees; its offers, and what a server that
+    learns keeps beside them, hold no episodes.
     """
     if source.is_dir():
         below = [path for path in sorted(source.glob("**/*")) if path.is_file() and not _is_hidden(path, source)]
         named = [path for path in below if any(path.match(pattern) for pattern in patterns)]
-        if not (found := named or [path for path in below if _is_json(path)]):
+        if not (found := named or [path for path in below if _is_json(path) and not _is_of_learner(path)]):
             raise ConfigError(f"{source} holds no .jsonl or .json file; name a file")
         return found
     if not source.is_file():
@@ -109,6 +110,10 @@ def _is_json(path: Path) -> bool:
     for end in COMPRESSED:
         name = name.removesuffix(end)
     return name.endswith((*_JSON, *_OTHERS)) and not name.startswith("offers-")
+
+
+def _is_of_learner(path: Path) -> bool:
+    return any(one.name == "learning" and any(one.parent.glob("trees-*.jsonl")) for one in path.parents)
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:

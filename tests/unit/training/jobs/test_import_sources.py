@@ -72,6 +72,9 @@ def test_episodes_that_the_server_recorded_are_imported(tmp_path: Path) -> None:
     )
     (served / "trees-1.jsonl").write_text(row.model_dump_json() + "\n")
     (served / "offers-1.jsonl").write_text('{"no": "episode"}\n')
+    ledger = served / "learning" / "_" / "ledger.jsonl"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text('{"kind": "fit"}\n')
     run_import(ImportConfig(source=served, output=tmp_path / "out"))
     (tree,) = trees(tmp_path)
     assert tree.nodes == row.nodes
