@@ -12,11 +12,12 @@ const OWN = {
 /**
  * Sentences about the models that requests get which name none.
  * @param {{ data: Card[], q_models: Card[] }} models
+ * @param {boolean} learns from the outcomes of episodes
  */
-export function knowsOf({ data, q_models: qModels }) {
+export function knowsOf({ data, q_models: qModels }, learns = false) {
   const policy = data.find((card) => card.default);
   const judges = qModels.filter((card) => card.default);
-  return [...(policy ? [ofPolicy(policy)] : []), ...judges.map(ofQModel)].filter(Boolean).join(" ");
+  return [...(policy ? [ofPolicy(policy)] : []), ...judges.map((card) => ofQModel(card, learns))].filter(Boolean).join(" ");
 }
 
 /** @param {Card} policy */
@@ -27,9 +28,15 @@ function ofPolicy(policy) {
   return `The policy ${policy.name} knows ${nameOf(policy)} alone, whatever the task is.`;
 }
 
-/** @param {Card} card */
-function ofQModel(card) {
-  if (card.source === "none") return "No Q model is named, so nothing chooses among the candidates.";
+/**
+ * @param {Card} card
+ * @param {boolean} learns
+ */
+function ofQModel(card, learns) {
+  if (card.source === "none") {
+    if (learns) return "No Q model is named: one that is learned chooses among the candidates once a trial has shown that it helps.";
+    return "No Q model is named, so nothing chooses among the candidates.";
+  }
   if (card.source === "scripted") {
     return "Q-values are a fixed script, for trying out the page: they know nothing of any task. In qguide demo the replies are, too.";
   }

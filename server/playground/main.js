@@ -47,9 +47,11 @@ function showModels(models) {
   offer(byId("act-form").elements.policy, [["", "the server's default"], ...others]);
   const policy = policies.find((card) => card.default)?.id ?? "no policy";
   const judges = qModels.filter((card) => card.default && card.source !== "none");
-  const guided = judges.length ? `judged by ${judges.map((card) => card.id).join(" or ")}` : "unguided";
+  const learns = !byId("tab-learning").hidden;
+  const unjudged = learns ? "learning" : "unguided";
+  const guided = judges.length ? `judged by ${judges.map((card) => card.id).join(" or ")}` : unjudged;
   byId("served").textContent = `${policy}, ${guided}`;
-  byId("knows").textContent = knowsOf(models);
+  byId("knows").textContent = knowsOf(models, learns);
 }
 
 /** @param {string} name */

@@ -330,20 +330,21 @@ def test_a_key_lives_for_the_page_where_the_browser_stores_nothing(evaluate: Eva
 
 
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "learns", "expected"),
     [
-        (FAKES, "a fixed script, for trying out the page"),
-        (Settings(), "trained on ALFWorld, a text game of household tasks"),
-        (Settings(policy=SCRIPTED), "nothing chooses among the candidates"),
+        (FAKES, "false", "a fixed script, for trying out the page"),
+        (Settings(), "false", "trained on ALFWorld, a text game of household tasks"),
+        (Settings(policy=SCRIPTED), "false", "nothing chooses among the candidates"),
+        (Settings(policy=SCRIPTED), "true", "once a trial has shown that it helps"),
     ],
-    ids=["scripted", "embedded", "none"],
+    ids=["scripted", "embedded", "none", "learning"],
 )
 def test_the_page_says_what_the_loaded_models_know(
-    serve: Serve, evaluate: Evaluate, settings: Settings, expected: str
+    serve: Serve, evaluate: Evaluate, settings: Settings, learns: str, expected: str
 ) -> None:
     models = serve(settings).get("/v1/models").json()
     said = evaluate(
         f"""import {{ knowsOf }} from "./knows.js";
-        console.log(JSON.stringify(knowsOf({json.dumps(models)})));"""
+        console.log(JSON.stringify(knowsOf({json.dumps(models)}, {learns})));"""
     )
     assert expected in said
