@@ -80,14 +80,14 @@ class EventWriter:
 class EventStream(StreamingResponse):
     """Signs of life until the answer is there, then the events of the answer.
 
+    A failure before the first sign has its own HTTP status; a later one is an event of the stream.
+
     The response owns the work. If the client disconnects, even before the first byte, the work is
     cancelled, and the response ends only after it, when its cost is known.
 
     Args:
         complete: makes the answer; called when the response is sent.
         writer: writes the answer as events.
-        heartbeat_s: time between signs of life. A failure before the first one has its own HTTP
-            status; a later one is an event of the stream.
     """
 
     def __init__(
@@ -96,14 +96,13 @@ class EventStream(StreamingResponse):
         complete: Callable[[], Awaitable[Json]],
         writer: EventWriter,
         *,
-        heartbeat_s: float,
         media_type: str = "text/event-stream",
     ) -> None:
         super().__init__(self._events(), media_type=media_type, headers=_HEADERS)
         self._request = request
         self._complete = complete
         self._writer = writer
-        self._heartbeat_s = heartbeat_s
+        self._heartbeat_s: float = request.app.state.settings.heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Do the work and send its result.
@@ -161,13 +160,11 @@ class OutlivingStream(EventStream):
             await asyncio.gather(work, return_exceptions=True)
 
 
-async def answered(
-    request: Request, complete: Callable[[], Awaitable[Json]], writer: EventWriter | None, *, heartbeat_s: float
-) -> Response:
+async def answered(request: Request, complete: Callable[[], Awaitable[Json]], writer: EventWriter | None) -> Response:
     """The answer as JSON, or where there is a writer as its events."""
     if writer is None:
         return JSONResponse(await complete())
-    return EventStream(request, complete, writer, heartbeat_s=heartbeat_s)
+    return EventStream(request, complete, writer)
 
 
 def _body(response: JSONResponse) -> Json:

@@ -54,7 +54,7 @@ async def create_message(body: MessagesRequest, request: Request, stepper: Stepp
     step, asked = await translate_body(request, read)
     complete = partial(_complete, step, asked, options, stepper)
     writer = EventWriter(events_of, written=named_event, sign=_ping) if body.stream else None
-    return await answered(request, complete, writer, heartbeat_s=stepper.settings.heartbeat_s)
+    return await answered(request, complete, writer)
 
 
 @router.post("/count_tokens", responses=_ERRORS)

@@ -62,7 +62,7 @@ async def complete_chat(body: ChatCompletionRequest, request: Request, stepper: 
     complete = partial(_complete, asked, options, stepper)
     pieces = partial(chunks_of, include_usage=body.include_usage)
     writer = EventWriter(pieces, end=DONE) if body.stream else None
-    return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+    return await answered(request, complete, writer)
 
 
 @router.post("/completions", response_class=JSONResponse, responses=_responses(TextCompletion, TextCompletion, "part"))
@@ -95,7 +95,7 @@ async def complete_text(body: CompletionRequest, request: Request, stepper: Step
 
     pieces = partial(parts_of, include_usage=body.include_usage)
     writer = EventWriter(pieces, end=DONE) if body.stream else None
-    return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+    return await answered(request, complete, writer)
 
 
 def _read_texts(

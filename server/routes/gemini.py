@@ -77,10 +77,9 @@ async def stream_content(
     complete = partial(_complete, step, asked, options, stepper)
     if alt != "sse":
         return JSONResponse(list(chunks_of(await complete())))
-    heartbeat_s = stepper.settings.heartbeat_s
     # Google's client for Python takes a comment for broken JSON; an event without data is none.
     writer = EventWriter(chunks_of, sign=lambda: b"\n\n")
-    return EventStream(request, complete, writer, heartbeat_s=heartbeat_s)
+    return EventStream(request, complete, writer)
 
 
 @router.post(f"{_STABLE}:countTokens", include_in_schema=False)

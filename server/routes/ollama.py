@@ -241,8 +241,7 @@ async def _answered(
         return json.dumps(told(line), ensure_ascii=False).encode(errors="replace") + b"\n"
 
     writer = EventWriter(lines_of, written=written, sign=lambda: written(sign_of_life(policy.name, time.time())))
-    heartbeat_s = stepper.settings.heartbeat_s
-    return EventStream(request, complete, writer, heartbeat_s=heartbeat_s, media_type=_NDJSON)
+    return EventStream(request, complete, writer, media_type=_NDJSON)
 
 
 @router.get("/tags", responses=_ERRORS)

@@ -86,9 +86,9 @@ async def create_response(body: ResponsesRequest, request: Request, stepper: Ste
         response |= told
         complete = partial(_complete, response, asked, options, stepper, keep)
     if body.background:
-        return await _in_background(body, request, response, complete, stored, continued, settings.heartbeat_s)
+        return await _in_background(body, request, response, complete, stored, continued)
     writer = ResponseWriter(response) if body.stream else None
-    return await answered(request, complete, writer, heartbeat_s=settings.heartbeat_s)
+    return await answered(request, complete, writer)
 
 
 async def _continued(body: ResponsesRequest, request: Request) -> Continued:
@@ -105,7 +105,6 @@ async def _in_background(
     complete: Callable[[], Awaitable[Json]],
     stored: StoredResponses,
     continued: Continued,
-    heartbeat_s: float,
 ) -> Response:
     """The response as it is queued, or its events.
 
@@ -126,9 +125,7 @@ async def _in_background(
     work = partial(stored.run, response, complete, ended)
     if not body.stream:
         return JSONResponse(response, background=BackgroundTask(work))
-    return OutlivingStream(
-        request, partial(stored.ended, response["id"]), ResponseWriter(response), heartbeat_s=heartbeat_s, work=work
-    )
+    return OutlivingStream(request, partial(stored.ended, response["id"]), ResponseWriter(response), work=work)
 
 
 @router.post("/responses/input_tokens", responses=_ERRORS)
@@ -242,17 +239,14 @@ async def admit_websocket(request: Request) -> Response:
 
 
 @router.get("/responses/{response_id}", responses=_RESPONSES, response_class=JSONResponse)
-async def show_response(
-    response_id: str, request: Request, settings: SettingsDep, stream: bool = False, starting_after: int = -1
-) -> Response:
+async def show_response(response_id: str, request: Request, stream: bool = False, starting_after: int = -1) -> Response:
     """Show a stored response, or tell its events, as they come, after the one of a number."""
     stored = _stored(request)
     told = await stored.response(response_id)
     if not stream:
         return JSONResponse(told)
     writer = ResponseWriter(reopened(told), after=starting_after)
-    heartbeat_s = settings.heartbeat_s
-    return EventStream(request, partial(stored.ended, response_id), writer, heartbeat_s=heartbeat_s)
+    return EventStream(request, partial(stored.ended, response_id), writer)
 
 
 @router.post("/responses/{response_id}/cancel", responses=_ERRORS)
