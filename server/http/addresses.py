@@ -18,13 +18,11 @@ from math import isfinite
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from qguide.qnet.errors import InvalidRequestError
 from qguide.qnet.work_context import HEADER
 from qguide.server.episodes.service import EARNED_HEADER, OUTCOME_HEADER
-from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import UntrustedHostError
 from qguide.server.http.middleware import HttpMiddleware
 from qguide.server.own_bodies.schemas import EPISODE_ID_PATTERN, MAX_EPISODE_ID_CHARACTERS
@@ -77,21 +75,19 @@ class TrustedHosts(HttpMiddleware):
         if not self._any:
             hosts = [value for name, value in scope["headers"] if name == b"host"]
             if not all(self._is_trusted(_name_in(host)) for host in hosts) or len(hosts) > 1:
-                await _refuse(b", ".join(hosts), scope, receive, send)
-                return
+                raise _untrusted(b", ".join(hosts))
         await self.app(scope, receive, send)
 
     def _is_trusted(self, name: str) -> bool:
         return name in self._names or name.endswith(".localhost") or _is_address(name)
 
 
-async def _refuse(host: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-    error = UntrustedHostError(
+def _untrusted(host: bytes) -> UntrustedHostError:
+    return UntrustedHostError(
         f"the Host header is {host.decode('latin-1')[:80]!r}; this server accepts localhost, IP "
         "addresses and the names in QGUIDE_TRUSTED_HOSTS; add the name there "
         '(["qguide.example"]; ["*"] accepts any)'
     )
-    await known_error_response(Request(scope), error)(scope, receive, send)
 
 
 def _name_in(host: bytes) -> str:
@@ -131,16 +127,12 @@ class SessionIds(HttpMiddleware):
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, its path without the episode."""
-        try:
-            read = {
-                "session_id": _session_of(scope),
-                "agent_session": _agent_session(scope),
-                "outcome": _outcome_of(scope),
-                "earned": _earned_of(scope),
-            }
-        except InvalidRequestError as error:
-            await known_error_response(Request(scope), error)(scope, receive, send)
-            return
+        read = {
+            "session_id": _session_of(scope),
+            "agent_session": _agent_session(scope),
+            "outcome": _outcome_of(scope),
+            "earned": _earned_of(scope),
+        }
         given = {name: value for name, value in read.items() if value is not None}
         if given:
             scope.setdefault("state", {}).update(given)

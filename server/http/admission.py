@@ -27,9 +27,7 @@ from limits.aio.strategies import FixedWindowRateLimiter, RateLimiter
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from qguide.qnet.errors import QGuideError
 from qguide.qnet.work_context import Tenant, working_for
-from qguide.server.http.error_table import known_error_response
 from qguide.server.http.errors import ForbiddenError, OverLimitError, UnauthorizedError, rate_limit_headers
 from qguide.server.http.keys import Key
 from qguide.server.http.middleware import HttpMiddleware
@@ -238,27 +236,22 @@ class AdmissionMiddleware(HttpMiddleware):
             self._open |= DOCS
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or answer with the reason for its refusal."""
-        if self._is_open(scope["path"]):
-            await self.app(scope, receive, send)
-            return
-        try:
-            await self._admit(scope, receive, send)
-        except QGuideError as error:  # raised here; errors of routes have been answered already
-            await known_error_response(Request(scope), error)(scope, receive, send)
+        """Serve one request, unless it is to be refused."""
+        if not self._is_open(scope["path"]):
+            self._admit(scope)
+        await self.app(scope, receive, send)
 
     def _is_open(self, path: str) -> bool:
         is_page = path in PAGE or path.startswith("/playground/")
         return path in self._open or (self._settings.playground and is_page)
 
-    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _admit(self, scope: Scope) -> None:
         state = scope["app"].state
         caller = self._caller(scope)
         scope["state"]["account"].key = caller.name if state.keys else None
         if scope["path"] not in METRICS:  # served even during shutdown and above limits
             scope["state"]["caller"] = caller
             state.drain.check()
-        await self.app(scope, receive, send)
 
     def _caller(self, scope: Scope) -> Caller:
         keys = scope["app"].state.keys
@@ -287,12 +280,6 @@ class RateLimits(HttpMiddleware):
         if caller is None:
             await self.app(scope, receive, send)
             return
-        try:
-            await self._limit(scope, caller, receive, send)
-        except OverLimitError as error:  # raised here; errors of routes have been answered already
-            await known_error_response(Request(scope), error)(scope, receive, send)
-
-    async def _limit(self, scope: Scope, caller: Caller, receive: Receive, send: Send) -> None:
         limiter: Limiter = scope["app"].state.limiter
         account = scope["state"]["account"]
         tenant = Tenant(account.key or "", caller.cache_salt, request=account)

@@ -14,6 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from qguide.qnet.errors import QGuideError
 from qguide.server.http.error_table import error_event, known_error_response, unknown_error_response
 from qguide.server.http.errors import DrainingError
 from qguide.server.observability.metrics import Metrics
@@ -52,14 +53,20 @@ class Drain:
 
 
 class HttpMiddleware(ABC):
-    """Base of middleware: a subclass serves HTTP requests, and all else passes through it."""
+    """Base of middleware: a subclass serves HTTP requests, and all else passes through it.
+
+    An error that it raises is the answer; those of routes have been answered already.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request, or pass on another scope, such as the server's lifespan."""
-        await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
+        try:
+            await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
+        except QGuideError as error:
+            await known_error_response(Request(scope), error)(scope, receive, send)
 
     @abstractmethod
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
