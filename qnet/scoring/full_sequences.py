@@ -18,8 +18,8 @@ from qguide.qnet.engine.full_sequences import Continuations, FullSequenceModel
 from qguide.qnet.engine.kernels import upload
 from qguide.qnet.models.checkpoint import LoadedImplicitQ, LoadedQNet
 from qguide.qnet.models.implicit_q import token_logprobs
-from qguide.qnet.scoring import implicit_q, value_head
-from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features
+from qguide.qnet.scoring import implicit_q
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features, request_renderer
 from qguide.qnet.types import ScoreResult, Slices
 
 
@@ -50,7 +50,7 @@ class FullSequenceScorer(RenderingScorer):
             case LoadedQNet():
                 context = context_length(loaded.model.trunk.config)
                 self._reader = _ValueReader(loaded, tokens_per_forward, cache_bytes)
-                requests = value_head.request_renderer(loaded, context)
+                requests = request_renderer(loaded, context, loaded.model.head.features)
             case LoadedImplicitQ():
                 configs = (loaded.model.policy.config, loaded.model.reference.config)
                 self._reader = _LogprobReader(loaded, tokens_per_forward, cache_bytes)

@@ -12,7 +12,7 @@ from typing import Final
 from qguide.qnet.errors import ScorerUnavailableError
 from qguide.qnet.models.classifier import RemoteClassifier
 from qguide.qnet.scoring.remote import RemoteScorer, results_of, tokens_of
-from qguide.qnet.scoring.rendered_requests import ConversationRenderer, RenderedRequest, RequestRenderer
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, request_renderer
 from qguide.qnet.scoring.vllm_client import ClassifyServer
 from qguide.qnet.types import ScoreResult
 
@@ -33,7 +33,7 @@ class RemoteClassifyScorer(RemoteScorer):
 
     def __init__(self, loaded: RemoteClassifier, server: ClassifyServer, *, max_tokens: int | None = None) -> None:
         context = min(loaded.context, max_tokens or loaded.context)
-        super().__init__(_request_renderer(loaded, context), server)
+        super().__init__(request_renderer(loaded, context), server)
         self._server = server
         with ExitStack() as refused:
             refused.callback(self.close)
@@ -79,10 +79,3 @@ def _may_be_activated(logits: Sequence[float], activations: Sequence[float]) -> 
         for logit, activation in zip(logits, activations, strict=True)
     )
     return same and all(0 <= logit <= 1 for logit in logits)
-
-
-def _request_renderer(loaded: RemoteClassifier, context: int) -> RequestRenderer | ConversationRenderer:
-    if loaded.conversations:
-        pad_token_id = loaded.conversations.pad_token_id
-        return ConversationRenderer(loaded.renderer, loaded.name, context, pad_token_id)
-    return RequestRenderer(loaded.renderer, loaded.name, context, loaded.manifest.reads_observation)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from qguide.qnet.models.match_features import HeadFeatures, match_features, obse
 from qguide.qnet.rendering.renderer import RenderedEpisode, Renderer
 from qguide.qnet.sliced_scorer import CacheUse, CachingScorer
 from qguide.qnet.types import History, ScoreRequest
+
+if TYPE_CHECKING:
+    from qguide.qnet.models.checkpoint import LoadedQNet
+    from qguide.qnet.models.classifier import RemoteClassifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,15 @@ class ConversationRenderer:
         while len(token_ids) > 1 and token_ids[-1] == self.pad_token_id:
             token_ids.pop()
         return token_ids
+
+
+def request_renderer(
+    loaded: "LoadedQNet | RemoteClassifier", context: int, features: HeadFeatures = "none"
+) -> RequestRenderer | ConversationRenderer:
+    """The renderer of requests to a Q model that takes so many tokens."""
+    if loaded.conversations:
+        return ConversationRenderer(loaded.renderer, loaded.name, context, loaded.conversations.pad_token_id)
+    return RequestRenderer(loaded.renderer, loaded.name, context, loaded.manifest.reads_observation, features)
 
 
 class HistoryCache(Protocol):

@@ -27,13 +27,7 @@ from qguide.qnet.engine.packed_model import (
 from qguide.qnet.engine.prefix_cache import Branch, Entry
 from qguide.qnet.engine.windows import Columns
 from qguide.qnet.models.checkpoint import LoadedQNet
-from qguide.qnet.scoring.rendered_requests import (
-    ConversationRenderer,
-    RenderedRequest,
-    RenderingScorer,
-    RequestRenderer,
-    head_features,
-)
+from qguide.qnet.scoring.rendered_requests import RenderedRequest, RenderingScorer, head_features, request_renderer
 from qguide.qnet.types import ScoreResult, Slices
 
 BLOCK_TOKENS = 64
@@ -44,7 +38,9 @@ class NaiveScorer(RenderingScorer):
     """Reference scorer: every full sequence alone, nothing cached."""
 
     def __init__(self, loaded: LoadedQNet) -> None:
-        super().__init__(request_renderer(loaded, context_length(loaded.model.trunk.config)))
+        super().__init__(
+            request_renderer(loaded, context_length(loaded.model.trunk.config), loaded.model.head.features)
+        )
         self._loaded = loaded
 
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -93,7 +89,8 @@ class SharedPrefixScorer(RenderingScorer):
             cache_bytes=cache_bytes,
             tokens_per_forward=tokens_per_forward,
         )
-        super().__init__(request_renderer(loaded, self._packed.context), [self._packed])
+        requests = request_renderer(loaded, self._packed.context, loaded.model.head.features)
+        super().__init__(requests, [self._packed])
 
     @torch.inference_mode()
     def slices(self, prepared: Sequence[RenderedRequest]) -> Slices[list[ScoreResult]]:
@@ -116,16 +113,6 @@ class SharedPrefixScorer(RenderingScorer):
                 # Before the lease ends, which files each entry under its branches.
                 remember(request, entry)
         return _results(prepared, known, q_values)
-
-
-def request_renderer(loaded: LoadedQNet, context: int) -> RequestRenderer | ConversationRenderer:
-    """The renderer of requests to a QNet in this process, which takes so many tokens."""
-    if loaded.conversations:
-        pad_token_id = loaded.conversations.pad_token_id
-        return ConversationRenderer(loaded.renderer, loaded.name, context, pad_token_id)
-    return RequestRenderer(
-        loaded.renderer, loaded.name, context, loaded.manifest.reads_observation, loaded.model.head.features
-    )
 
 
 def _segments(requests: Sequence[RenderedRequest], entries: Sequence[Entry], like: Tensor) -> Iterator[PackedSegment]:
