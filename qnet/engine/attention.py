@@ -6,7 +6,7 @@ reaches this function through the model's keyword arguments, so any transformers
 pluggable attention works.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
@@ -20,6 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from qguide.qnet.engine.fused_attention import Session, attend_sessions, sessions
 from qguide.qnet.engine.kernels import Scoring, dense_attention, plain_attention, tiled_attention, upload
 from qguide.qnet.engine.kv_buffer import KVBuffer
+from qguide.qnet.engine.stacks import StackedRows
 from qguide.qnet.engine.windows import Columns, WindowView, hide_behind, view
 
 PACKED_ATTENTION = "qguide_packed"
@@ -155,6 +156,10 @@ class AttentionMetadata:
         last_layer: where only the tokens that are read look back; None lets all of them.
         window: the longest that a layer's window may be, for trunks that have any; 0 for others,
             and for those whose windows are longer than their context.
+
+    Attributes:
+        groups: segments that see the same columns of a buffer that is in no stack.
+        written: those segments, and their rows of the packed row.
     """
 
     def __init__(self, segments: list[PackedSegment], *, last_layer: int | None = None, window: int = 0) -> None:
@@ -162,19 +167,29 @@ class AttentionMetadata:
         self.last_layer = last_layer
         self.window = window
         self.groups: list[Group] = []
+        self.stacked: list[StackedRows] = []
         start = 0
         # Neighbours alone, because a group is one slice of the packed row. Candidates of one state
         # stand beside each other, so their history is read once for all of them.
-        for _, alike in groupby(segments, key=lambda segment: (id(segment.buffer), segment.seen)):
-            self.groups.append(Group(list(alike), start))
+        for _, neighbours in groupby(segments, key=_read_at_once):
+            alike = list(neighbours)
+            if (stack := alike[0].buffer.stack) is not None:
+                self.stacked.append(StackedRows(stack, alike, start))
+                start = self.stacked[-1].rows.stop
+                continue
+            self.groups.append(Group(alike, start))
             start = self.groups[-1].end
-        for segment in segments:
-            segment.buffer.reserve(segment.columns().stop)
-            if window:
-                segment.buffer.place(segment.column, segment.positions)
+            self._make_room(alike)
+        self.written = [(segment, rows) for segment, rows in self.spans if segment.buffer.stack is None]
         self._sessions: list[Session] = []
         self._chunks: dict[tuple[int, bool, int | None], list[Chunk]] = {}
         self._views: dict[tuple[int, int | None], WindowView] = {}
+
+    def _make_room(self, segments: Sequence[PackedSegment]) -> None:
+        for segment in segments:
+            segment.buffer.reserve(segment.columns().stop)
+            if self.window:
+                segment.buffer.place(segment.column, segment.positions)
 
     @property
     def spans(self) -> Iterator[tuple[PackedSegment, slice]]:
@@ -218,6 +233,12 @@ class AttentionMetadata:
         if key not in self._chunks:
             self._chunks[key] = group.chunks(like, only_read=only_read, window=window, partly=partly)
         return self._chunks[key]
+
+
+def _read_at_once(segment: PackedSegment) -> tuple[int, Columns]:
+    """Equal for neighbours whose attention is one group, or one stack's."""
+    stack = segment.buffer.stack
+    return (id(segment.buffer), segment.seen) if stack is None else (id(stack), ())
 
 
 def _hiding(segment: PackedSegment, rows: list[int], columns: int, like: Tensor) -> Tensor | None:
@@ -276,8 +297,11 @@ def packed_attention(
     query_HND = query[0] * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     out_NHD = query.new_empty((query.shape[2], query.shape[1], value.shape[-1]))
     # All write before any looks back: a segment may see columns that another one fills here.
-    for segment, rows in metadata.spans:
+    for segment, rows in metadata.written:
         segment.buffer.write(layer, segment.column, key[0, :, rows], value[0, :, rows])
+    for stacked in metadata.stacked:
+        states = (query_HND[:, stacked.rows], key[0, :, stacked.rows], value[0, :, stacked.rows])
+        out_NHD[stacked.rows] = stacked.attend(layer, states, scoring)
     for group in metadata.groups:
         rows = slice(group.start, group.end)
         out_NHD[rows] = _look_back(metadata, group, layer, query_HND[:, rows], value.shape[-1], scoring)

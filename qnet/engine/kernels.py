@@ -60,7 +60,7 @@ def dense_attention(
 
     Args:
         parts: the columns; a base's and the buffer's own are never joined.
-        bias_TB: added to the scores of the last B columns.
+        bias_TB: added to the scores of the last B columns; or one for each KV head, (KV heads, 1, T, B).
         partials: of other columns. Each counts as one column more, with its own score and, for
             each row, its own value.
 
@@ -75,7 +75,7 @@ def dense_attention(
     if scoring.softcap is not None:
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
     if bias_TB is not None:
-        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., -bias_TB.shape[1] :] += bias_TB
+        scores.view(kv_heads, -1, rows, scores.shape[-1])[..., -bias_TB.shape[-1] :] += bias_TB
     # Columns attended to elsewhere enter as one with the score log(sum(exp(scores))): its softmax
     # weight is their sum of weights, and its value is their mean. The result is exact.
     if partials:

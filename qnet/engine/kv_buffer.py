@@ -1,9 +1,14 @@
 """Keys and values of conversations, written in place; what several begin with is kept once."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from qguide.qnet.engine.kernels import Part, upload
+
+if TYPE_CHECKING:
+    from qguide.qnet.engine.stacks import Stack
 
 _GROWTH = 256
 
@@ -20,15 +25,17 @@ class KVBuffer:
     Attributes:
         keys: the buffer's own columns, which come after the base's.
         positions: of their tokens, as one (1, columns, 1) tensor; none where no layer has a window.
+        stack: where new columns are written and all are read for the time being.
     """
 
-    __slots__ = ("_capacity", "_shared", "base", "keys", "positions", "values")
+    __slots__ = ("_capacity", "_shared", "base", "keys", "positions", "stack", "values")
 
     def __init__(self) -> None:
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         self.positions: list[Tensor] = []
         self.base: KVBuffer | None = None
+        self.stack: Stack | None = None
         self._shared = 0
         self._capacity = 0
 

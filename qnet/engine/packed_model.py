@@ -16,11 +16,20 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from qguide.qnet.engine.attention import PACKED_ATTENTION, AttentionMetadata, PackedSegment, joined, register
+from qguide.qnet.engine.attention import (
+    CHUNKED_ON,
+    PACKED_ATTENTION,
+    AttentionMetadata,
+    PackedSegment,
+    joined,
+    register,
+)
 from qguide.qnet.engine.context_length import context_length, shifting_rope
 from qguide.qnet.engine.forward_passes import LastLayerPruning, Passes, pack
 from qguide.qnet.engine.kernels import speed_up_linear_layers, upload
+from qguide.qnet.engine.kv_buffer import KVBuffer
 from qguide.qnet.engine.prefix_cache import Entry, PrefixCache, common_prefix
+from qguide.qnet.engine.stacks import Stack, stack_alike
 from qguide.qnet.engine.windows import shortened, window_of
 from qguide.qnet.errors import CheckpointError
 from qguide.qnet.sliced_scorer import finish
@@ -171,6 +180,16 @@ class PackedModel:
             yield batch
             outputs.append(self.forward(batch))
         return torch.cat(outputs)
+
+    def stack(self, buffers: Sequence[KVBuffer], columns: Sequence[int]) -> list[Stack]:
+        """Put buffers of like length side by side, where that makes passes of few tokens faster.
+
+        Args:
+            columns: of each buffer, how many are known.
+        """
+        if self._window or self._device.type not in CHUNKED_ON:
+            return []
+        return stack_alike(buffers, columns)
 
     def batches(self, segments: Iterable[PackedSegment]) -> Iterator[list[PackedSegment]]:
         """The segments of each forward pass."""

@@ -258,7 +258,8 @@ def _jobs(asked: Sequence[_Asked]) -> list[_Job]:
         job, indices = jobs.setdefault((salt, tuple(one.token_ids)), (unknown, []))
         job.draws.extend(one.draws)
         indices.append(index)
-    return list(jobs.values())
+    # Those of like length beside each other, which are attended to together.
+    return sorted(jobs.values(), key=lambda job: len(job[0].token_ids))
 
 
 def _waves(jobs: Sequence[_Job], max_rows: int) -> list[list[_Job]]:

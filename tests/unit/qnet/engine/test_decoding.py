@@ -1,18 +1,22 @@
 """Lockstep decoding agrees with the model run on each full sequence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from transformers import PreTrainedModel
+from transformers.models.auto import AutoModelForCausalLM
 
 from qguide.qnet.engine.decoding import Draw, DrawsAfter, draw
 from qguide.qnet.engine.packed_model import PackedModel, logits_of
+from tests.support.architectures import tiny_config
 from tests.support.tiny_models import ARCHITECTURES, policy_model
 
 
 def job(length: int, draws: int, *, temperature: float = 1.0, tokens: int = 10) -> DrawsAfter:
     uniforms = torch.rand((draws, tokens), generator=torch.Generator().manual_seed(length), dtype=torch.float64)
-    token_ids = [(i * i + length) % 300 for i in range(length)]
+    token_ids = [(i * i + length) % 250 for i in range(length)]
     return DrawsAfter(token_ids, [Draw(temperature, row) for row in uniforms.tolist()])
 
 
@@ -60,6 +64,43 @@ def test_draws_that_begin_alike_say_what_each_says_alone(forks_at: tuple[int, ..
     said = {tuple(one.token_ids[: end + 1]) for one in together.draws for end in range(12)}
     columns = {column for one in together.draws for column in one.columns}
     assert len(columns) <= len(said), "what is said alike is computed once"
+
+
+def with_sinks() -> PreTrainedModel:
+    """A model whose attention has sinks, and no windows."""
+    config = tiny_config("gpt_oss")
+    config.layer_types = ["full_attention"] * 3
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+    return model
+
+
+@pytest.mark.parametrize("make_model", [lambda: policy_model().model, with_sinks], ids=["llama", "sinks"])
+def test_draws_after_many_histories_say_what_each_says_alone(make_model: Callable[[], PreTrainedModel]) -> None:
+    model = make_model()
+    stop = frozenset(range(0, 300, 30))
+    packed = PackedModel(model, logits_of(model), cache_bytes=10**8, tokens_per_forward=50)
+    # Of like length, and not; with one draw and several; some end at once and some have more to say
+    # than there was room for.
+    together = [job(20 + i, 1 + 2 * (i % 5 == 0), tokens=5 + 5 * (i % 9)) for i in (*range(40), 100)]
+    for _ in range(2):
+        draw(packed, together, stop)
+        for one in together:
+            token_ids = one.token_ids
+            alone = DrawsAfter(token_ids, [Draw(d.temperature, d.uniforms) for d in one.draws])
+            fresh = PackedModel(model, logits_of(model), cache_bytes=0, tokens_per_forward=50)
+            draw(fresh, [alone], stop)
+            assert [d.token_ids for d in one.draws] == [d.token_ids for d in alone.draws]
+            logprobs = [d.logprob for d in alone.draws]
+            assert [d.logprob for d in one.draws] == pytest.approx(logprobs, abs=1e-4)
+        # Next, what was said and a few tokens more: it is known.
+        said = [max((d.token_ids for d in one.draws), key=len) for one in together]
+        later = [
+            DrawsAfter([*one.token_ids, *tokens, 7, 11], [Draw(1.0, d.uniforms) for d in one.draws])
+            for one, tokens in zip(together, said, strict=True)
+        ]
+        read = draw(packed, [replace(one, draws=[Draw(0.0, [0.0])]) for one in later], stop)
+        assert read <= 3 * len(later)
+        together = later
 
 
 def test_a_draw_ends_with_its_stop_token() -> None:
