@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -206,9 +207,9 @@ def _line(console: Console, text: str) -> None:
 
 
 def _rich(table: ReportTable) -> Table:
-    shown = Table(title=escape(table.title), title_justify="left")
+    shown = Table(title=escape(table.title), title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for number, name in enumerate(table.names):
-        shown.add_column(name, justify="right" if number else "left")
+        shown.add_column(name, justify="right" if number else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*map(escape, row))
     return shown
