@@ -63,8 +63,11 @@ class HttpMiddleware(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an HTTP request, or pass on another scope, such as the server's lifespan."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
         try:
-            await (self.serve if scope["type"] == "http" else self.app)(scope, receive, send)
+            await self.serve(scope, receive, send)
         except QGuideError as error:
             await known_error_response(Request(scope), error)(scope, receive, send)
 
