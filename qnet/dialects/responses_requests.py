@@ -11,7 +11,16 @@ from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
 from qguide.qnet.dialects.responses_answers import OWN_CALLS, OWN_ITEMS, own_call, own_result
-from qguide.qnet.dialects.shapes import ASKED, CHATS_ALONE, EFFORTLESS, Json, chat_name, image_address, passed_on
+from qguide.qnet.dialects.shapes import (
+    ASKED,
+    CHATS_ALONE,
+    EFFORTLESS,
+    Json,
+    chat_name,
+    image_address,
+    passed_on,
+    results_after_calls,
+)
 from qguide.qnet.errors import InvalidRequestError, MalformedHistoryError, UnsupportedParameterError
 from qguide.qnet.openai_messages import PART_END, Shape, text_of
 from qguide.qnet.turns import paced
@@ -72,27 +81,7 @@ def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list
         return [*turns, {"role": "user", "content": items}]
     said = (_turns_of(item, f"input[{index}]") for index, item in enumerate(paced(items)))
     turns += map(_joined, _by_turn(chain.from_iterable(said)))
-    return list(_with_texts_as_results(turns))
-
-
-def _with_texts_as_results(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """The turns with other parts of results, such as images, in a user's message after them.
-
-    A chat's results are texts.
-    """
-    others: list[Json] = []
-    for turn in turns:
-        if turn["role"] != "tool":
-            if others:
-                yield {"role": "user", "content": others}
-                others = []
-        elif isinstance(parts := turn["content"], list):
-            texts = [part["text"] for part in parts if part["type"] == "text"]
-            others += [part for part in parts if part["type"] != "text"]
-            turn = turn | {"content": PART_END.join(texts)}
-        yield turn
-    if others:
-        yield {"role": "user", "content": others}
+    return list(results_after_calls(turns))
 
 
 def _turns_of(item: InputItem, place: str) -> Iterator[Turn]:

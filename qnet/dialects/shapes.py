@@ -199,6 +199,59 @@ def assistant_turn(texts: Iterable[str], calls: Sequence[Json], thoughts: Mappin
     return turn | {"tool_calls": list(calls)} if calls else turn
 
 
+def results_after_calls(turns: Iterable[Json]) -> Iterator[Json]:
+    """The turns as a chat has them: each result once, as a text, right after the turn with its call.
+
+    Other dialects find a result by its id, whatever was said in between.
+    """
+    return _with_texts_as_results(_in_order(turns))
+
+
+def _in_order(turns: Iterable[Json]) -> Iterator[Json]:
+    missing: set[str] = set()
+    answered: set[str] = set()
+    waiting: list[Json] = []
+    for turn in turns:
+        role, answers = turn["role"], turn.get("tool_call_id", "")
+        if role == "assistant":
+            yield from waiting
+            missing, waiting = {call["id"] for call in turn.get("tool_calls") or ()}, []
+            answered -= missing
+        elif role == "tool" and answers in answered:
+            continue  # Semantic Kernel sends the results of earlier turns again
+        elif role != "tool" and missing:
+            waiting.append(turn)
+            continue
+        yield turn
+        if answers in missing:
+            missing.remove(answers)
+            answered.add(answers)
+        if not missing:
+            yield from waiting
+            waiting = []
+    yield from waiting
+
+
+def _with_texts_as_results(turns: Iterable[Json]) -> Iterator[Json]:
+    """The turns with other parts of results, such as images, in a user's message after them.
+
+    A chat's results are texts.
+    """
+    others: list[Json] = []
+    for turn in turns:
+        if turn["role"] != "tool":
+            if others:
+                yield {"role": "user", "content": others}
+                others = []
+        elif isinstance(parts := turn["content"], list):
+            texts = [part["text"] for part in parts if part["type"] == "text"]
+            others += [part for part in parts if part["type"] != "text"]
+            turn = turn | {"content": PART_END.join(texts)}
+        yield turn
+    if others:
+        yield {"role": "user", "content": others}
+
+
 class OpenCalls:
     """Calls of a turn that have no result yet, found by id or, without one, by name."""
 

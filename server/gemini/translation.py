@@ -335,8 +335,9 @@ def _user_turns(parts: Sequence[tuple[str, GeminiPart]], open_calls: OpenCalls) 
 
 
 def _answered(result: GeminiResult, open_calls: OpenCalls, place: str) -> str:
-    """The id of the call that a result answers."""
-    if call_id := open_calls.answered_by(result.name, result.id):
+    """The id of the call that a result answers; without an id or a name that is known, the first one."""
+    found = open_calls.answered_by(result.name, result.id)
+    if call_id := found or (None if result.id else open_calls.answered_by("", None)):
         return call_id
     raise MalformedHistoryError(
         f"{place} answers no open call of {result.name[:40]!r} in the model's turn before; "

@@ -100,6 +100,15 @@ def test_images_of_results_come_after_them_because_a_chats_results_are_texts() -
     assert turns[4]["content"] == [{"type": "image_url", "image_url": {"url": image["image_url"]}}]
 
 
+def test_a_message_before_the_result_of_a_call_comes_after_it() -> None:
+    turns = turns_of(USER, CALL, USER, RESULT, said("Done."))
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "tool", "user", "assistant"]
+    repeated = turns_of(USER, CALL, RESULT, said("Done."), USER, RESULT)
+    assert [turn["role"] for turn in repeated] == ["user", "assistant", "tool", "assistant", "user"]
+    unanswered = turns_of(USER, CALL, USER, said("Done."))
+    assert [turn["role"] for turn in unanswered] == ["user", "assistant", "user", "assistant"]
+
+
 def test_reasoning_that_only_openai_reads_is_left_out() -> None:
     encrypted = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
     assert turns_of(USER, encrypted, said("Done.")) == [USER, {"role": "assistant", "content": "Done."}]
