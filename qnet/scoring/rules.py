@@ -55,9 +55,7 @@ def is_valid(reply: Message, tools: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rules_before(rules: Sequence[RuleName], request: ScoreRequest, result: ScoreResult) -> ScoreResult:
-    """A scorer's result with the values of the rules before it."""
-    if not rules:
-        return result
+    """A scorer's result with the values of the rules before it, of which there is one or more."""
     own = zip(*(rule_values(rule, request) for rule in rules), strict=True)
     inner = result.rules or ((),) * len(request.candidates)
     return replace(result, rules=tuple((*a, *b) for a, b in zip(own, inner, strict=True)))
@@ -66,7 +64,8 @@ def rules_before(rules: Sequence[RuleName], request: ScoreRequest, result: Score
 def result_by_rules(rules: Sequence[RuleName], request: ScoreRequest) -> ScoreResult:
     """The result of rules alone: the last one's values, behind the others."""
     *before, last = rules
-    return rules_before(before, request, ScoreResult(rule_values(last, request), 0))
+    result = ScoreResult(rule_values(last, request), 0)
+    return rules_before(before, request, result) if before else result
 
 
 class RuleScorer(Scorer):

@@ -239,7 +239,7 @@ class RedisEpisodeStore:
             anew: all earlier records, where those in Redis are not these; None appends.
         """
         name, episode = _name(episode_id), changed.episode
-        row = episode.model_dump_json().encode()
+        row = episode.to_json()
         fields: dict[_Field, _Field] = {_STATE: row}
         if episode.records:
             fields |= {str(number): record for number, record in enumerate(anew or ())}

@@ -25,6 +25,10 @@ _NO_MESSAGES: Final = hashlib.sha256().hexdigest()
 class _State(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    def to_json(self) -> bytes:
+        """The state without what is as it is by default."""
+        return self.model_dump_json(exclude_defaults=True).encode()
+
 
 class Offer(_State):
     """The candidates that an agent was offered at one state.
@@ -68,30 +72,30 @@ class Offer(_State):
     chosen: str
     q_model: str
     policy: str = ""
-    drawn_by: str = Field(default="", exclude_if=lambda name: not name)
+    drawn_by: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: FiniteFloat | None = Field(default=None, exclude_if=lambda cost: cost is None)
-    calling: Mapping[str, Message] = Field(default={}, exclude_if=lambda calling: not calling)
+    cost: FiniteFloat | None = None
+    calling: Mapping[str, Message] = {}
     counts: Mapping[str, int] = {}
-    verdicts: Mapping[str, Verdict] = Field(default={}, exclude_if=lambda verdicts: not verdicts)
-    greedy: str = Field(default="", exclude_if=lambda text: not text)
+    verdicts: Mapping[str, Verdict] = {}
+    greedy: str = ""
     asked: str = ""
     reason: str = ""
-    tau: FiniteFloat | None = Field(default=None, exclude_if=lambda tau: tau is None)
+    tau: FiniteFloat | None = None
     duration_ms: float = 0.0
     judge: bool = False
     ranked: bool = False
-    window: HistoryWindow | None = Field(default=None, exclude_if=lambda window: window is None)
+    window: HistoryWindow | None = None
 
-    threshold: FiniteFloat | None = Field(default=None, exclude_if=lambda bound: bound is None)
-    actions: tuple[ThresholdActionRow, ...] = Field(default=(), exclude_if=lambda taken: not taken)
+    threshold: FiniteFloat | None = None
+    actions: tuple[ThresholdActionRow, ...] = ()
     out_of_domain: bool | None = None
     shadow: str | None = None
-    arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
-    propensity: FiniteFloat | None = Field(default=None, exclude_if=lambda share: share is None)
-    shadowed: Shadowed | None = Field(default=None, exclude_if=lambda one: one is None)
-    earned: FiniteFloat | None = Field(default=None, exclude_if=lambda earned: earned is None)
+    arm: Arm | None = None
+    propensity: FiniteFloat | None = None
+    shadowed: Shadowed | None = None
+    earned: FiniteFloat | None = None
 
     @property
     def stopped(self) -> bool:
@@ -132,7 +136,7 @@ class Outcome(_State):
 
     reward: FiniteFloat
     terminated: bool = True
-    by: Literal["agent", "header", "rule"] = Field(default="agent", exclude_if=lambda by: by == "agent")
+    by: Literal["agent", "header", "rule"] = "agent"
     action: str | None = None
     observation: str = ""
 
@@ -173,7 +177,7 @@ class Episode(_State):
     outside: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cost: float | None = Field(default=None, exclude_if=lambda cost: cost is None)
+    cost: float | None = None
     last: Mark | None = None
     before: Mark | None = None
     records: int = 0
@@ -184,9 +188,9 @@ class Episode(_State):
     broken: str = ""
     outcome: Outcome | None = None
     recorded: bool = False
-    arm: Arm | None = Field(default=None, exclude_if=lambda arm: arm is None)
-    shadow: ShadowTally | None = Field(default=None, exclude_if=lambda tally: tally is None)
-    policies: Mapping[str, int] = Field(default={}, exclude_if=lambda steps: not steps)
+    arm: Arm | None = None
+    shadow: ShadowTally | None = None
+    policies: Mapping[str, int] = {}
 
     def previous_q(self, history: History, *, q_model: str) -> float | None:
         """Q of the action that led to this state; None if this Q model has not scored it.
@@ -246,7 +250,7 @@ class Episode(_State):
         """One more record."""
         # Without the wire format, which may be large and is not recorded.
         plain = tuple(replace(message, wire=None) for message in new)
-        row = StepRecord(messages=plain, offer=offer).model_dump_json().encode()
+        row = StepRecord(messages=plain, offer=offer).to_json()
         longer = {
             "records": self.records + 1,
             "record_bytes": self.record_bytes + len(row),

@@ -131,7 +131,7 @@ class MemoryEpisodeStore:
             self.drop(next(iter(self._kept)))
 
     def _keep(self, episode_id: str, episode: Episode, records: list[bytes]) -> None:
-        owner, state = owner_of(episode_id), episode.model_dump_json().encode()
+        owner, state = owner_of(episode_id), episode.to_json()
         nbytes = len(state) + episode.record_bytes
         self._kept[episode_id] = _Kept(self._clock(), state, records, nbytes)
         self._of_owner[owner][episode_id] = None

@@ -170,13 +170,15 @@ class ServedQModel(ABC):
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Score each candidate: by the cache or the model, which is charged, behind the rules."""
-        scoring = self._cached(request)
-        result = await _metered(scoring, self._runtime.metrics, self.id)
-        return rules_before(self._rules, request, result)
+        result = await _metered(self._cached(request), self._runtime.metrics, self.id)
+        return self._behind_rules(request, result)
 
     async def score_uncharged(self, request: ScoreRequest) -> ScoreResult:
         """Score as a shadow does: without charging anyone."""
-        return rules_before(self._rules, request, await self._score_apart(request))
+        return self._behind_rules(request, await self._score_apart(request))
+
+    def _behind_rules(self, request: ScoreRequest, result: ScoreResult) -> ScoreResult:
+        return rules_before(self._rules, request, result) if self._rules else result
 
     async def _cached(self, request: ScoreRequest) -> ScoreResult:
         cache = self._runtime.score_cache

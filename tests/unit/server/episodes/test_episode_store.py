@@ -18,7 +18,7 @@ async def keep(store: MemoryEpisodeStore, *ids: str) -> None:
 
 
 async def test_the_episode_untouched_for_longest_makes_room() -> None:
-    size = len(Episode(id="a").model_dump_json())
+    size = len(Episode(id="a").to_json())
     store = MemoryEpisodeStore(max_bytes=2 * size, ttl_s=1)
     await keep(store, "a", "b", "a", "c")
     assert await store.get("b") is None
@@ -27,7 +27,7 @@ async def test_the_episode_untouched_for_longest_makes_room() -> None:
 
 
 async def test_a_caller_who_opens_many_pushes_out_only_its_own() -> None:
-    size = len(Episode(id="ada/1").model_dump_json())
+    size = len(Episode(id="ada/1").to_json())
     store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
     await keep(store, "ada/1", "ada/2", "bob/1")
     await keep(store, *(f"eve/{number % 10}" for number in range(1000)))
@@ -38,7 +38,7 @@ async def test_a_caller_who_opens_many_pushes_out_only_its_own() -> None:
 
 
 async def test_callers_share_the_memory_evenly_when_all_want_more() -> None:
-    size = len(Episode(id="a/1").model_dump_json())
+    size = len(Episode(id="a/1").to_json())
     store = MemoryEpisodeStore(max_bytes=6 * size, ttl_s=1)
     for number in range(9):
         await keep(store, *(f"{caller}/{number}" for caller in "abc"))

@@ -35,7 +35,7 @@ async def kept(store: RedisEpisodeStore, *ids: str) -> list[str]:
 
 
 async def test_a_key_that_opens_many_pushes_out_only_its_own_in_redis(link: RedisLink) -> None:
-    size = len(step(None).episode.model_dump_json())
+    size = len(step(None).episode.to_json())
     one, two = (forgetful(link, max_bytes=6 * size) for _ in range(2))
     for episode_id in ("ada/1", "ada/2", "bob/1"):
         await one.update(episode_id, step)
@@ -47,7 +47,7 @@ async def test_a_key_that_opens_many_pushes_out_only_its_own_in_redis(link: Redi
 
 
 async def test_the_budget_counts_an_episodes_present_size_once(link: RedisLink) -> None:
-    size = len(step(None).episode.model_dump_json())
+    size = len(step(None).episode.to_json())
     store = forgetful(link, max_bytes=3 * size + 20)
     for _ in range(5):
         for episode_id in ("ada/1", "ada/2", "bob/1"):
@@ -59,7 +59,7 @@ async def test_the_budget_counts_an_episodes_present_size_once(link: RedisLink) 
 
 
 async def test_expired_episodes_are_no_part_of_the_budget(link: RedisLink) -> None:
-    size = len(step(None).episode.model_dump_json())
+    size = len(step(None).episode.to_json())
     brief = forgetful(link, max_bytes=2 * size, ttl_s=0.05)
     await brief.update("ada/1", step)
     await brief.update("ada/2", step)
