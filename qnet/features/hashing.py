@@ -3,16 +3,19 @@
 A family is a set of features of one kind, such as "the action beside each word of the task". Its
 vector has length 1, however many words there are, so that a document of a thousand words weighs as
 much as a task of five. A feature's sign is hashed too, so that collisions cancel out in the mean.
+Features of words and of facts lie in two halves of the places, because each is learned by itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from qguide.qnet.features.words import generalised, without_numbers
 
 Hashes = NDArray[np.uint64]
 Sparse = tuple[NDArray[np.int32], NDArray[np.float32]]
@@ -20,6 +23,7 @@ Sparse = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 _CACHED_WORDS: Final = 1 << 16
 _CACHED_LABELS: Final = 1 << 12
+_CACHED_CLAUSES: Final = 1 << 14
 _MOST_CHARACTERS: Final = 1_024
 _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
@@ -52,6 +56,15 @@ class Families:
 TASK: Final = "task"
 FRAME: Final = "frame"
 NUMBER: Final = "number"
+FACT: Final = "fact"
+TASK_FACT: Final = "task fact"
+
+WORDS: Final = 0
+FACTS: Final = 1
+"""Halves of the places of a vector."""
+
+PATTERNS: Final = ("pattern", "pattern 2", "pattern 3", "pattern 4")
+"""Of sentences in which a word varies, found in so many passes: each reads what the one before has generalised."""
 
 
 def entry(text: str, kind: str = "") -> str:
@@ -88,8 +101,12 @@ class Hasher:
     Args:
         salt: without it nobody can tell which words the weights of a feature belong to.
         bits: the vector has 2^bits places.
-        vocabulary: hashes of the words of states that are read; None reads all.
+        vocabulary: hashes of the words and facts of states that are read, and of what tells sentences of one
+            template; None reads all words, and each sentence is a template of its own.
         sizes: by which a number is large or small; None tells none.
+
+    Attributes:
+        template: the words of a clause with `ANY_WORD` for each that varies, and `ANY_NUMBER` for numbers.
     """
 
     def __init__(
@@ -101,6 +118,7 @@ class Hasher:
         )
         self._usual = lru_cache(_CACHED_LABELS)(self._usual_quantiles)
         self._known = None if vocabulary is None else frozenset(vocabulary.tolist())
+        self.template = lru_cache(_CACHED_CLAUSES)(self._template_of)
         self._hash = lru_cache(_CACHED_WORDS)(
             lambda text: int.from_bytes(
                 blake2b(text.encode(errors="replace"), digest_size=8, key=self.salt).digest(), "big"
@@ -116,11 +134,11 @@ class Hasher:
         return np.array([self._hash(text[:_MOST_CHARACTERS]) for text in texts], np.uint64)
 
     def known(self, words: Iterable[str], kind: str = "") -> list[str]:
-        """The words of a state that are in the vocabulary.
+        """The words or facts of a state that are in the vocabulary.
 
         Args:
             words: of a state.
-            kind: `TASK` for those of a task, which have a vocabulary of their own.
+            kind: `TASK` for those of a task, which have a vocabulary of their own; for facts `FACT`, `TASK_FACT`.
         """
         if self._known is None:
             return list(words)
@@ -132,7 +150,18 @@ class Hasher:
 
     def frames(self, text: str) -> bool:
         """True for a message with which every episode begins."""
-        return self._known is not None and self._hash(entry(text, FRAME)) in self._known
+        return self._has(FRAME, text)
+
+    def _has(self, kind: str, text: str) -> bool:
+        return self._known is not None and self._hash(entry(text, kind)) in self._known
+
+    def _template_of(self, clause: tuple[str, ...]) -> tuple[str, ...]:
+        template = without_numbers(clause)
+        for kind in PATTERNS:
+            before, template = template, generalised(template, partial(self._has, kind))
+            if template == before:
+                break
+        return template
 
     def size(self, label: str, number: float, task: tuple[str, ...]) -> int | None:
         """The number of quantiles that a number reaches; None where none are known.
@@ -152,11 +181,11 @@ class Hasher:
         known = [self._quantiles[place] for place in places if place in self._quantiles]
         return min(known, key=lambda quantiles: quantiles[-1] - quantiles[0])
 
-    def sparse(self, families: Sequence[Families]) -> Sparse:
-        """One vector of all families, each of length 1; an empty family adds nothing."""
+    def sparse(self, families: Sequence[Families], half: int = WORDS) -> Sparse:
+        """One vector of all families, each of length 1, in a half of the places; an empty family adds nothing."""
         hashed = np.concatenate([each.hashes for each in families])
         values = np.concatenate([each.values for each in families])
-        indices = (hashed >> np.uint64(64 - self.bits)).astype(np.int32)
+        indices = (hashed >> np.uint64(65 - self.bits)).astype(np.int32) + np.int32(half << (self.bits - 1))
         return indices, np.where(hashed & np.uint64(1), values, -values)
 
 
@@ -177,8 +206,12 @@ def families_of(named: Mapping[str, Hashes], hasher: Hasher) -> Families:
 def mean_of(vectors: Sequence[Sparse], weights: Sequence[float]) -> Sparse:
     """Weighted mean of some vectors."""
     total = sum(weights)
-    scaled = [v * np.float32(w / total) for (_, v), w in zip(vectors, weights, strict=True)]
-    return np.concatenate([indices for indices, _ in vectors]), np.concatenate(scaled)
+    return joined(*((i, v * np.float32(w / total)) for (i, v), w in zip(vectors, weights, strict=True)))
+
+
+def joined(*vectors: Sparse) -> Sparse:
+    """The sum of some vectors."""
+    return np.concatenate([indices for indices, _ in vectors]), np.concatenate([values for _, values in vectors])
 
 
 def crossed(left: Hashes, right: Hashes) -> Hashes:

@@ -3,7 +3,8 @@
 Nothing here knows an environment. A family crosses something of the candidate (its whole action, or
 its skeleton, in which each word stands for where it was read before) with something of the state
 (words of the task and of observations, actions before, the step). Of the state only words of the
-hasher's vocabulary are read, of the candidate all.
+hasher's vocabulary are read, of the candidate all. Beside these stand facts (`qguide.qnet.features.facts`),
+which lie in the other half of a vector.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from qguide.qnet.features.facts import Facts, candidate_families, facts_in, state_families
 from qguide.qnet.features.hashing import (
+    FACTS,
     QUANTILES,
     TASK,
     Families,
@@ -21,6 +24,7 @@ from qguide.qnet.features.hashing import (
     Sparse,
     crossed,
     families_of,
+    joined,
     pairs_of,
 )
 from qguide.qnet.features.words import (
@@ -37,7 +41,7 @@ from qguide.qnet.features.words import (
 )
 from qguide.qnet.types import INSTRUCTING, History, Message
 
-FEATURES_VERSION: Final = 6
+FEATURES_VERSION: Final = 7
 """Rises whenever the same text gets other features, because weights belong to features."""
 
 TASK_WORDS: Final = 60
@@ -101,6 +105,7 @@ class State:
 
     hasher: Hasher
     read: Words
+    facts: Facts
     alone: Families
     beside_key: Families
     beside_form: Families
@@ -147,7 +152,7 @@ def state_of(history: History, hasher: Hasher) -> State:
         text=texts,
         opening=opening,
     )
-    return State(hasher, read, *_families(read, hasher))
+    return State(hasher, read, facts_in(texts, opening, task, hasher), *_families(read, hasher))
 
 
 def _sizes(texts: Sequence[str], task: tuple[str, ...], hasher: Hasher) -> tuple[str, ...]:
@@ -262,7 +267,8 @@ def _surroundings(read: Words, hasher: Hasher) -> tuple[Hashes, Hashes]:
 
 def state_features(state: State) -> Sparse:
     """Vector of a state, from which its value is learned."""
-    return state.hasher.sparse([state.alone])
+    hasher = state.hasher
+    return joined(hasher.sparse([state.alone]), hasher.sparse([state_families(state.facts, hasher)], FACTS))
 
 
 def candidate_features(state: State, candidate: Message) -> Sparse:
@@ -271,8 +277,8 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
     action = action_words(candidate, read.text[-1] if read.text else read.opening)
     told = frozenset((*read.task, *words_of(read.opening)))
     relations = [relation(word, task=told, last=read.all_last, earlier=read.earlier) for word in action.words]
-    texts = (action.key, skeleton(action, relations), action.verb)
-    key, form, verb = (hasher.hashes([text]) for text in texts)
+    skeletal = skeleton(action, relations)
+    key, form, verb = (hasher.hashes([text]) for text in (action.key, skeletal, action.verb))
     said = f"{min([one.key for one in read.actions].count(action.key), _MOST_REPETITIONS)}"
     found = _sentence_of(action, read)
     sentence, task = hasher.words(found.words), hasher.words(read.task, TASK)[:_PAIRED_WORDS]
@@ -293,7 +299,7 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
         "rest-task-sentence": crossed(task, sentence),
     }
     of_acts = {"said": hasher.hashes([said]), "answer": hasher.hashes([_answer_before(action, read)])}
-    return hasher.sparse(
+    of_words = hasher.sparse(
         [
             state.beside_key.beside(key),
             state.beside_form.beside(form),
@@ -303,6 +309,7 @@ def candidate_features(state: State, candidate: Message) -> Sparse:
             families_of({"said-any": hasher.hashes([said])}, hasher),
         ]
     )
+    return joined(of_words, hasher.sparse(candidate_families(state.facts, action, skeletal, hasher), FACTS))
 
 
 def _rest(action: ActionWords, found: _Found) -> str:

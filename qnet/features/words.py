@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
@@ -25,6 +25,12 @@ _SIGNED: Final = re.compile(
 """A number with its sign, its separators of thousands, or nothing before its decimal point."""
 _WORD_OR_NUMBER: Final = re.compile(f"{_SIGNED.pattern}|{_WORD.pattern}")
 _SENTENCE_END: Final = re.compile(r"[.!?;]\s|\n")
+_CLAUSE_WORDS: Final = 3
+"""Fewest behind a colon that are a clause of their own."""
+ANY_WORD: Final = "*"
+ANY_NUMBER: Final = "#"
+VARYING: Final = (ANY_WORD, ANY_NUMBER)
+"""What stands in a template where its sentences differ; no word is written so."""
 _LISTED: Final = re.compile(r"^[ \t]*[\[(]?(\d{1,3}|[A-Za-z])[\]).:]+[ \t]+(\S.*)$", re.MULTILINE)
 _CHOSEN: Final = re.compile(r"(?:(?:option|choice) )?[\[(]?(\d{1,3}|[a-z])(?:[\]).:]+(?:\s.*)?)?", re.IGNORECASE)
 """A line of a list of choices, and a reply that names one."""
@@ -64,6 +70,50 @@ def words_of(text: str) -> tuple[str, ...]:
 def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
     """The words of each sentence or line of a text."""
     return _sentences(read_part(text))
+
+
+def clauses_of(text: str) -> tuple[tuple[str, ...], ...]:
+    """The words of each sentence or line, and apart from them those behind a colon.
+
+    Of "Letter: The line is dead again." these are "letter" and "the line is dead again".
+    """
+    return _clauses(read_part(text))
+
+
+@lru_cache(_CACHED_TEXTS)
+def _clauses(text: str) -> tuple[tuple[str, ...], ...]:
+    found: list[tuple[str, ...]] = []
+    for sentence in _SENTENCE_END.split(text.lower()):
+        head, _, tail = sentence.partition(": ")
+        said = tuple(_WORD.findall(tail))
+        if len(said) >= _CLAUSE_WORDS:
+            found += [tuple(_WORD.findall(head)), said]
+        else:
+            found.append(tuple(_WORD.findall(sentence)))
+    return tuple(words for words in found if words)
+
+
+def without_numbers(clause: tuple[str, ...]) -> tuple[str, ...]:
+    """A clause as the first template: its numbers vary."""
+    return tuple(ANY_NUMBER if is_number(word) else word for word in clause)
+
+
+def patterns_in(template: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Each place of a word that is told, and the template as it would be if that varied, too.
+
+    At least half of the words have to be told then.
+    """
+    told = sum(word not in VARYING for word in template) - 1
+    if 2 * told >= len(template):
+        for i, word in enumerate(template):
+            if word not in VARYING:
+                yield i, " ".join((*template[:i], ANY_WORD, *template[i + 1 :]))
+
+
+def generalised(template: tuple[str, ...], varies: Callable[[str], bool]) -> tuple[str, ...]:
+    """A template with `ANY_WORD` in each place whose pattern tells that its word varies."""
+    places = {i for i, pattern in patterns_in(template) if varies(pattern)}
+    return tuple(ANY_WORD if i in places else word for i, word in enumerate(template))
 
 
 def is_number(word: str) -> bool:

@@ -13,17 +13,19 @@ the mean of the draws (as in the R-learner; Nie and Wager, 2021) forgets what ep
 action in states where it is usual. Held-back actions are judged beside that mean; where the choice
 was at random, each draw weighs by its propensity. Where rewards on the way are recorded, a value is
 what is earned plus what is to come, and only the latter is fitted. Traces that a random action cuts
-(Retrace; Munos et al., 2016) did not help. V and A are linear in hashed features.
+(Retrace; Munos et al., 2016) did not help. V and A are linear in hashed features, of words and of
+facts (`qguide.qnet.features.facts`), which are fitted apart: what few facts tell would be lost among words.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from qguide.qnet.effects import message_key
 from qguide.qnet.features.hashing import Hasher, mean_of
@@ -36,6 +38,8 @@ from qguide.training.trajectory import Drawn
 PENALTIES: Final = (10.0, 30.0, 100.0)
 _REWEIGHTED_PENALTY: Final = 10.0
 VALUE_PENALTY: Final = 30.0
+_STEPS_OF_PRIOR: Final = 50
+"""Steps by which it is presumed that words and facts tell as much."""
 _OTHERS: Final = 2
 """Actions of other states that stand for draws which are unknown."""
 _SEED: Final = 0
@@ -174,11 +178,18 @@ def fit(steps: Steps, options: Options) -> Fit:
         values = earned + states.foretold(returns - earned)
         returns = trace_returns(steps.outcome, values, steps.last, trace=options.trace)
     advantages = _advantages(steps, returns - values, steps.outcome - values, folds, options.alpha)
-    weights, mean = reweighted_ridge(steps.states, returns, alpha=VALUE_PENALTY)
+    weights, mean = _mean_of_halves(steps.states, returns)
     if not earned.any():
         return Fit(weights, advantages, mean)
-    unearned = reweighted_ridge(steps.states, returns - earned, alpha=VALUE_PENALTY)
-    return Fit(weights, advantages, mean, unearned)
+    return Fit(weights, advantages, mean, _mean_of_halves(steps.states, returns - earned))
+
+
+def _mean_of_halves(x: Design, y: Floats) -> tuple[Floats, float]:
+    """Weights and intercept of the mean of two fits, one to words and one to facts."""
+    weights, halves = np.zeros(len(x.columns.numbers)), x.by_halves()
+    for mask, half in halves:
+        weights[mask] = reweighted_ridge(half, y, alpha=VALUE_PENALTY)[0] / len(halves)
+    return weights, float(y.mean())
 
 
 class _Folded:
@@ -186,16 +197,20 @@ class _Folded:
 
     def __init__(self, x: Design, folds: NDArray[np.int_]) -> None:
         self._held = [folds == fold for fold in range(folds.max() + 1)] if folds.max() else []
-        self._others = [x.where(~held) for held in self._held]
-        self._own = [x.where(held).rows for held in self._held]
+        self._halves = [half for _, half in x.by_halves()]
 
     def foretold(self, y: Floats) -> Floats:
-        """(n,) predictions of y; of a single fold its mean."""
+        """(n,) predictions of y, the mean of those of words and of facts; of a single fold its mean."""
         predicted = np.full(len(y), y.mean())
-        for held, others, own in zip(self._held, self._others, self._own, strict=True):
-            weights, mean = reweighted_ridge(others, y[~held], alpha=VALUE_PENALTY)
-            predicted[held] = own @ weights + mean
+        for held in self._held:
+            predicted[held] = np.mean([_foretold(half, y, held) for half in self._halves], axis=0)
         return predicted
+
+
+def _foretold(x: Design, y: Floats, held: NDArray[np.bool_]) -> Floats:
+    weights, mean = reweighted_ridge(x.where(~held), y[~held], alpha=VALUE_PENALTY)
+    told: Floats = x.rows[held] @ weights + mean
+    return told
 
 
 def _first_values(steps: Steps, states: _Folded) -> tuple[Floats, Floats]:
@@ -213,34 +228,57 @@ def _first_values(steps: Steps, states: _Folded) -> tuple[Floats, Floats]:
 def _advantages(
     steps: Steps, changed: Floats, surprises: Floats, folds: NDArray[np.int_], alpha: float | None
 ) -> Floats:
-    """Weights by the regression whose preferred actions of held-back tasks have most credit.
+    """Weights of a sum of two fits, one to words and one to facts.
+
+    Each counts by what its preferred actions of held-back tasks earned (stacking; Breiman, 1996).
+    """
+    weights = np.zeros(len(steps.actions.columns.numbers))
+    halves = steps.actions.by_halves()
+    found = [
+        _half_of_advantages(half, half.rows - steps.others.rows[:, mask], changed, surprises, folds, alpha)
+        for mask, half in halves
+    ]
+    shares = _stacked(np.stack([preferred for _, preferred in found], axis=1), surprises)
+    for (mask, _), (fitted, _), share in zip(halves, found, shares, strict=True):
+        weights[mask] = share * fitted
+    return weights
+
+
+def _stacked(preferred: Floats, surprises: Floats) -> Floats:
+    """Shares of each fit, drawn towards equal ones as by `_STEPS_OF_PRIOR` steps.
+
+    Args:
+        preferred: (n, fits) held-back advantages.
+    """
+    equal = np.full(preferred.shape[1], 1 / preferred.shape[1])
+    presumed = np.diag(np.sqrt(_STEPS_OF_PRIOR * np.mean(preferred**2, axis=0)))
+    shares, _ = nnls(np.concatenate([preferred, presumed]), np.concatenate([surprises, presumed @ equal]))
+    return shares if shares.any() else equal
+
+
+def _half_of_advantages(
+    x: Design, beside_others: Any, changed: Floats, surprises: Floats, folds: NDArray[np.int_], alpha: float | None
+) -> tuple[Floats, Floats]:
+    """Weights by the regression whose preferred actions of held-back tasks have most credit, and those preferences.
 
     See `qguide.training.licence.credit`. The least squared error would choose by the size of the
     advantages, of which a choice does not depend.
+
+    Args:
+        beside_others: (n, m) features of the actions less the mean of what else could be done.
     """
-    plain = [partial(ridge, alpha=each) for each in PENALTIES]
-    tried = [*plain, partial(reweighted_ridge, alpha=_REWEIGHTED_PENALTY)]
-    if alpha is not None:
-        best = partial(ridge, alpha=alpha)
-    elif not folds.max():
-        best = plain[0]
-    else:
-        preferred = _preferred(steps, changed, folds, tried)
-        sizes = np.maximum(np.linalg.norm(preferred, axis=1), 1e-12)
-        best = tried[int(np.argmax(preferred @ surprises / sizes))]
-    return best(steps.actions, changed)[0]
-
-
-def _preferred(steps: Steps, changed: Floats, folds: NDArray[np.int_], tried: Sequence[_Regression]) -> Floats:
-    """(regressions, n) advantage over what else could be done, each fold by a fit to the others."""
-    beside_others = steps.actions.rows - steps.others.rows
+    tried: list[_Regression] = [partial(ridge, alpha=each) for each in ((alpha,) if alpha is not None else PENALTIES)]
+    if alpha is None:
+        tried.append(partial(reweighted_ridge, alpha=_REWEIGHTED_PENALTY))
     preferred = np.zeros((len(tried), len(changed)))
-    for fold in range(folds.max() + 1):
+    for fold in range(folds.max() + 1) if folds.max() else ():
         held = folds == fold
-        x, own = steps.actions.where(~held), beside_others[held]
+        others, own = x.where(~held), beside_others[held]
         for number, regress in enumerate(tried):
-            preferred[number, held] = own @ regress(x, changed[~held])[0]
-    return preferred
+            preferred[number, held] = own @ regress(others, changed[~held])[0]
+    sizes = np.maximum(np.linalg.norm(preferred, axis=1), 1e-12)
+    best = int(np.argmax(preferred @ surprises / sizes))
+    return tried[best](x, changed)[0], preferred[best]
 
 
 def trace_returns(outcome: Floats, values: Floats, last: NDArray[np.bool_], *, trace: float) -> Floats:

@@ -40,13 +40,19 @@ class Columns:
         numbers: (m,) columns that each stands for.
         shares: (k, m) sparse, the sign of each in the one that stands for it, by 1 / sqrt(number).
             So the squared weights of all have the same sum.
+        halves: (m,) half of the places that each is of.
         bits: of the hashes.
     """
 
     used: NDArray[np.int32]
     numbers: Floats
     shares: Any
+    halves: NDArray[np.int32]
     bits: int
+
+    def where(self, chosen: NDArray[np.bool_]) -> "Columns":
+        """Some of the columns."""
+        return Columns(self.used, self.numbers[chosen], self.shares[:, chosen], self.halves[chosen], self.bits)
 
     def spread(self, weights: Floats) -> NDArray[np.float32]:
         """(2^bits,) the weights (m,) at the places of all columns, 0 elsewhere."""
@@ -70,6 +76,11 @@ class Design:
         """Some of the examples, in the same columns."""
         return Design(self.rows[chosen], self.columns)
 
+    def by_halves(self) -> list[tuple[NDArray[np.bool_], "Design"]]:
+        """The columns of each half of the places, where it has any, and the design of these alone."""
+        masks = [self.columns.halves == half for half in np.unique(self.columns.halves)]
+        return [(mask, Design(self.rows[:, mask], self.columns.where(mask))) for mask in masks]
+
 
 def designs(fitted: Sequence[Sparse], judged: Sequence[Sparse] = (), *, bits: int) -> tuple[Design, Design]:
     """The design of the vectors to fit, and that of others in the same columns."""
@@ -88,14 +99,18 @@ def designs(fitted: Sequence[Sparse], judged: Sequence[Sparse] = (), *, bits: in
 def columns_of(rows: Any, used: NDArray[np.int32], *, bits: int) -> Columns:
     """The columns of examples (n, k).
 
-    They are told apart by a random projection, of which chance makes two equal once in 2^50.
+    They are told apart by a random projection, of which chance makes two equal once in 2^50. Those
+    of different halves of the places stay apart, as if those of the second were e times as large.
     """
-    projected = rows.T @ np.random.default_rng(_SEED).standard_normal(rows.shape[0])
+    halves = used >> (bits - 1)
+    projected = (rows.T @ np.random.default_rng(_SEED).standard_normal(rows.shape[0])) * np.exp(halves)
     _, of, numbers = np.unique(np.abs(projected), return_inverse=True, return_counts=True)
     signs = np.where(np.signbit(projected), -1, 1) / np.sqrt(numbers[of])
     starts = np.arange(len(of) + 1)
     shares = sparse.csr_matrix((signs.astype(np.float32), of, starts), (len(of), len(numbers)))
-    return Columns(used, numbers.astype(np.float64), shares, bits)
+    of_columns = np.zeros(len(numbers), np.int32)
+    of_columns[of] = halves
+    return Columns(used, numbers.astype(np.float64), shares, of_columns, bits)
 
 
 def ridge(x: Design, y: Floats, *, alpha: float, sizes: Floats | None = None) -> tuple[Floats, float]:

@@ -3,8 +3,8 @@
 A word that nearly all episodes have says nothing, and one that a single episode has teaches nothing
 about others; crossed with each other they are most of the features. Tasks and observations are
 counted apart, because instructions may list what observations tell. An action's own words are
-always read. Messages with which every episode begins, such as examples, are kept whole: to be
-skipped.
+always read. Facts of sentences are kept that come again (`qguide.training.learning.templates`).
+Messages with which every episode begins, such as examples, are kept whole: to be skipped.
 """
 
 from collections import Counter, defaultdict
@@ -20,6 +20,7 @@ from qguide.qnet.features.words import is_number, numbers_of, words_of
 from qguide.qnet.types import INSTRUCTING, Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.ridge import Floats
+from qguide.training.learning.templates import known_facts, patterns_of
 
 FEWEST: Final = 2
 """Episodes that have a word of the vocabulary."""
@@ -48,9 +49,17 @@ MOST: Final = 0.95
 
 def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
     """The hasher with the vocabulary and the sizes of numbers of these episodes."""
-    reading = hasher.reading(vocabulary_of(episodes, hasher))
-    assert reading.vocabulary is not None
-    return reading.reading(reading.vocabulary, sizes_of(episodes, reading))
+    words = vocabulary_of(episodes, hasher)
+    reading = hasher.reading(words)
+    sizes = sizes_of(episodes, reading)
+    return hasher.reading(np.union1d(words, _facts_of(episodes, hasher.reading(words, sizes))), sizes)
+
+
+def _facts_of(episodes: Sequence[Episode], hasher: Hasher) -> Hashes:
+    """Hashes of the facts that come again."""
+    frame = len(_frame_of(episodes))
+    split = [_opening_and_observed(episode.states[-1][frame:]) for episode in episodes]
+    return hasher.hashes(known_facts([opening for opening, _ in split], [observed for _, observed in split], hasher))
 
 
 def sizes_of(episodes: Sequence[Episode], hasher: Hasher) -> Sizes:
@@ -107,13 +116,14 @@ def _places_of(
 
 
 def vocabulary_of(episodes: Sequence[Episode], hasher: Hasher) -> Hashes:
-    """Hashes of the words and of the frame, in order."""
+    """Hashes of the words, of the frame, and of the patterns of sentences, in order."""
     frame = _frame_of(episodes)
     split = [_opening_and_observed(episode.states[-1][len(frame) :]) for episode in episodes]
     known = [
         *(entry(word, TASK) for word in _telling([_words(opening) for opening, _ in split])),
         *(entry(word) for word in _telling([_words(observed) for _, observed in split])),
         *(entry(message.text, FRAME) for message in frame if message.role != "assistant"),
+        *patterns_of([(*opening, *observed) for opening, observed in split]),
     ]
     return np.unique(hasher.hashes(known))
 

@@ -92,3 +92,15 @@ def test_other_examples_are_judged_in_the_same_columns() -> None:
     assert spread[3] == -spread[9] != 0
     assert fitted.rows @ weights == pytest.approx([spread[3] - spread[9], spread[5]])
     assert judged.rows @ weights == pytest.approx([spread[3] + spread[7]])
+
+
+def test_halves_of_the_places_are_designs_of_their_own() -> None:
+    same = (np.array([3, 131, 7], np.int32), np.array([1.0, 1.0, 2.0], np.float32))
+    design, _ = designs([same, (np.array([5], np.int32), np.ones(1, np.float32))], bits=8)
+
+    (words, of_words), (facts, of_facts) = design.by_halves()
+
+    assert design.columns.halves[facts].tolist() == [1], "equal columns of two halves are two"
+    assert of_words.rows.shape == (2, words.sum())
+    assert of_facts.rows.toarray().tolist() == [[1.0], [0.0]]
+    assert of_facts.columns.spread(np.array([2.0])).nonzero()[0].tolist() == [131]
