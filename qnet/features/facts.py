@@ -33,7 +33,7 @@ _OWN: Final = "@"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known in a state.
+    """Knowledge of a state.
 
     Attributes:
         task: hashes of the facts of the task.

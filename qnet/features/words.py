@@ -30,7 +30,7 @@ _CLAUSE_WORDS: Final = 3
 ANY_WORD: Final = "*"
 ANY_NUMBER: Final = "#"
 VARYING: Final = (ANY_WORD, ANY_NUMBER)
-"""What stands in a template where its sentences differ; no word is written so."""
+"""Marks in a template where its sentences differ; no word is written so."""
 _LISTED: Final = re.compile(r"^[ \t]*[\[(]?(\d{1,3}|[A-Za-z])[\]).:]+[ \t]+(\S.*)$", re.MULTILINE)
 _CHOSEN: Final = re.compile(r"(?:(?:option|choice) )?[\[(]?(\d{1,3}|[a-z])(?:[\]).:]+(?:\s.*)?)?", re.IGNORECASE)
 """A line of a list of choices, and a reply that names one."""
