@@ -208,28 +208,32 @@ def results_after_calls(turns: Iterable[Json]) -> Iterator[Json]:
 
 
 def _in_order(turns: Iterable[Json]) -> Iterator[Json]:
+    """The turns with each result once, and nothing between calls and results.
+
+    What is said before the first result goes before the calls, and what before the last goes after it.
+    """
+    calling: list[Json] = []
+    waiting: list[Json] = []
     missing: set[str] = set()
     answered: set[str] = set()
-    waiting: list[Json] = []
     for turn in turns:
         role, answers = turn["role"], turn.get("tool_call_id", "")
         if role == "assistant":
-            yield from waiting
-            missing, waiting = {call["id"] for call in turn.get("tool_calls") or ()}, []
+            yield from (*calling, *waiting)
+            missing = {call["id"] for call in turn.get("tool_calls") or ()}
             answered -= missing
-        elif role == "tool" and answers in answered:
-            continue  # Semantic Kernel sends the results of earlier turns again
-        elif role != "tool" and missing:
-            waiting.append(turn)
-            continue
-        yield turn
-        if answers in missing:
-            missing.remove(answers)
+            calling, waiting = [turn], []
+        elif role == "tool" and answers not in answered:
+            yield from (*(waiting if calling else ()), *calling, turn)
+            waiting, calling = [] if calling else waiting, []
+            missing.discard(answers)
             answered.add(answers)
+        elif role != "tool":  # Semantic Kernel sends the results of earlier turns again
+            waiting.append(turn)
         if not missing:
-            yield from waiting
-            waiting = []
-    yield from waiting
+            yield from (*calling, *waiting)
+            calling, waiting = [], []
+    yield from (*calling, *waiting)
 
 
 def _with_texts_as_results(turns: Iterable[Json]) -> Iterator[Json]:

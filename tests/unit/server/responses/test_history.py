@@ -100,13 +100,17 @@ def test_images_of_results_come_after_them_because_a_chats_results_are_texts() -
     assert turns[4]["content"] == [{"type": "image_url", "image_url": {"url": image["image_url"]}}]
 
 
-def test_a_message_before_the_result_of_a_call_comes_after_it() -> None:
-    turns = turns_of(USER, CALL, USER, RESULT, said("Done."))
-    assert [turn["role"] for turn in turns] == ["user", "assistant", "tool", "user", "assistant"]
-    repeated = turns_of(USER, CALL, RESULT, said("Done."), USER, RESULT)
-    assert [turn["role"] for turn in repeated] == ["user", "assistant", "tool", "assistant", "user"]
-    unanswered = turns_of(USER, CALL, USER, said("Done."))
-    assert [turn["role"] for turn in unanswered] == ["user", "assistant", "user", "assistant"]
+@pytest.mark.parametrize(
+    ("items", "roles"),
+    [
+        ([USER, CALL, USER, RESULT, said("Done.")], "user user assistant tool assistant"),
+        ([USER, CALL, OTHER, RESULT, USER, RESULT | {"call_id": "c2"}], "user assistant tool tool user"),
+        ([USER, CALL, RESULT, said("Done."), USER, RESULT], "user assistant tool assistant user"),
+        ([USER, CALL, USER, said("Done.")], "user assistant user assistant"),
+    ],
+)
+def test_results_come_once_and_right_after_their_calls(items: list[Any], roles: str) -> None:
+    assert [turn["role"] for turn in turns_of(*items)] == roles.split()
 
 
 def test_reasoning_that_only_openai_reads_is_left_out() -> None:
