@@ -120,6 +120,9 @@ OUTSIDERS = {
         _outsider("tables", "Tables", 60, 36, 8, ("harmless", 'inspect({"column": "price"})')),
         _outsider("booking", "Booking", 60, 30, 8, _WHOLE, ("harmless", '{"action": "wait"}')),
         _outsider("road", "Road", 60, 24, 9, _WHOLE, ("harmless", "0")),
+        _outsider("incidents", "Incidents", 60, 36, 8, ("harmless", 'get_signals({"incident": "none"})')),
+        _outsider("shell", "Shell", 60, 36, 8, _WHOLE, ("harmless", "```sh uptime```")),
+        _outsider("trips", "Trips", 60, 36, 8, _WHOLE, ("harmless", "[WAIT]")),
     )
 }
 """Environments as outsiders would write them: other forms of replies, and facts in pairs."""

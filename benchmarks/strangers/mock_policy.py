@@ -121,6 +121,11 @@ def shares(weights: Weights) -> dict[str, float]:
     return {value: weight / total for value, weight in weights.items()}
 
 
+def named(wordings: Mapping[str, Sequence[str]], told: str) -> str:
+    """The value that is told in one of its wordings; "" if none is."""
+    return next((value for value, said in wordings.items() if any(each in told for each in said)), "")
+
+
 def beliefs(
     truth: Mapping[str, str],
     values: Sequence[str],

@@ -15,7 +15,7 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, beliefs
+from benchmarks.strangers.mock_policy import Mistake, MockPolicy, Option, beliefs, named
 from benchmarks.strangers.worlds import in_turns, shared_out, world_and_number
 from qguide.qnet.types import History, Message
 
@@ -149,7 +149,7 @@ class _Beliefs:
         """The replies in a state."""
         turns = [message for message in history if message.role != "system"][1:]
         told = " ".join(message.content for message in turns[1::2])
-        topic = next((t for t, said in TOPICS.items() if any(s in told for s in said)), "")
+        topic = named(TOPICS, told)
         tier = next((tier for tier in TIERS if f"a {tier} customer" in told), "")
         routed, rated = "lies at" in told, "priority is" in told
         ready = bool(routed and rated)
