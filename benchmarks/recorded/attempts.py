@@ -26,9 +26,9 @@ from benchmarks.measurement.processes import child, free_port, wait_until_ready
 from qguide.qnet.errors import ConfigError
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, read_attempts
-from qguide.training.choosing.choosers import rule_scores, stopped, stopping_figures
+from qguide.training.choosing.choosers import rule_scores, stopped, stopping_figures, valid_first
 from qguide.training.choosing.features import Cut, candidates_of
-from qguide.training.choosing.small_q import Training, train_small_q, word_credit
+from qguide.training.choosing.small_q import Training, credits_of, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups, table_of
 from qguide.training.data.runs import JsonlWriter, RunFolder, open_run
 from qguide.training.data.trajectories import Trajectory
@@ -58,7 +58,7 @@ class ReplayAttemptsConfig(ReadingModels):
     candidates: int = Field(default=5, ge=2)
     draws: int = Field(default=20, ge=1)
     folds: int = Field(default=5, ge=2)
-    learned: int = Field(default=4000, ge=1)
+    learned: int = Field(default=500, ge=1)
     seed: int = 0
 
 
@@ -81,13 +81,14 @@ def run_replay_attempts(config: ReplayAttemptsConfig, *, console: Console | None
         learned = [attempt for attempt in attempts if attempt.task not in aside]
         model = _learned(config, [learned[i] for i in rng.permutation(len(learned))])
         with _serving(model, config.output) as url:
-            online = _online(url, flat, groups, config.turns)
+            online, valid = _online(url, flat, groups, config.turns)
         rules = rule_scores(table, groups)
         scores = {
             "random": rules["random"],
             _RULE: rules[_RULE],
             "q in group, offline": _offline(config, table, ~judged, groups),
             "server": online,
+            "server, valid first": valid_first(valid, online),
         }
         kept = {name: [[stopped(table, groups, own)]] for name, own in scores.items()}
         group_tasks = table.tasks[groups[:, 0]]
@@ -128,7 +129,7 @@ def _serving(model: Path, folder: Path) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "qguide", "serve", "--port", str(port), "--unlicensed"]
-    options = ["--policy", "scripted", "--scorer", str(model)]
+    options = ["--policy", "scripted", "--scorer", f"validity+{model}"]
     log = folder / "serve.log"
     with child("qguide serve", [*command, *options], log=log, environment={}) as process:
         with httpx.Client(base_url=url) as http:
@@ -136,18 +137,20 @@ def _serving(model: Path, folder: Path) -> Iterator[str]:
         yield url
 
 
-def _online(url: str, flat: Sequence[Attempt], groups: Ints, turns: int) -> Floats:
-    """(g, m) places of the attempts by the server's answer, the best highest."""
-    scores = np.zeros(groups.shape, np.float32)
+def _online(url: str, flat: Sequence[Attempt], groups: Ints, turns: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """(g, m) values of the attempts by the server, and whether their latest action was valid."""
+    values = np.zeros(groups.shape, np.float32)
+    valid = np.zeros(groups.shape, np.bool_)
     with QGuide(url) as client:
-        for group, own in zip(groups, scores, strict=True):
+        for row, group in enumerate(groups):
             sent = [_sent(str(place), flat[i], turns) for place, i in enumerate(group)]
             told = client.ask(attempts_call(sent, {"go_on": len(group), "out_of_domain": "guide"}))
             if unknown := told.warnings:
                 raise ConfigError(f"an attempt has no value: {unknown[0]}")
             # Not the order but the values, so that equal ones are drawn as they are offline.
-            own[:] = [one.value for one in told.attempts]
-    return scores
+            values[row] = [one.value for one in told.attempts]
+            valid[row] = [one.valid for one in told.attempts]
+    return values, valid
 
 
 def _sent(name: str, attempt: Attempt, turns: int) -> dict[str, Any]:
@@ -166,7 +169,7 @@ def _offline(config: ReplayAttemptsConfig, table: Table, learned: NDArray[np.boo
         draw_groups(table, learned & part, size=config.candidates, draws=config.draws, rng=rng)
         for part in (~held, held)
     )
-    credit = word_credit(table, fit)
+    credit = credits_of(table, fit)
     score = train_small_q(table, fit, aside, Training(), credit=credit, in_group=True, seed=config.seed)
     return score(groups)
 

@@ -2,7 +2,8 @@
 
     votes          share of the draws that act as the candidate does
     likelihood     share of the policy's likelihood
-    validity       1 unless a tool call certainly breaks its tool's JSON schema, then 0
+    validity       1 unless a tool call certainly breaks its tool's JSON schema, or what the
+                   candidate was answered tells of an error, then 0
 
 Each may stand alone, or before others: `validity+votes` takes the candidates of highest validity,
 and of these the ones with most votes; `votes+embedded` is the majority, with its ties broken by Q.
@@ -10,6 +11,7 @@ and of these the ones with most votes; `votes+embedded` is the majority, with it
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,12 +20,17 @@ from typing import Any, Final, Literal, cast, get_args
 from qguide.qnet.decision.selection import log_likelihoods
 from qguide.qnet.effects import effects_of
 from qguide.qnet.errors import ScorerUnavailableError
-from qguide.qnet.types import Message, Scorer, ScoreRequest, ScoreResult, ToolCall
+from qguide.qnet.types import History, Message, Scorer, ScoreRequest, ScoreResult, ToolCall
 
 RuleName = Literal["validity", "votes", "likelihood"]
 RULES: Final[tuple[RuleName, ...]] = get_args(RuleName)
 
+ERROR: Final = re.compile(
+    r"error|exception|traceback|invalid|not found|no such|unknown|don't understand|is wrong|fail", re.IGNORECASE
+)
+"""Words by which an answer tells of an error."""
 _BETWEEN: Final = "+"
+_MOST_READ: Final = 4_000
 
 
 def split_rules(source: str) -> tuple[tuple[RuleName, ...], str]:
@@ -37,7 +44,9 @@ def rule_values(rule: RuleName, request: ScoreRequest) -> tuple[float, ...]:
     """Value of each candidate by a rule."""
     match rule:
         case "validity":
-            return tuple(float(is_valid(reply, request.tools)) for reply in request.candidates)
+            answers = request.observations or ((),) * len(request.candidates)
+            tried = zip(request.candidates, answers, strict=True)
+            return tuple(float(is_valid(reply, request.tools) and not failed(answer)) for reply, answer in tried)
         case "votes":
             return _votes(request)
         case "likelihood":
@@ -52,6 +61,11 @@ def is_valid(reply: Message, tools: Sequence[Mapping[str, Any]]) -> bool:
     """
     functions = {name: own for own in map(_function, tools) if (name := own.get("name"))}
     return all(_is_valid_call(call, functions) for call in reply.tool_calls)
+
+
+def failed(answer: History) -> bool:
+    """True if an answer to an action tells of an error."""
+    return any(ERROR.search(message.content[:_MOST_READ]) for message in answer)
 
 
 def rules_before(rules: Sequence[RuleName], request: ScoreRequest, result: ScoreResult) -> ScoreResult:

@@ -1,13 +1,13 @@
 """Running attempts of one task, of which only the best by value go on.
 
 An attempt is an episode. Its value is the Q of its latest action, read after what the action was
-answered where the Q model can read answers. The rule is that of `qguide.training.choosing.choosers`,
-with a budget beside it.
+answered where the Q model can read answers; the rule `validity` before a Q model comes first. The
+rule of going on is that of `qguide.training.choosing.choosers`, with a budget beside it.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -77,9 +77,13 @@ class JudgedAttempt(Body):
 
     episode_id: str
     value: float | None = Field(description="null if it was not compared, or no Q is known")
+    valid: bool = Field(
+        description="false if the rule `validity`, where it stands before the Q model, finds that the latest "
+        "action failed: such attempts come after all others"
+    )
     tokens: int
     verdict: Verdict = Field(
-        description="`best` goes on; `behind` has a lower value than those; `budget`: the rest "
+        description="`best` goes on; `behind` is worth less than those; `budget`: the rest "
         "does not pay its next turn; `ended` was not running"
     )
 
@@ -143,8 +147,9 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
     spent = sum(one.tokens for one in known)
     left = None if body.budget_tokens is None else max(body.budget_tokens - spent, 0)
     values = {index: value for index, (value, _, _) in zip(running, valued, strict=True)}
+    invalid = {i for i, (_, scored, _) in zip(running, valued, strict=True) if scored and 0.0 in chain(*scored.rules)}
     turns = {index: known[index].turn_tokens for index in running}
-    verdicts = narrowed(values, turns, most=body.go_on or -(-len(running) // 2), left=left)
+    verdicts = narrowed(values, turns, most=body.go_on or -(-len(running) // 2), left=left, invalid=invalid)
     scores = [scored for _, scored, _ in valued if scored is not None]
     asked = [scored.upstream for scored in scores if scored.upstream]
     scoring.metrics.count_attempts(held.id, list(verdicts.values()))
@@ -152,7 +157,11 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
         go_on=[ids[index] for index, verdict in verdicts.items() if verdict == "best"],
         attempts=[
             JudgedAttempt(
-                episode_id=ids[index], value=values.get(index), tokens=one.tokens, verdict=verdicts.get(index, "ended")
+                episode_id=ids[index],
+                value=values.get(index),
+                valid=index not in invalid,
+                tokens=one.tokens,
+                verdict=verdicts.get(index, "ended"),
             )
             for index, one in enumerate(known)
         ],
@@ -169,17 +178,22 @@ async def narrow_attempts(body: AttemptsRequest, scoring: ScoringService) -> Att
 
 
 def narrowed(
-    values: Mapping[int, float | None], turn_tokens: Mapping[int, float], *, most: int, left: float | None
+    values: Mapping[int, float | None],
+    turn_tokens: Mapping[int, float],
+    *,
+    most: int,
+    left: float | None,
+    invalid: Collection[int] = (),
 ) -> dict[int, Verdict]:
     """The verdict on each running attempt, the best first. Pure.
 
-    Attempts without a value come last, and equal ones in their order.
+    Those without a value come last, invalid ones before them, and equal ones in their order.
 
     Args:
         turn_tokens: what another turn of each costs.
         left: tokens that all of them may still cost; None is no limit.
     """
-    worth = {index: -math.inf if value is None else value for index, value in values.items()}
+    worth = {i: (value is not None, i not in invalid, value or 0.0) for i, value in values.items()}
     order = sorted(values, key=worth.__getitem__, reverse=True)
     verdicts: dict[int, Verdict] = {}
     for place, index in enumerate(order):

@@ -45,6 +45,7 @@ class Scored:
         unguided_reason: why the likeliest candidate is chosen and not that of Q; None if it is not.
         out_of_domain: that is the reason; None where no domain was asked.
         verdicts: of each candidate by a judge's criteria; empty without any.
+        rules: values of each candidate by the rules before the Q model; empty without any.
     """
 
     q_values: tuple[float, ...]
@@ -61,6 +62,7 @@ class Scored:
     unguided_reason: str | None = None
     out_of_domain: bool | None = None
     verdicts: tuple[Verdict, ...] = ()
+    rules: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,11 +196,11 @@ class ScoringService(RequestService):
         q_values = tuple(result.q_values[i] for i in unique.index)
         prior = _prior(candidates, rule)
         tau = rule.tau if rule and prior and rule.selection == "posterior" else None
+        rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
         if outside:
             self.metrics.out_of_domain.labels(q_model.id).inc()
             chosen = Selection(prior.likeliest if prior else 0, "fallback")
         else:
-            rules = tuple(result.rules[i] for i in unique.index) if result.rules else ()
             chosen = select(candidates.messages, q_values, prior=prior, tau=tau, rules=rules)
         return Scored(
             q_values=q_values,
@@ -215,6 +217,7 @@ class ScoringService(RequestService):
             unguided_reason=outside or None,
             out_of_domain=None if domain is None else bool(outside),
             verdicts=tuple(result.verdicts[i] for i in unique.index) if result.verdicts else (),
+            rules=rules,
         )
 
 

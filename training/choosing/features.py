@@ -19,22 +19,22 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qguide.qnet.effects import message_key
 from qguide.qnet.features.words import words_of
+from qguide.qnet.scoring.rules import ERROR
 from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn
 from qguide.training.choosing.calls import Call, calls_of
 from qguide.training.choosing.schemas import COUNTED, FLAWS, Asked, Fit, Function, fit_of, functions_of
 
-_ERROR: Final = re.compile(
-    r"error|exception|traceback|invalid|not found|no such|unknown|don't understand|is wrong|fail", re.IGNORECASE
-)
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _SIGNS: Final = ("`", "{", "(", "<", "=", "\n", ".", ",", '"', "#", "?", "|", "[", "'", ";", "\\")
 _BEGINNINGS: Final = "[{<`"
 _ENDS: Final = ")]};>`"
 _MOST: Final = 4_000
+_RUN: Final = 4
 _WORDS_READ: Final = 48
 _WORDS_SAID: Final = 160
 
@@ -85,7 +85,7 @@ class Candidate:
             return False
         if self.answer and not self.answer.search(self.action.text):
             return False
-        return not any(_ERROR.search(answer[:_MOST]) for answer in self.answers[-1:])
+        return not any(ERROR.search(answer[:_MOST]) for answer in self.answers[-1:])
 
     @cached_property
     def action_key(self) -> str:
@@ -202,7 +202,7 @@ def _of_answers(candidate: Candidate) -> Iterator[float]:
     last = answers[-1] if answers else ""
     yield _log(len(last))
     yield _log(last.count("\n"))
-    yield float(bool(_ERROR.search(last)))
+    yield float(bool(ERROR.search(last)))
     yield float(not last.strip(" []()\n"))
     yield float(any(one.strip() == last.strip() for one in answers[:-1]))
     words = frozenset(words_of(last))
@@ -211,7 +211,7 @@ def _of_answers(candidate: Candidate) -> Iterator[float]:
     yield _log(rows)
     numbers = set(_NUMBER.findall(last)[:200])
     yield len(numbers & set(_NUMBER.findall(candidate.action.text[-_MOST:]))) / max(1, len(numbers))
-    yield sum(bool(_ERROR.search(one)) for one in answers) / max(1, len(answers))
+    yield sum(bool(ERROR.search(one)) for one in answers) / max(1, len(answers))
     yield _log(last.count("None") + last.count("null"))
     yield last.count(",") / max(1, rows) if rows else 0.0
 
@@ -233,6 +233,13 @@ def hashed_words(candidate: Candidate) -> Iterator[str]:
         if len(candidate.turns) > 1:
             before = candidate.turns[-2].action.text
             yield from (f"before {word}" for word in words_of(before[-_MOST:])[:_WORDS_READ])
+
+
+def forms_of(candidate: Candidate) -> NDArray[np.uint32]:
+    """Runs of four bytes of its actions, white space included, as numbers: the form in which it is written."""
+    texts = [turn.action.text[-_MOST:].encode(errors="replace") for turn in candidate.turns]
+    read = np.frombuffer(b"\0".join((b"", *texts, b"")).ljust(_RUN), np.uint8)
+    return np.unique(np.lib.stride_tricks.sliding_window_view(read, _RUN).copy().view(np.uint32))
 
 
 def _first_words(text: str) -> Sequence[str]:

@@ -33,7 +33,7 @@ from qguide.training.choosing.choosers import (
     stopped,
     written_until_decided,
 )
-from qguide.training.choosing.small_q import Training, train_small_q, word_credit
+from qguide.training.choosing.small_q import Training, credits_of, train_small_q
 from qguide.training.choosing.table import Floats, Ints, Table, draw_groups
 from qguide.training.options import JobOptions
 
@@ -152,7 +152,7 @@ def _add_training(
     for member in range(_MEMBERS):
         aside = np.isin(table.tasks, tasks[member::_PARTS])
         fit, held = _fit_and_held(table, learned & ~aside, learned & aside, design, rng)
-        credit = word_credit(table, fit)
+        credit = credits_of(table, fit)
         for name in logits:
             score = train_small_q(
                 table, fit, held, options, credit=credit, in_group=name != "q", seed=seed * _MEMBERS + member

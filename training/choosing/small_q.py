@@ -1,8 +1,8 @@
 """A small Q model of recorded candidates: two layers, from scratch.
 
-Alone it reads a candidate by itself, and what its words have earned in other tasks. In its group it
-also reads how the candidate stands among the others that were drawn: agreement, and its numbers
-less the group's mean.
+Alone it reads a candidate by itself, and what its words and its form have earned in other tasks. In
+its group it also reads how the candidate stands among the others that were drawn: agreement, and
+its numbers less the group's mean.
 
 Loss of a group: cross-entropy of each candidate's success, and of the softmax over the group where
 its outcomes differ. The weights are kept that have the least loss on held-back tasks of training.
@@ -10,7 +10,7 @@ its outcomes differ. The weights are kept that have the least loss on held-back 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def train_small_q(
     """A Q model of these groups.
 
     Args:
-        credit: of each candidate's words in these groups, as `word_credit` finds it.
+        credit: (n, k) of each candidate in these groups, as `credits_of` finds it.
         held_back: groups of other tasks, by which training ends.
         in_group: read how a candidate stands among the others.
     """
@@ -110,10 +110,10 @@ def train_small_q(
     return lambda groups: _scores(model, read, groups)
 
 
-def word_credit(table: Table, groups: Ints) -> Floats:
-    """(n,) what each candidate's words have earned in other tasks, beyond those tasks' means.
+def credits_of(table: Table, groups: Ints) -> Floats:
+    """(n, 2) what each candidate's words, and its form, have earned in other tasks, beyond those tasks' means.
 
-    A ridge regression on words. For tasks of the groups it has learned from other tasks of them,
+    Each is a ridge regression. For tasks of the groups it has learned from other tasks of them,
     so that no candidate is read by what it earned itself; for all others, from all groups.
     """
     rows = np.unique(groups)
@@ -121,16 +121,20 @@ def word_credit(table: Table, groups: Ints) -> Floats:
     counts = np.bincount(tasks, minlength=len(table.task_names))
     means = np.bincount(tasks, rewards, minlength=len(counts)) / np.maximum(counts, 1)
     gains = rewards - means[tasks]
+    part = np.random.default_rng(0).permutation(len(counts))[tasks] % _PARTS
+    return np.column_stack([_credit(read, rows, gains, part) for read in (table.words, table.forms)])
+
+
+def _credit(read: Any, rows: Ints, gains: NDArray[np.float64], part: Ints) -> Floats:
+    """(n,) what the columns of each candidate have gained in the rows of other parts."""
 
     def weights(kept: NDArray[np.bool_]) -> NDArray[np.float64]:
-        words, gained = table.words[rows[kept]], gains[kept]
-        return lsmr(words, gained, damp=_DAMP, atol=0, btol=0, maxiter=_ITERATIONS)[0]
+        return lsmr(read[rows[kept]], gains[kept], damp=_DAMP, atol=0, btol=0, maxiter=_ITERATIONS)[0]
 
-    credit: Floats = (table.words @ weights(np.ones(len(rows), np.bool_))).astype(np.float32)
-    part = np.random.default_rng(0).permutation(len(counts))[tasks] % _PARTS
+    credit: Floats = (read @ weights(np.ones(len(rows), np.bool_))).astype(np.float32)
     for k in np.unique(part):
         own = part == k
-        credit[rows[own]] = table.words[rows[own]] @ weights(~own)
+        credit[rows[own]] = read[rows[own]] @ weights(~own)
     return credit
 
 
@@ -139,7 +143,7 @@ class _Reader:
 
     def __init__(self, table: Table, groups: Ints, credit: Floats, *, in_group: bool) -> None:
         self.table, self.in_group = table, in_group
-        self._numbers = np.concatenate([table.numbers, credit[:, None]], axis=1)
+        self._numbers = np.concatenate([table.numbers, credit], axis=1)
         sample = self._raw(groups[:: max(1, len(groups) // 2_000)])
         flat = sample.reshape(-1, sample.shape[2])
         self._mean, self._scale = flat.mean(axis=0), flat.std(axis=0) + 1e-3

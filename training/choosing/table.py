@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import svds
 
-from qguide.qnet.features.hashing import Hasher
+from qguide.qnet.features.hashing import Hasher, Hashes
 from qguide.training.choosing.attempts import Turn
-from qguide.training.choosing.features import Candidate, hashed_words, numbers_of
+from qguide.training.choosing.features import Candidate, forms_of, hashed_words, numbers_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-_WORD_BITS: Final = 16
+_BITS: Final = 16
+_SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _FEWEST_TASKS: Final = 4
 _TOPICS: Final = 12
 
@@ -34,7 +35,8 @@ class Table:
         written, to_come: (n,) characters of the actions that are read, and of those behind them.
         alike, holding: resemblance of each state's candidates to each other, and the share of each
             one's parts that the other has, flat.
-        words: (n, w) sparse, rows of length 1: the words of each, rare ones weighing more.
+        words, forms: (n, w) sparse, rows of length 1: the words of each, and the runs of bytes in
+            which it is written; rare ones weigh more.
         first, first_alike: by state, the place of its first candidate, and of its resemblances.
     """
 
@@ -53,6 +55,7 @@ class Table:
     alike: Floats
     holding: Floats
     words: Any
+    forms: Any
     first: Ints
     first_alike: Ints
     task_names: tuple[str, ...]
@@ -71,7 +74,7 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
     models, model_names = _numbered(attempt.model for attempt in attempts)
     tasks, task_names = _numbered(attempt.task for attempt in attempts)
     calling = [candidate for candidate in flat if candidate.functions]
-    numbers, words = _features(flat, tasks)
+    numbers, words, forms = _features(flat, tasks)
     common = [_resemblance(found) for found in states.values()]
     return Table(
         numbers=numbers,
@@ -89,6 +92,7 @@ def table_of(states: Mapping[str, Sequence[Candidate]], families: Mapping[str, s
         alike=np.concatenate([alike.ravel() for alike, _ in common]),
         holding=np.concatenate([holding.ravel() for _, holding in common]),
         words=words,
+        forms=forms,
         first=np.cumsum([0, *sizes])[:-1],
         first_alike=np.cumsum([0, *(size**2 for size in sizes)])[:-1],
         task_names=task_names,
@@ -114,44 +118,55 @@ def _numbered(names: Iterable[Hashable]) -> tuple[Ints, tuple[str, ...]]:
     return np.array(found, np.int64), tuple(map(str, number))
 
 
-def _features(flat: Sequence[Candidate], tasks: Ints) -> tuple[Floats, Any]:
-    """Numbers with topics, and words; equal candidates are read once."""
-    hasher = Hasher(bits=_WORD_BITS)
+def _features(flat: Sequence[Candidate], tasks: Ints) -> tuple[Floats, Any, Any]:
+    """Numbers with topics, words and forms; equal candidates are read once."""
+    hasher = Hasher(bits=_BITS)
     seen: dict[Hashable, int] = {}
     place = np.zeros(len(flat), np.int64)
     numbers: list[list[float]] = []
     words: list[Ints] = []
+    forms: list[Ints] = []
     for i, candidate in enumerate(flat):
         read = tuple((turn.action.text, turn.observation) for turn in candidate.turns)
         place[i] = seen.setdefault((candidate.attempt.task, read), len(seen))
         if place[i] == len(numbers):
             numbers.append(numbers_of(candidate))
-            hashes = hasher.hashes(dict.fromkeys(hashed_words(candidate)))
-            words.append((hashes >> np.uint64(64 - _WORD_BITS)).astype(np.int64))
+            words.append(_columns(hasher.hashes(dict.fromkeys(hashed_words(candidate)))))
+            forms.append(np.unique(_columns(forms_of(candidate) * _SPREAD)))
     first = np.unique(place, return_index=True)[1]
-    known, topics = _topics(words, tasks[first])
-    return np.concatenate([np.array(numbers, np.float32), topics], axis=1)[place], known[place]
+    known, written = (_weighed(own, tasks[first]) for own in (words, forms))
+    topics = _topics(known)
+    alike = (_of_length_one(own.sqrt())[place] for own in (known, written))
+    return np.concatenate([np.array(numbers, np.float32), topics], axis=1)[place], *alike
 
 
-def _topics(words: Sequence[Ints], tasks: Ints) -> tuple[Any, Floats]:
-    """The words of texts, and their (n, _TOPICS) coordinates by latent semantic analysis.
+def _columns(hashes: Hashes) -> Ints:
+    """The first bits of hashes."""
+    return (hashes >> np.uint64(64 - _BITS)).astype(np.int64)
 
-    Words of fewer tasks than `_FEWEST_TASKS` are left out: they tell one task from another. No
-    outcome is read here.
+
+def _weighed(columns: Sequence[Ints], tasks: Ints) -> Any:
+    """(n, w) of texts by their columns, rare ones weighing more.
+
+    Those of fewer tasks than `_FEWEST_TASKS` are left out: they tell one task from another.
     """
-    starts = np.concatenate([[0], np.cumsum([len(own) for own in words])])
-    flat = np.concatenate(words)
-    by_task = np.unique(np.stack([flat, np.repeat(tasks, np.diff(starts))]), axis=1)[0]
-    frequency = np.bincount(by_task, minlength=1 << _WORD_BITS)
+    starts = np.concatenate([[0], np.cumsum([len(own) for own in columns])])
+    flat = np.concatenate(columns)
+    by_task = np.unique(np.repeat(tasks, np.diff(starts)) << _BITS | flat)
+    frequency = np.bincount(by_task % (1 << _BITS), minlength=1 << _BITS)
     weight = np.log(1 + tasks.max() / np.maximum(frequency, 1)) * (frequency >= _FEWEST_TASKS)
-    x: Any = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(words), 1 << _WORD_BITS))
-    x = x[:, np.flatnonzero(weight)]
-    known, x = _of_length_one(x.sqrt()), _of_length_one(x)
-    found = np.zeros((len(words), _TOPICS), np.float32)
+    x: Any = sparse.csr_matrix((weight[flat], flat, starts), shape=(len(columns), 1 << _BITS))
+    return x[:, np.flatnonzero(weight)]
+
+
+def _topics(weighed: Any) -> Floats:
+    """(n, _TOPICS) coordinates of texts by latent semantic analysis; no outcome is read here."""
+    x = _of_length_one(weighed)
+    found = np.zeros((x.shape[0], _TOPICS), np.float32)
     if (count := min(_TOPICS, *x.shape) - 1) > 0:
         left, scale, _ = svds(x, k=count, v0=np.ones(min(x.shape), np.float32))
         found[:, :count] = left * scale
-    return known, found
+    return found
 
 
 def _of_length_one(x: Any) -> Any:

@@ -469,9 +469,11 @@ export interface JudgedAttempt {
     episode_id: string;
     /** @description null if it was not compared, or no Q is known */
     value: number | null;
+    /** @description false if the rule `validity`, where it stands before the Q model, finds that the latest action failed: such attempts come after all others */
+    valid: boolean;
     tokens: number;
     /**
-     * @description `best` goes on; `behind` has a lower value than those; `budget`: the rest does not pay its next turn; `ended` was not running
+     * @description `best` goes on; `behind` is worth less than those; `budget`: the rest does not pay its next turn; `ended` was not running
      * @enum {string}
      */
     verdict: "best" | "behind" | "budget" | "ended";

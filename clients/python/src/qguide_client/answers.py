@@ -75,11 +75,16 @@ class JudgedAttempt(Answer):
     episode_id: str
     value: float | None
     """null if it was not compared, or no Q is known"""
+    valid: bool
+    """
+    false if the rule `validity`, where it stands before the Q model, finds that the latest
+    action failed: such attempts come after all others
+    """
     tokens: int
     verdict: str
     """
-    `best` goes on; `behind` has a lower value than those; `budget`: the rest does not pay its
-    next turn; `ended` was not running
+    `best` goes on; `behind` is worth less than those; `budget`: the rest does not pay its next
+    turn; `ended` was not running
     """
 
 

@@ -121,3 +121,10 @@ def test_a_scorer_behind_rules_keeps_its_q() -> None:
     assert result.rules == ((0.25,), (0.75,))
     assert (scorer.name, scorer.ranks) == ("votes+scripted", True)
     assert not RuledScorer(("validity",), scripted).ranks
+
+
+def test_an_action_whose_answer_tells_of_an_error_is_not_valid() -> None:
+    answers = ("NameError: x", "You see a mug.", "")
+    observations = tuple((Message("user", text),) for text in answers)
+    request = ScoreRequest(HISTORY, said("a", "b", "c"), observations=observations)
+    assert rule_values("validity", request) == (0.0, 1.0, 1.0)

@@ -68,7 +68,8 @@ def test_a_q_model_without_a_network_values_what_the_answers_led_to(serve: Serve
             messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
             file.write(json.dumps({"messages": messages, "reward": tries[seen]}) + "\n")
     run_learn(LearnConfig(source=(tmp_path / "chats.jsonl",), output=tmp_path / "run", bits=12))
-    models: Any = {"coins": str(tmp_path / "run" / CHECKPOINT)}
+    learned = str(tmp_path / "run" / CHECKPOINT)
+    models: Any = {"coins": learned, "ruled": f"validity+{learned}"}
     client = serve(Settings(policy=SCRIPTED, q_models=models, unlicensed=True))
     opened = [
         {"role": "user", "content": "Fetch guest 30 a coin."},
@@ -80,6 +81,12 @@ def test_a_q_model_without_a_network_values_what_the_answers_led_to(serve: Serve
     ]
     values = {one["episode_id"]: one["value"] for one in compared(client, sent).json()["attempts"]}
     assert values["empty"] < values["unread"] < values["coin"]
+    failed = {**sent[1], "messages": [*opened, {"role": "user", "content": "You see a coin. Error: it is stuck."}]}
+    plain = compared(client, [failed, sent[0]]).json()
+    ruled = compared(client, [failed, sent[0]], q_model="ruled").json()
+    assert (plain["go_on"], ruled["go_on"]) == (["coin"], ["empty"])
+    assert [one["valid"] for one in ruled["attempts"]] == [False, True]
+    assert [one["value"] for one in ruled["attempts"]] == [one["value"] for one in plain["attempts"]]
 
 
 def test_values_of_another_q_model_are_not_compared(client: TestClient) -> None:

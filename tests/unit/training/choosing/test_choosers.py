@@ -10,7 +10,7 @@ from qguide.qnet.types import Message
 from qguide.training.choosing.attempts import Attempt, Turn, family_of, section_of
 from qguide.training.choosing.choosers import best_rule, earned, fitted_tau, posterior_scores, rule_scores, stopped
 from qguide.training.choosing.features import Cut, candidates_of, numbers_of
-from qguide.training.choosing.small_q import word_credit
+from qguide.training.choosing.small_q import credits_of
 from qguide.training.choosing.table import Table, draw_groups, table_of
 
 ANSWERS = (("a", "7", 1.0), ("b", "9", 0.0), ("b", "9", 0.0), ("c", "Error: x", 0.0))
@@ -138,18 +138,30 @@ def test_actions_of_equal_answers_are_equal() -> None:
     assert [candidate.valid for candidate in found] == [True, True, True, False]
 
 
-def test_words_have_the_credit_of_other_tasks() -> None:
+def table_of_two(actions: tuple[str, str]) -> Table:
+    """Ten tasks in which the first of two actions succeeds, but in the last the other."""
     attempts = [
-        replace(attempt(f"m{i}", word, "", reward), task=f"set/{task}")
+        replace(attempt(f"m{i}", action, "", float((i == 0) != (task == 9))), task=f"set/{task}")
         for task in range(10)
-        for i, (word, good) in enumerate((("good plan", True), ("bad plan", False)))
-        for reward in [float(good == (task != 9))]
+        for i, action in enumerate(actions)
     ]
-    table = table_of(candidates_of(attempts, Cut()), {"m0": "m", "m1": "m"})
-    credit = word_credit(table, np.arange(18).reshape(9, 2)).reshape(10, 2)
-    assert (credit[:, 0] > credit[:, 1]).all()  # in the last task, too, which is not read
-    read = word_credit(table, np.arange(20).reshape(10, 2)).reshape(10, 2)
-    assert read[9, 0] > read[9, 1]  # and which does not speak for itself when it is
-    alone = word_credit(table, np.arange(2).reshape(1, 2))
-    assert not alone[:2].any()  # no other task has been read
-    assert alone[2] > alone[3]
+    return table_of(candidates_of(attempts, Cut()), {"m0": "m", "m1": "m"})
+
+
+def test_words_and_forms_have_the_credit_of_other_tasks() -> None:
+    table = table_of_two(("good plan", "bad plan"))
+    for kind in range(2):
+        credit = credits_of(table, np.arange(18).reshape(9, 2))[:, kind].reshape(10, 2)
+        assert (credit[:, 0] > credit[:, 1]).all()  # in the last task, too, which is not read
+        read = credits_of(table, np.arange(20).reshape(10, 2))[:, kind].reshape(10, 2)
+        assert read[9, 0] > read[9, 1]  # and which does not speak for itself when it is
+        alone = credits_of(table, np.arange(2).reshape(1, 2))[:, kind]
+        assert not alone[:2].any()  # no other task has been read
+        assert alone[2] > alone[3]
+
+
+def test_forms_tell_what_words_do_not() -> None:
+    table = table_of_two(("a plan: (b)", "A plan:\n(b)"))
+    words, forms = credits_of(table, np.arange(18).reshape(9, 2)).reshape(10, 2, 2).transpose(2, 0, 1)
+    assert (words[:, 0] == words[:, 1]).all()
+    assert (forms[:, 0] > forms[:, 1]).all()
