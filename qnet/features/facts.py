@@ -21,6 +21,8 @@ from qguide.qnet.features.hashing import FACT, TASK_FACT, Families, Hasher, Hash
 from qguide.qnet.features.words import ANY_NUMBER, VARYING, ActionWords, clauses_of, is_number
 
 Clause = tuple[str, ...]
+Answer = tuple[frozenset[str], str]
+"""Words of an action, and what was observed after it."""
 MOST_WORDS: Final = 24
 """Of a clause that is read; longer ones are prose."""
 _MOST_PLACES: Final = 5
@@ -40,7 +42,8 @@ class Facts:
         told: of these and of the last observations; of one place the newest.
         paired: of each two of those.
         numbers: of the task, each with its place.
-        texts: the last observations, and the task, in which those of an action are looked up.
+        texts: the last observations, each with the words of the action before, and the task, in which those of an
+            action are looked up.
         words: of the task, by which a number is large or small.
     """
 
@@ -48,20 +51,20 @@ class Facts:
     told: Hashes
     paired: Hashes
     numbers: tuple[tuple[str, float], ...]
-    texts: tuple[str, ...]
+    texts: tuple[Answer, ...]
     words: tuple[str, ...]
 
 
-def facts_in(texts: Sequence[str], opening: str, words: tuple[str, ...], hasher: Hasher) -> Facts:
+def facts_in(texts: Sequence[Answer], opening: str, words: tuple[str, ...], hasher: Hasher) -> Facts:
     """The facts of a state.
 
     Args:
-        texts: the last observations.
+        texts: the last observations, each with the words of the action before.
         opening: the message that states the task.
         words: of the task.
     """
     of_task = hasher.known(_newest([opening], hasher, words), TASK_FACT)[:_MOST_TASK_FACTS]
-    observed = hasher.known(_newest(texts, hasher, words), FACT)[-_MOST_FACTS:]
+    observed = hasher.known(_newest([text for _, text in texts], hasher, words), FACT)[-_MOST_FACTS:]
     told = hasher.hashes(dict.fromkeys((*of_task, *observed)))
     numbers = [
         (f"{' '.join(hasher.template(clause))}|{i}", float(word))
@@ -69,7 +72,8 @@ def facts_in(texts: Sequence[str], opening: str, words: tuple[str, ...], hasher:
         for i, word in enumerate(clause)
         if is_number(word)
     ]
-    return Facts(hasher.hashes(of_task), told, pairs_of(told), tuple(numbers[:_MOST_NUMBERS]), (*texts, opening), words)
+    every = (*texts, (frozenset[str](), opening))
+    return Facts(hasher.hashes(of_task), told, pairs_of(told), tuple(numbers[:_MOST_NUMBERS]), every, words)
 
 
 def _newest(texts: Sequence[str], hasher: Hasher, words: tuple[str, ...]) -> list[str]:
@@ -144,13 +148,15 @@ def _said_of(action: ActionWords, facts: Facts, hasher: Hasher) -> dict[str, lis
     """Facts of clauses that have words of an action, by the rest of the action.
 
     To clean the price by filling is filling of a column "@ is of type date". A page whose title has
-    the action's words says all its facts of them.
+    the action's words says all its facts of them, and so does the answer to an action that had them:
+    of `inspect("price")` it may be `{"type": "date"}`.
     """
     own = frozenset(action.words)
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for text in facts.texts:
+    for asked, text in facts.texts:
         clauses = list(_read(text))
-        of_title = own.intersection(clauses[0]) if clauses and _is_title(clauses, hasher) else frozenset[str]()
+        concerned = own.intersection(clauses[0]) if clauses and _is_title(clauses, hasher) else frozenset[str]()
+        concerned = concerned or (own & asked)
         for clause in clauses:
             template = hasher.template(clause)
             if held := own.intersection(clause):
@@ -159,9 +165,9 @@ def _said_of(action: ActionWords, facts: Facts, hasher: Hasher) -> dict[str, lis
                 told[" ".join(named)] = "said"
                 told.update(facts_of(clause, named, hasher, facts.words))
                 told.update(_compared(clause, named, facts))
-            elif of_title:
+            elif concerned:
                 pairs = [f"{place}={word}" for place, word in facts_of(clause, template, hasher, facts.words)]
-                found[_rest(action, of_title)].update(dict.fromkeys(hasher.known(pairs, FACT), "on its page"))
+                found[_rest(action, concerned)].update(dict.fromkeys(hasher.known(pairs, FACT), "on its page"))
     return {rest: [f"{place}={word}" for place, word in told.items()][-_MOST_FACTS:] for rest, told in found.items()}
 
 

@@ -152,7 +152,9 @@ def state_of(history: History, hasher: Hasher) -> State:
         text=texts,
         opening=opening,
     )
-    return State(hasher, read, facts_in(texts, opening, task, hasher), *_families(read, hasher))
+    asked = [frozenset(), *(frozenset(action.words) for action in actions)]
+    told = [(words, text) for words, text in zip(asked, observed, strict=True) if text][-_RECENT_OBSERVATIONS:]
+    return State(hasher, read, facts_in(told, opening, task, hasher), *_families(read, hasher))
 
 
 def _sizes(texts: Sequence[str], task: tuple[str, ...], hasher: Hasher) -> tuple[str, ...]:

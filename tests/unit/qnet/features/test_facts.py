@@ -52,7 +52,10 @@ def test_of_one_place_the_newest_fact_is_read_and_only_known_ones_are() -> None:
     hasher = hasher_knowing(entry(f"{COLUMN}|6=name", FACT), entry("sort the tables=said", TASK_FACT))
 
     found = facts_in(
-        ("The column price is of type date. It hums", "The column city is of type name"), "Sort the tables", (), hasher
+        seen("The column price is of type date. It hums", "The column city is of type name"),
+        "Sort the tables",
+        (),
+        hasher,
     )
 
     expected = {"sort the tables=said", f"{COLUMN}|6=name"}
@@ -60,10 +63,14 @@ def test_of_one_place_the_newest_fact_is_read_and_only_known_ones_are() -> None:
     assert found.task.tolist() == hasher.hashes(["sort the tables=said"]).tolist()
 
 
-def features(action: str, texts: tuple[str, ...], opening: str = "") -> set[int]:
+def seen(*texts: str) -> list[tuple[frozenset[str], str]]:
+    return [(frozenset(), text) for text in texts]
+
+
+def features(action: str, texts: tuple[str, ...], opening: str = "", asked: frozenset[str] = frozenset()) -> set[int]:
     """Hashes of what is said of an action's words."""
     hasher = hasher_knowing()
-    facts = facts_in(texts, opening, (), hasher)
+    facts = facts_in([(asked, text) for text in texts], opening, (), hasher)
     said = candidate_families(facts, action_words(Message("assistant", action)), "", hasher)[-1]
     return set(said.hashes.tolist())
 
@@ -96,3 +103,13 @@ def test_a_number_beside_the_words_of_an_action_is_compared_with_those_of_the_ta
 
     assert cheap == fair
     assert len(cheap - dear) == len(dear - cheap) > 0
+
+
+def test_an_answer_is_of_what_was_asked_for_whether_it_says_so_or_not() -> None:
+    answer = "It is known. The house has a garden"
+    of_anchor, of_bell = (
+        features(f"Action: book {house}", (answer,), asked=frozenset({"anchor"})) for house in ("anchor", "bell")
+    )
+
+    assert of_anchor
+    assert not of_bell
