@@ -5,6 +5,7 @@ forward pass, without padding. Attention has a mask. Recurrences and convolution
 in their order, run on the stem, and then on the branches as a batch behind copies of its state.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from qguide.qnet.engine.kernels import upload
 
 _PER_TOKEN: Final = frozenset({"query", "key", "value", "g", "beta", "hidden_states", "dt", "B", "C"})
 """Names of a scan's arguments that have a value for each token; those of others are the same."""
+_IDLE: Final = {"dt": -math.inf, "g": 0.0, "beta": 0.0}
+"""Values with which a token leaves a state as it is."""
 _STATES: Final = ("initial_state", "initial_states")
 _FINAL: Final = ("output_final_state", "return_final_states")
 
@@ -43,6 +46,10 @@ class BranchRow:
         stem: tokens of the history that are read here.
         branches: tokens of each branch, at least one.
         known: tokens of the history that were read before.
+
+    Attributes:
+        states: by recurrence, (branches, …), those behind the branches.
+        windows: by convolution, (branches, C, taps), what it remembers of them.
     """
 
     def __init__(self, stem: int, branches: Sequence[int], known: int) -> None:
@@ -52,7 +59,7 @@ class BranchRow:
         self._known = known
         self._starts = list(accumulate(branches[:-1], initial=stem)) if branches else []
         longest = max(branches, default=0)
-        # Padding repeats a branch's last token; nothing that is read comes after it.
+        # Padding repeats a branch's last token, and leaves states as they are.
         self._columns = torch.tensor(
             [
                 [start + min(i, length - 1) for i in range(longest)]
@@ -60,7 +67,10 @@ class BranchRow:
             ]
         )
         self._places = torch.tensor([row * longest + i for row, length in enumerate(branches) for i in range(length)])
+        self._padded = torch.arange(longest) >= torch.tensor(branches or [0])[:, None]
         self._windows: list[Tensor] = []
+        self.states: list[Tensor] = []
+        self.windows: list[Tensor] = []
 
     @property
     def positions(self) -> list[int]:
@@ -68,6 +78,12 @@ class BranchRow:
         end = self._known + self.stem
         spans = (range(end, end + length) for length in self._branches)
         return list(chain(range(self._known, end), *spans))
+
+    @property
+    def spans(self) -> list[range]:
+        """Columns of the branches, behind those of what was read before."""
+        starts = (self._known + start for start in self._starts)
+        return [range(start, start + length) for start, length in zip(starts, self._branches, strict=True)]
 
     @property
     def forks(self) -> bool:
@@ -114,8 +130,12 @@ class BranchRow:
             output, state = run(**{**given, **stem})
             found.append(output)
         branches = {name: values[0, self._columns] for name, values in split.items()}
+        for name in branches.keys() & _IDLE:
+            padded = self._padded.view(*self._padded.shape, *[1] * (branches[name].ndim - 2))
+            branches[name] = branches[name].masked_fill(padded, _IDLE[name])
         copies = state.expand(len(self._branches), *state.shape[1:])
-        output, _ = run(**{**given, **branches, state_name: copies})
+        output, behind = run(**{**given, **branches, state_name: copies})
+        self.states.append(behind)
         found.append(output.flatten(0, 1)[self._places][None])
         return torch.cat(found, dim=1), state
 
@@ -134,6 +154,8 @@ class BranchRow:
             found.append(stem[..., -self.stem :].transpose(1, 2))
         copies_MKC = window_KC[1:].expand(len(self._branches), -1, -1)
         branches_MTC = torch.cat([copies_MKC, hidden_TC[before + self._columns]], dim=1)
+        last_MK = torch.tensor(self._branches)[:, None] - 1 + torch.arange(taps)
+        self.windows.append(branches_MTC[torch.arange(len(last_MK))[:, None], last_MK].transpose(1, 2))
         mixed_MTC = run(branches_MTC.transpose(1, 2), weight, *args, **kw).transpose(1, 2)
         found.append(mixed_MTC[:, taps - 1 :].flatten(0, 1)[self._places][None])
         return torch.cat(found, dim=1).transpose(1, 2)

@@ -5,8 +5,8 @@ first that gives the same outputs is taken:
 
     one_row         a history's new tokens and its continuations in one row, see `branch_rows`; the
                     last layer works on what is read. The state behind the history (transformers'
-                    own cache) is kept, and a history that goes on from it, or branches off at a
-                    turn, costs its new tokens
+                    own cache) is kept, and those behind its continuations until the next step; a
+                    history that goes on from one, or branches off at a turn, costs its new tokens
     shared_history  a history once, then its continuations in padded batches behind copies of its
                     state, one for each row: as many rows as 1 GiB has room for copies, at least
                     one. The state is kept, too
@@ -36,7 +36,7 @@ from qguide.qnet.engine.forward_passes import LastLayerPruning, batches_of_like_
 from qguide.qnet.engine.kernels import speed_up_linear_layers, upload
 from qguide.qnet.engine.model_memory import in_float32
 from qguide.qnet.engine.recurrences import adopt_recurrences
-from qguide.qnet.engine.recurrent_states import State, StateCache, behind, cache_of
+from qguide.qnet.engine.recurrent_states import Branches, State, StateCache, behind, cache_of
 from qguide.qnet.engine.windows import window_of
 from qguide.qnet.sliced_scorer import finish
 from qguide.qnet.types import Slices
@@ -157,6 +157,7 @@ class FullSequenceModel(Generic[Found]):
         self._cuts_logits = logits and "logits_to_keep" in takes
         self._positions = "position_ids" in takes
         self._pruning = LastLayerPruning()
+        self._follows_branches = False
         # The hooks live as long as the model, which may outlive this and serve another.
         weakref.finalize(self, self._pruning.remove)
         self.way, self.reason = self._find_way()
@@ -256,8 +257,7 @@ class FullSequenceModel(Generic[Found]):
         row = BranchRow(end - known, [len(tail) for tail in tails], known)
         read = row.read(ends=not self._logits)
         tokens = [*history[known:], *chain(*tails)]
-        device = self._model.device
-        options: dict[str, Any] = {}
+        device, options = self._model.device, dict[str, Any]()
         rows = upload(read, device, dtype=torch.long)
         if self._cuts_logits:
             options["logits_to_keep"] = rows
@@ -274,8 +274,10 @@ class FullSequenceModel(Generic[Found]):
         if row.stem:
             cache = cache_of(output)
             row.leave(cache)
+            kept = row.forks and self._follows_branches
+            branches = Branches(tails, row.spans, row.states, row.windows) if kept else None
             # Cloned, because a view would keep the outputs of all columns.
-            before = State.of(cache, outputs_RX[None, :1].clone(), end, before)
+            before = State.of(cache, outputs_RX[None, :1].clone(), end, before, branches)
             self.store.keep(request.cache_salt, history, before)
             outputs_RX = outputs_RX[1:]
         assert before is not None
@@ -329,30 +331,49 @@ class FullSequenceModel(Generic[Found]):
                 reasons[way] = f"{way}: {type(failure).__name__}: {failure}"
             else:
                 if error <= _TOLERANCE:
+                    self._follows_branches = way == "one_row" and self._can_follow()
                     return way, "; ".join(reasons.values())
                 reasons[way] = f"{way}: outputs differ by {error:.2g}"
             self._pruning.remove()
             self.store.clear()  # what a wrong way has left
         return "alone", "; ".join(reasons.values())
 
-    @torch.inference_mode()
-    def _probe(self, way: Way) -> float:
-        """Distance of this way's outputs from those of sequences alone.
+    def _can_follow(self) -> bool:
+        """True if a history may go on from what a branch of the row before has left."""
+        self._follows_branches = True
+        self.store.clear()
+        tokens, tails = self._probed()
+        first = Continuations(tokens[: _PROBE_ROOM["one_row"] - sum(map(len, tails))], tails)
+        then = Continuations([*first.history, *tails[3], *tokens[-2:]], tails)
+        try:
+            with in_float32(self._model):
+                return self._error("one_row", [first, then], of=[then]) <= _TOLERANCE
+        except Exception:  # a foreign architecture can fail in any way, and was fine without
+            return False
 
-        It is relative to what the history changes in them, because a short one may change little.
-        """
-        if way == "one_row" and window_of(self._model.config):
-            raise NotImplementedError("the mask of its row knows no windows")
+    def _probed(self) -> tuple[list[int], list[list[int]]]:
+        """Tokens of a history and of continuations for a self-check."""
         vocabulary = self._model.config.get_text_config().vocab_size
         tails = [[(5 * i + j + 2) % vocabulary for i in range(j)] for j in (4, 1, 3, 2)]
         length = min(_PROBED_HISTORY, context_length(self._model.config) - 4)
-        tokens = [(7 * i + 1) % vocabulary for i in range(length)]
+        return [(7 * i + 1) % vocabulary for i in range(length)], tails
+
+    def _probe(self, way: Way) -> float:
+        """Distance of this way's outputs from those of sequences alone."""
+        if way == "one_row" and window_of(self._model.config):
+            raise NotImplementedError("the mask of its row knows no windows")
+        tokens, tails = self._probed()
         # A pass over one token takes a path of its own in many architectures.
         short = tokens[: _PROBE_ROOM["shared_history"] + 1]
         requests = [Continuations(tokens, tails), Continuations(short, tails[1:2])]
-        without = [Continuations([], request.tails) for request in requests]
-        expected, blind = self._outputs("alone", requests), self._outputs("alone", without)
-        found = self._outputs(way, requests)
+        return self._error(way, requests, of=requests)
+
+    @torch.inference_mode()
+    def _error(self, way: Way, requests: Sequence[Continuations], *, of: Sequence[Continuations]) -> float:
+        """Distance of the last requests' outputs, relative to what their histories change in them."""
+        without = [Continuations([], request.tails) for request in of]
+        expected, blind = self._outputs("alone", of), self._outputs("alone", without)
+        found = self._outputs(way, requests)[-len(expected) :]
         effect = float((expected - blind).norm())
         return float((expected - found).norm()) / max(effect, 1e-30)
 

@@ -8,7 +8,7 @@ a session, each of which sees its beginning of them.
 import copy
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,34 @@ from qguide.qnet.engine.prefix_cache import RadixTree
 _PARTS: Final = (Cache, CacheLayerMixin, LinearAttentionCacheLayerMixin)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Branches:
+    """Memory of the branches of a row, one of which a session's next history goes on from.
+
+    Attributes:
+        tokens: of each branch.
+        columns: of each branch among the keys and values.
+        states: of recurrences, each (branches, …), and `windows` of convolutions.
+        attended: keys and values of the attention layers, (1, H, columns, D).
+    """
+
+    tokens: Sequence[list[int]]
+    columns: list[range]
+    states: list[Tensor]
+    windows: list[Tensor]
+    attended: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of states and windows."""
+        return sum(t.nbytes for t in (*self.states, *self.windows))
+
+    def taken(self, rest: list[int]) -> int | None:
+        """The longest branch with which these tokens begin, if they are more than it."""
+        begin = [n for n, ids in enumerate(self.tokens) if len(ids) < len(rest) and rest[: len(ids)] == ids]
+        return max(begin, key=lambda number: len(self.tokens[number]), default=None)
+
+
 @dataclass(slots=True, eq=False)
 class _Attended:
     """Keys and values of one session's attention layers, which grow with its longest history.
@@ -30,17 +58,20 @@ class _Attended:
         tensors: keys and values, layer by layer, (1, H, length, D).
         states: how many states in the cache see them.
         counted: bytes by which the cache knows them.
+        branches: read in the same row as the last of its tokens.
     """
 
     tensors: list[tuple[Tensor, Tensor]]
     length: int
     states: int = 0
     counted: int = 0
+    branches: Branches | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes that all keys and values hold, with those of branches that were read beside them."""
-        return sum(t.untyped_storage().nbytes() for both in self.tensors for t in both)
+        of_branches = self.branches.nbytes if self.branches else 0
+        return of_branches + sum(t.untyped_storage().nbytes() for both in self.tensors for t in both)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +91,17 @@ class State:
     _attended: _Attended
 
     @classmethod
-    def of(cls, cache: Any, last: Tensor, length: int, before: "State | None") -> "State":
-        """Take over a cache of transformers after a forward pass, which went on from `before`."""
+    def of(
+        cls, cache: Any, last: Tensor, length: int, before: "State | None", branches: Branches | None = None
+    ) -> "State":
+        """Take over a cache of transformers after a forward pass, which went on from `before`.
+
+        Args:
+            branches: that were read in the same row; their keys and values are added here.
+        """
         layers = _attention_layers(cache)
+        if branches is not None:
+            branches.attended.extend((one.keys, one.values) for one in layers)
         # Those of a row's branches lie behind the history's.
         tensors = [(one.keys[..., :length, :], one.values[..., :length, :]) for one in layers]
         for layer in layers:
@@ -76,7 +115,29 @@ class State:
         else:
             attended = _Attended(tensors, length)
         own = sum(tensor.nbytes for tensor in _tensors(cache))
+        attended.branches = branches
         return cls(length, last, last.nbytes + own, cache, attended)
+
+    def followed(self, token_ids: list[int]) -> "State":
+        """The state behind the branch that a history goes on from; this one if there is none."""
+        attended, branches = self._attended, self._attended.branches
+        if branches is None or attended.length != self.length:
+            return self
+        if (number := branches.taken(token_ids[self.length :])) is None:
+            return self
+        length = self.length + len(branches.tokens[number])
+        columns = upload([*range(self.length), *branches.columns[number]], self.last.device)
+        attended.tensors = [(k.index_select(2, columns), v.index_select(2, columns)) for k, v in branches.attended]
+        attended.length, attended.branches = length, None
+        cache = _in_rows(self._own, 1)
+        layers = [x for x in cache.layers if isinstance(x, LinearAttentionCacheLayerMixin)]
+        for kind, found in (("conv_states", branches.windows), ("recurrent_states", branches.states)):
+            rows = iter(found)
+            for layer in layers:
+                states = getattr(layer, kind)
+                states.update({name: next(rows)[[number]] for name, old in states.items() if old is not None})
+        own = sum(tensor.nbytes for tensor in _tensors(cache))
+        return State(length, self.last, self.last.nbytes + own, cache, attended)
 
     @property
     def copied_bytes(self) -> int:
@@ -130,14 +191,17 @@ class StateCache:
     _next_key: int = 0
 
     def find(self, salt: str, token_ids: list[int]) -> State | None:
-        """The state behind the longest kept history that these tokens begin with."""
+        """The state behind the longest kept history that these tokens begin with.
+
+        It is that behind a branch of it, where they go on with one.
+        """
         if salt not in self._trees:
             return None
         key = self._trees[salt].find_whole(token_ids)
         if key is None:
             return None
         self._states.move_to_end(key)
-        return self._states[key][0]
+        return self._states[key][0].followed(token_ids)
 
     def keep(self, salt: str, token_ids: list[int], state: State) -> None:
         """Keep the state behind a history, as the most recently used."""
