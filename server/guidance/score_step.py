@@ -24,8 +24,8 @@ from qguide.server.guidance.step_types import (
     selection_rule,
 )
 from qguide.server.observability.tracing import record_q_values
-from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents, to_history
-from qguide.server.own_bodies.schemas import CandidateMessage, ChatMessage, ScoreItem
+from qguide.server.own_bodies.history import TriedCandidates, to_candidates, to_documents
+from qguide.server.own_bodies.schemas import CandidateMessage, ScoreItem
 from qguide.server.q_models.served import QModelLease, ServedQModel
 from qguide.server.settings.settings import Settings
 
@@ -68,11 +68,6 @@ class Scored:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringService(RequestService):
     """Scores the caller's candidates within the server's limits and the request's deadline."""
-
-    def history(self, messages: Sequence[ChatMessage]) -> History:
-        """Validate messages and convert them to a history."""
-        most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
-        return to_history(messages, most=most, most_bytes=most_bytes)
 
     def candidates(self, given: Sequence[str | CandidateMessage]) -> TriedCandidates:
         """Validate the caller's candidates and their observations, and convert them to messages."""

@@ -23,7 +23,8 @@ from qguide.server.http.errors import BelowThresholdError
 from qguide.server.learning.service import Learning
 from qguide.server.observability.metrics import Metrics
 from qguide.server.own_bodies.answers import PolicyUsage, StepCost, ThresholdResult, Timings, Window
-from qguide.server.own_bodies.schemas import StepOptions
+from qguide.server.own_bodies.history import to_history
+from qguide.server.own_bodies.schemas import ChatMessage, StepOptions
 from qguide.server.q_models.models import Models, ServedPolicy
 from qguide.server.q_models.served import ServedQModel
 from qguide.server.settings.settings import Settings
@@ -53,6 +54,11 @@ class RequestService:
     outcome: float | None = None
     earned: float | None = None
     learning: Learning | None = None
+
+    def history(self, messages: Sequence[ChatMessage]) -> History:
+        """Validate messages and convert them to a history."""
+        most, most_bytes = self.settings.max_history_messages, self.settings.max_text_bytes
+        return to_history(messages, most=most, most_bytes=most_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from qguide.qnet.types import Sampling
 from qguide.server.guidance.step_types import GuidedStepRequest, GuidedStepResult
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.answers import ActResponse, DrawnMessage, ScoredCandidate, Usage, verdict_fields
-from qguide.server.own_bodies.history import to_history
 from qguide.server.own_bodies.schemas import ActRequest
 from qguide.server.routes.dependencies import StepperDep
 
@@ -17,10 +16,9 @@ router = APIRouter(prefix="/v1", tags=["guidance"], route_class=BodyRoute)
 @router.post("/act")
 async def choose_action(body: ActRequest, stepper: StepperDep) -> ActResponse:
     """Draw candidates for the agent's state and return the best one."""
-    settings = stepper.settings
     asked = GuidedStepRequest(
         policy=stepper.models.find_policy(body.policy),
-        history=to_history(body.messages, most=settings.max_history_messages, most_bytes=settings.max_text_bytes),
+        history=stepper.history(body.messages),
         sampling=_sampling(body),
         num_candidates=body.num_candidates,
         options=body,
