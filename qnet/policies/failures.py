@@ -66,6 +66,9 @@ _STREAM: Final = "stream"
 _SPARE: Final[Mapping[str, Sequence[str]]] = {
     _STREAM: (_STREAM, "stream_options"),
     "top_k": ("top_k",),
+    "min_p": ("min_p",),
+    "typical_p": ("typical_p",),
+    "repetition_penalty": ("repetition_penalty",),
     "top_p": ("top_p",),
     "temperature": ("temperature",),
     "verbosity": ("verbosity", "text.verbosity"),
@@ -122,14 +125,22 @@ async def failure_of(response: httpx.Response, name: str, *, is_patient: bool) -
     )
 
 
-def refused_parameters(error: UpstreamRefusedError, sent: Mapping[str, Any]) -> frozenset[str]:
-    """Parameters of a request that were refused as such, and without which an answer is still one."""
+def refused_parameters(error: UpstreamRefusedError, sent: Mapping[str, Any]) -> set[frozenset[str]]:
+    """Parameters of a request that were refused as such, and without which an answer is still one.
+
+    Each is alone, unless it was refused only beside others.
+    """
     _, _, reason = str(error).partition(" refused: ")
     said = f"{error.parameter or ''} {error.upstream_code} {reason}"
     if _STREAM in sent and _OF_STREAMS.search(said):
-        return frozenset((_STREAM,))
-    named = (name for name in _SPARE if re.search(rf"(?<![a-z_]){name}\b", said) and _fields_of(name, sent))
-    return frozenset(named if _NOT_TAKEN.search(said) else ())
+        return {frozenset((_STREAM,))}
+    if not _NOT_TAKEN.search(said):
+        return set()
+    named = {name for name in _SPARE if re.search(rf"(?<![a-z_]){name}\b", said) and _fields_of(name, sent)}
+    if "summary" in named:
+        named.discard("reasoning")  # `reasoning.summary` has both names
+    together = len(named) > 1 and "both" in said
+    return {frozenset(named)} if together else {frozenset((name,)) for name in named}
 
 
 def without_refused(

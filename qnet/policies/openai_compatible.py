@@ -322,9 +322,9 @@ class OpenAICompatiblePolicy:
                 drawn = await self._ask_once(sent, headers, begun)
             except UpstreamRefusedError as error:
                 named = refused_parameters(error, sent)
-                if not named or named in refused:
+                if named <= refused:
                     raise
-                refused.add(named)
+                refused |= named
                 continue
             # Not before: a request that fails either way says nothing of its parameters.
             for names in refused - self._refused:

@@ -155,6 +155,8 @@ class FakeUpstream:
                 body = body | {"n": 1}
             case "chatty":  # no answer to a judge's question
                 body = body | {"chatty": True}
+            case "refuse_top_k" if body.get("top_k"):
+                return error_response(400, "Unrecognized request argument supplied: top_k")
             case "refuse_logprobs" if body.get("logprobs"):
                 return error_response(400, "logprobs is not supported")
         if not body.get("messages"):

@@ -44,6 +44,7 @@ Fault = Literal[
     "reasoning",
     "half",
     "refuse_logprobs",
+    "refuse_top_k",
     "chatty",
 ]
 """Faults that the fake upstream can have; "" is none."""

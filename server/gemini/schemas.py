@@ -73,7 +73,7 @@ class GeminiPart(Whole):
 class Content(Whole):
     """One turn of a conversation."""
 
-    role: Literal["user", "model", "function"] | None = Field(default=None, description="null is the user")
+    role: Literal["user", "model", "function", "tool"] | None = Field(default=None, description="null is the user")
     parts: ListOf[GeminiPart] | None = None
 
 

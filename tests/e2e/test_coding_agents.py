@@ -58,12 +58,12 @@ def program(name: str) -> str:
 
 
 @needs_node
-@client("Gemini CLI", "@google/gemini-cli", "Gemini", "a turn that reads a file, as an episode")
-def test_gemini_cli_reads_a_file_in_a_turn(home: Path, workplace: Path) -> None:
+@client("Gemini CLI", "@google/gemini-cli", "Gemini", "two turns that read a file, as an episode")
+def test_gemini_cli_reads_a_file_in_two_turns_of_a_session(home: Path, workplace: Path) -> None:
     (home / ".gemini").mkdir()
     login = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
     (home / ".gemini" / "settings.json").write_text(json.dumps(login))
-    fake = FakeUpstream(calls=[("read_file", {"file_path": "note.txt"})])
+    fake = FakeUpstream(calls=[("read_file", {"file_path": "note.txt"})], fault="refuse_top_k")
     asked = ["-m", "demo", "-p", "find the mug", "--output-format", "json"]
     with serving(fake) as url:
         env = {
@@ -72,9 +72,10 @@ def test_gemini_cli_reads_a_file_in_a_turn(home: Path, workplace: Path) -> None:
             "GOOGLE_GEMINI_BASE_URL": f"{url}/episodes/gemini-1",
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
         }
-        said = output_of(program(".bin/gemini"), *asked, cwd=str(workplace), env=env)
-        assert steps_of(url, "gemini-1") == 2
-    assert json.loads(said)["response"] == BEST
+        for more in ([], ["--resume", "latest"]):
+            said = output_of(program(".bin/gemini"), *asked, *more, cwd=str(workplace), env=env)
+            assert json.loads(said)["response"] == BEST
+        assert steps_of(url, "gemini-1") == 4
     check_asked(fake)
 
 

@@ -101,7 +101,7 @@ def test_a_call_goes_out_and_its_result_comes_back(guided: TestClient, upstream:
 def test_a_result_that_the_client_repeats_counts_once(guided: TestClient, upstream: FakeUpstream) -> None:
     call = {"functionCall": {"id": "c1", "name": "look", "args": {}}}
     result = {"functionResponse": {"id": "c1", "name": "look", "response": {"output": "a mug"}}}
-    ask(guided, contents=[FIND, {"role": "model", "parts": [call]}, {"role": "user", "parts": [result, result]}])
+    ask(guided, contents=[FIND, {"role": "model", "parts": [call]}, {"role": "tool", "parts": [result, result]}])
     assert [turn["role"] for turn in upstream.asked[-1]["messages"]] == ["user", "assistant", "tool"]
 
 
