@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Console
@@ -12,7 +12,7 @@ from rich.table import Table
 from qguide.qnet.records import Row
 from qguide.training.data.trajectories import Trajectory
 from qguide.training.recordings.episode import BadRecord
-from qguide.training.recordings.task_tree import TaskTree, TreeFigures
+from qguide.training.recordings.task_tree import TaskTree
 
 MOST_SHOWN: Final = 20
 """Bad records that are named; the others are counted."""
@@ -70,26 +70,25 @@ class ImportReport(Row):
 
 @dataclass(slots=True)
 class Tally:
-    """Running figures of an import."""
+    """Running figures of an import.
+
+    Attributes:
+        counts: the report's other numbers, by their names.
+    """
 
     files: int = 0
-    rewards: list[float] = field(default_factory=list)
-    actions: int = 0
-    tool_calls: int = 0
     skipped: int = 0
+    rewards: list[float] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
-    tasks: int = 0
-    single: int = 0
-    split: int = 0
-    trees: TreeFigures = field(default_factory=TreeFigures)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def add_episode(self, episode: Trajectory) -> None:
         """Count an episode."""
         self.rewards.append(episode.reward)
         self.left_out.update(episode.left_out)
-        self.actions += sum(message.role == "assistant" for message in episode.messages)
-        self.tool_calls += sum(len(message.tool_calls) for message in episode.messages)
+        self.counts["actions"] += sum(message.role == "assistant" for message in episode.messages)
+        self.counts["tool_calls"] += sum(len(message.tool_calls) for message in episode.messages)
 
     def add_bad(self, record: BadRecord) -> None:
         """Count a bad record, and name it if it is one of the first."""
@@ -99,28 +98,26 @@ class Tally:
 
     def add_task(self, trees: Sequence[TaskTree]) -> None:
         """Count the trees of one task."""
-        self.tasks += 1
-        self.single += sum(tree.figures.episodes for tree in trees) == 1
-        self.split += len(trees) > 1
-        self.trees = _sum((self.trees, *(tree.figures for tree in trees)))
+        self.counts["tasks"] += 1
+        self.counts["tasks_with_one_episode"] += sum(tree.figures["episodes"] for tree in trees) == 1
+        self.counts["split_tasks"] += len(trees) > 1
+        for tree in trees:
+            self.counts.update(tree.figures)
 
     def report(self) -> ImportReport:
         """The report, with its advice."""
-        report = ImportReport(
-            **asdict(self.trees) | {"episodes": len(self.rewards)},
-            files=self.files,
-            skipped=self.skipped,
-            bad_records=tuple(self.bad),
-            left_out=dict(self.left_out.most_common()),
-            tasks=self.tasks,
-            tasks_with_one_episode=self.single,
-            split_tasks=self.split,
-            actions=self.actions,
-            tool_calls=self.tool_calls,
-            reward_min=min(self.rewards),
-            reward_mean=sum(self.rewards) / len(self.rewards),
-            reward_max=max(self.rewards),
-        )
+        rewards = self.rewards
+        figures = {
+            **self.counts,
+            "files": self.files,
+            "skipped": self.skipped,
+            "bad_records": tuple(self.bad),
+            "left_out": dict(self.left_out.most_common()),
+            "reward_min": min(rewards),
+            "reward_mean": sum(rewards) / len(rewards),
+            "reward_max": max(rewards),
+        }
+        report = ImportReport.model_validate(figures)
         return report.model_copy(update={"advice": tuple(_advice(report))})
 
 
@@ -135,12 +132,6 @@ def show_report(report: ImportReport, console: Console) -> None:
         console.print(f"• left out: {count:,} × {escape(what)}", highlight=False)
     for line in report.advice:
         console.print(f"• {escape(line)}", highlight=False)
-
-
-def _sum(figures: Iterable[TreeFigures]) -> TreeFigures:
-    names = [one.name for one in fields(TreeFigures)]
-    kept = list(figures)
-    return TreeFigures(**{name: sum(getattr(one, name) for one in kept) for name in names})
 
 
 def _advice(report: ImportReport) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """The tree of the episodes of one task, and figures on what can be learned from it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -16,25 +16,11 @@ Path = tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TreeFigures:
-    """Figures of one tree, or sums over several; see `recordings.report.ImportReport`."""
-
-    episodes: int = 0
-    states: int = 0
-    branching_states: int = 0
-    differing_groups: int = 0
-    repeated_episodes: int = 0
-    contained_episodes: int = 0
-    disagreeing_episodes: int = 0
-    uncertain_states: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TaskTree:
-    """The tree of one task as a record, and its figures."""
+    """The tree of one task as a record, and its figures, named as `recordings.report.ImportReport` has them."""
 
     row: TreeRow
-    figures: TreeFigures
+    figures: Counter[str]
 
 
 def build_task_trees(rows: Sequence[TreeRow]) -> list[TaskTree]:
@@ -76,7 +62,7 @@ def _build_tree(rows: Sequence[TreeRow], *, task_id: str) -> TaskTree:
         tree, branch = merge_branch(tree, steps, source=equal[0][-1].source, mistakes=ignored)
         contained += len(equal) if branch[-1] <= known else 0
     branching, differing, uncertain = _count_branching(tree)
-    figures = TreeFigures(
+    figures = Counter(
         episodes=len(rows),
         states=sum(bool(children) for children in tree.children),
         branching_states=branching,
