@@ -32,7 +32,7 @@ SYMPTOMS = {
     "errors": ("error_ratio", "many calls fail"),
     "backlog": ("backlog_depth", "work piles up"),
 }
-RUNBOOKS = ("restart", "rollback", "failover", "scale_out", "drain")
+RUNBOOKS = ("restart", "rollback", "failover", "scale_out")
 TEAMS = ("storage", "platform", "traffic", "identity")
 
 
@@ -107,7 +107,7 @@ class Incidents:
         """Run a runbook, which is done once.
 
         Args:
-            name: restart, rollback, failover, scale_out or drain.
+            name: restart, rollback, failover or scale_out.
         """
         if name not in RUNBOOKS:
             raise ValueError(f"{name!r} is no runbook: {', '.join(RUNBOOKS)}")
@@ -167,13 +167,13 @@ class _Beliefs:
         minor = "prio:P3" in told or '"severity": 3' in told
         ready = ran and (paged or minor)
         found = [
-            tool("run_runbook", {"name": "reboot"}, 0.04, "malformed"),
-            tool("resolve", {}, 0.8 if ready else 0.05, "" if ready else "stop"),
+            tool("run_runbook", {"name": "reboot"}, 0.03, "malformed"),
+            tool("resolve", {}, 0.8 if ready else 0.03, "" if ready else "stop"),
             tool("get_incident", number, 0.03 if region else 0.5, "repeat" if region else ""),
             tool("get_signals", number, 0.03 if symptom else 0.4, "repeat" if symptom else ""),
         ]
         if calls:
-            found.append(tool(calls[-1].name, arguments_of(calls[-1]) or {}, 0.04, "repeat"))
+            found.append(tool(calls[-1].name, arguments_of(calls[-1]) or {}, 0.03, "repeat"))
         if not ran:
             found += self._runs(self._runbook.get(f"{component}, {symptom}"))
         if not paged:
@@ -182,10 +182,10 @@ class _Beliefs:
 
     def _runs(self, shares: Weights | None) -> Iterator[Option]:
         for name in RUNBOOKS:
-            weight = 0.5 * shares[name] if shares else 0.06 / len(RUNBOOKS)
+            weight = 0.5 * shares[name] if shares else 0.03 / len(RUNBOOKS)
             yield tool("run_runbook", {"name": name}, weight, "guess" if shares else "skip")
 
     def _pages(self, shares: Weights | None, *, minor: bool) -> Iterator[Option]:
         for team in TEAMS:
-            weight = (0.15 if minor else 0.4) * shares[team] if shares else 0.04 / len(TEAMS)
+            weight = (0.15 if minor else 0.4) * shares[team] if shares else 0.03 / len(TEAMS)
             yield tool("page_team", {"team": team}, weight, "rule" if minor else "guess" if shares else "skip")
