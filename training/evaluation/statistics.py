@@ -153,16 +153,3 @@ def clustered_difference(
 def _batch(observations: int) -> int:
     """Number of resamples at a time, so that they take some tens of megabytes."""
     return max(1, min(_CHUNK, 2_000_000 // observations))
-
-
-def holm_p_values(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted by Holm's step-down rule, in the order given.
-
-    One that is at most 0.05 can be told from chance beside all others of its family at 5 %.
-    """
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[number]))
-        adjusted[number] = highest
-    return adjusted

@@ -11,7 +11,6 @@ from qguide.training.evaluation.statistics import (
     bootstrap_interval,
     clustered_difference,
     clustered_mean_interval,
-    holm_p_values,
     sign_flip_p_value,
     wilson_interval,
 )
@@ -98,16 +97,3 @@ def test_arms_of_different_tasks_are_not_paired() -> None:
     assert found.difference == 0
     # Two means of 20 coin flips: the root of 2 * 0.25 / 20.
     assert found.standard_error == pytest.approx(0.158, rel=0.1)
-
-
-def test_holm_gives_the_textbook_values_in_the_order_given() -> None:
-    # 0.01 * 4, 0.02 * 3, max(0.03 * 2, 0.06), max(0.04, 0.06).
-    assert holm_p_values([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_holm_keeps_the_order_and_never_lowers_a_p_value(p_values: list[float]) -> None:
-    adjusted = holm_p_values(p_values)
-    assert all(p <= after <= 1 for p, after in zip(p_values, adjusted, strict=True))
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    assert [adjusted[i] for i in order] == sorted(adjusted)
