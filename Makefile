@@ -90,9 +90,10 @@ test-gateways: setup $(VENV)/.installed-dev $(GATEWAYS_VENV)/.installed $(LITELL
 test-clients: setup $(VENV)/.installed-dev $(CLIENTS_VENV)/.installed ## agents and SDKs of others, unmodified; with npm
 	CLIENTS_PYTHON=$(abspath $(CLIENTS_VENV))/bin/python CLIENTS_NODE=$(abspath $(CLIENTS_VENV))/node \
 		CLIENTS_AIDER=$(abspath $(CLIENTS_VENV))/aider/bin/aider \
-		CLIENTS_MINI=$(abspath $(CLIENTS_VENV))/mini/bin/mini CLIENTS_RESULTS=results/clients.json \
-		$(bin)/python -m pytest $(patient) -rs tests/e2e/test_completions_clients.py tests/e2e/test_responses_clients.py \
-		tests/e2e/test_messages_clients.py tests/e2e/test_gemini_clients.py tests/e2e/test_coding_agents.py
+		CLIENTS_MINI=$(abspath $(CLIENTS_VENV))/mini/bin/mini CLIENTS_LLAMA=$(abspath $(CLIENTS_VENV))/llama/bin/python \
+		CLIENTS_RESULTS=results/clients.json $(bin)/python -m pytest $(patient) -rs \
+		$(wildcard tests/e2e/test_*_clients.py tests/e2e/test_ollama_client.py tests/e2e/test_*_sdk.py) \
+		tests/e2e/test_coding_agents.py tests/e2e/test_mcp.py
 
 test-open-responses: setup $(VENV)/.installed-dev ## Open Responses' compliance suite, from the checkout OPEN_RESPONSES; with bun
 	@test -n "$(OPEN_RESPONSES)" || { echo "OPEN_RESPONSES is empty; name a checkout of Open Responses" \
@@ -257,7 +258,7 @@ $(CLIENTS_VENV)/.installed: tests/clients/package.json tests/clients/package-loc
 	$(PYTHON) -m venv $(CLIENTS_VENV)
 	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement tests/clients/requirements.txt
-	for agent in aider mini; do $(PYTHON) -m venv $(CLIENTS_VENV)/$$agent && \
+	for agent in aider llama mini; do $(PYTHON) -m venv $(CLIENTS_VENV)/$$agent && \
 		$(CLIENTS_VENV)/$$agent/bin/python -m pip install --quiet --disable-pip-version-check \
 		--requirement tests/clients/$$agent.txt || exit 1; done
 	mkdir -p $(CLIENTS_VENV)/node

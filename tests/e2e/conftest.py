@@ -45,4 +45,4 @@ def _pinned() -> dict[str, str]:
     """The version of each package that `make test-clients` installs."""
     of_node: dict[str, str] = json.loads((_PINS / "package.json").read_text())["dependencies"]
     lines = "\n".join(path.read_text() for path in _PINS.glob("*.txt"))
-    return of_node | dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", lines, re.MULTILINE))
+    return of_node | dict(re.findall(r"^([a-z0-9-]+)(?:\[\S+\])?==(\S+)$", lines, re.MULTILINE))

@@ -1,7 +1,7 @@
 """Clients whose default is /v1/completions, unmodified; see tests/support/foreign_clients.py."""
 
 from qguide.server.chat.fake_openai import FakeUpstream
-from tests.support.foreign_clients import BEST, PYTHON, client, lines_of, needs_python, serving
+from tests.support.foreign_clients import BEST, LLAMA, client, lines_of, needs_llama, serving
 
 OPENAI_LIKE = """
 import json
@@ -17,9 +17,9 @@ print(json.dumps("".join(piece.delta or "" for piece in llm.stream_complete("fin
 """
 
 
-@needs_python
+@needs_llama
 @client("LlamaIndex OpenAILike", "llama-index-llms-openai-like", "Completions, Chat", "completes, chats and streams")
 def test_llama_indexs_default_completes_chats_and_streams() -> None:
     with serving(FakeUpstream()) as url:
-        said = lines_of(PYTHON, "-c", OPENAI_LIKE, f"{url}/v1", env={"PYTHONPATH": ""})
+        said = lines_of(LLAMA, "-c", OPENAI_LIKE, f"{url}/v1", env={"PYTHONPATH": ""})
     assert said == [BEST] * 3

@@ -2,9 +2,9 @@
 
 They want other versions of what our environment has, or are programs of Node; `make test-clients`
 installs them apart. CLIENTS_PYTHON names a Python with tests/clients/requirements.txt, and
-CLIENTS_NODE a folder with the packages of tests/clients/package.json. aider and
-mini-swe-agent pin packages that the others want otherwise: CLIENTS_AIDER and
-CLIENTS_MINI name their programs.
+CLIENTS_NODE a folder with the packages of tests/clients/package.json. aider,
+mini-swe-agent and LlamaIndex pin packages that the others want otherwise: CLIENTS_AIDER and CLIENTS_MINI
+name programs, CLIENTS_LLAMA a Python.
 """
 
 import json
@@ -27,12 +27,14 @@ PYTHON = os.environ.get("CLIENTS_PYTHON", "")
 NODE = os.environ.get("CLIENTS_NODE", "")
 AIDER = os.environ.get("CLIENTS_AIDER", "")
 MINI = os.environ.get("CLIENTS_MINI", "")
+LLAMA = os.environ.get("CLIENTS_LLAMA", "")
 STEP_S = 300
 BEST = DEFAULT_REPLIES[2]
 
 needs_python = pytest.mark.skipif(not PYTHON, reason="CLIENTS_PYTHON names no Python")
 needs_node = pytest.mark.skipif(not NODE, reason="CLIENTS_NODE names no folder")
 needs_aider = pytest.mark.skipif(not AIDER, reason="CLIENTS_AIDER names no program")
+needs_llama = pytest.mark.skipif(not LLAMA, reason="CLIENTS_LLAMA names no Python")
 needs_mini = pytest.mark.skipif(not MINI, reason="CLIENTS_MINI names no program")
 
 

@@ -49,6 +49,7 @@ _APIS: Final = {
     "Responses": "responses.md",
     "Messages": "anthropic-sdk.md",
     "Gemini": "gemini.md",
+    "Ollama": "ollama.md",
 }
 
 
