@@ -150,6 +150,7 @@ _WITHOUT_EFFECT: Final = frozenset(
     )
 )
 _OWN: Final = ("model", "messages", "temperature", "max_tokens")
+_CACHED: Final = "cache_control"
 _OPENING: Final[Json] = {"role": "user", "content": [{"type": "text", "text": "(no message yet)"}]}
 """Put first where nobody or the assistant has spoken first: this dialect begins with the user."""
 _TOOL_CHOICES: Final = {"auto": "auto", "required": "any", "none": "none"}
@@ -186,18 +187,37 @@ def _prompt(rows: Sequence[Mapping[str, Any]]) -> Json:
     turns: list[Json] = []
     for row in rows[first:]:
         role = "assistant" if row["role"] == "assistant" else "user"
-        blocks = list(_blocks(row))
+        blocks = _blocks(row)
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
     if not turns or turns[0]["role"] == "assistant":
         turns.insert(0, _OPENING)
-    system = "\n\n".join(text_of(row["content"]) for row in rows[:first])
-    return {"messages": turns, **({"system": system} if system else {})}
+    return {"messages": turns, **_system(rows[:first])}
 
 
-def _blocks(row: Mapping[str, Any]) -> Iterator[Json]:
+def _system(rows: Sequence[Mapping[str, Any]]) -> Json:
+    """Instructions as one text, or as blocks if the prompt is to be cached behind one of them."""
+    blocks = [block for row in rows for block in _blocks(row)]
+    if any(_CACHED in block for block in blocks):
+        return {"system": blocks}
+    system = "\n\n".join(text_of(row["content"]) for row in rows)
+    return {"system": system} if system else {}
+
+
+def _blocks(row: Mapping[str, Any]) -> list[Json]:
+    """The blocks of a turn; behind the last one the prompt is cached if the turn says so."""
+    *others, last = [*_plain_blocks(row)] or [{}]
+    return [*others, last | _cached(row)] if last else []
+
+
+def _cached(given: Mapping[str, Any]) -> Json:
+    """The caller's breakpoint of the prompt's cache, of a turn, a part or a tool."""
+    return {_CACHED: given[_CACHED]} if isinstance(given.get(_CACHED), Mapping) else {}
+
+
+def _plain_blocks(row: Mapping[str, Any]) -> Iterator[Json]:
     """The blocks of a turn; those without text are left out, because they are refused."""
     if row["role"] in ("tool", "function"):
         call_id = row.get("tool_call_id") or ""
@@ -223,11 +243,11 @@ def _row_parts(row: Mapping[str, Any]) -> Iterator[Json]:
         match part:
             case {"type": "text" | "refusal" as kind}:
                 if said := part.get(kind):
-                    yield {"type": "text", "text": said}
+                    yield {"type": "text", "text": said} | _cached(part)
             case {"type": "image_url"}:
-                yield {"type": "image", "source": _source(image_address(part))}
+                yield {"type": "image", "source": _source(image_address(part))} | _cached(part)
             case {"type": "file", "file": {"file_data": str(data)}}:
-                yield {"type": "document", "source": _source(data)}
+                yield {"type": "document", "source": _source(data)} | _cached(part)
             case _:
                 raise InvalidRequestError(
                     f"a message has a part of type {str(part.get('type'))[:40]!r}, which an "
@@ -282,7 +302,7 @@ def _parameters(parameters: Mapping[str, object]) -> Json:
         said["output_config"] = config
     choice, parallel = given.pop("tool_choice", None), given.pop("parallel_tool_calls", None)
     if tools := given.pop("tools", None):
-        functions = [_function(tool) for tool in tools]
+        functions: list[Mapping[str, Any]] = [{**_function(tool), **_cached(tool)} for tool in tools]
         if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
             functions, choice = _allowed(functions, choice.get("allowed_tools"))
         said["tools"] = [_tool(function) for function in functions]
@@ -317,7 +337,7 @@ def _tool(function: Mapping[str, Any]) -> Json:
     schema = {"type": "object"} | (function.get("parameters") or {"properties": {}})
     kept = {name: said for name in ("description", "strict") if (said := function.get(name))}
     schema = closed(schema) if kept.get("strict") else schema
-    return {"name": function["name"], **kept, "input_schema": schema}
+    return {"name": function["name"], **kept, "input_schema": schema} | _cached(function)
 
 
 def _tool_choice(choice: Any, parallel: Any) -> Json:

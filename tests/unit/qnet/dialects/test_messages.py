@@ -29,6 +29,23 @@ def text(said: str) -> dict[str, str]:
     return {"type": "text", "text": said}
 
 
+def test_breakpoints_of_the_cache_reach_the_upstream_from_parts_turns_and_tools() -> None:
+    cached: Any = {"cache_control": {"type": "ephemeral"}}
+    parts = [text("look"), text("at the desk") | cached]
+    tool = TOOL | cached
+    asked = body(
+        Message("system", "be brief", wire={"role": "system", "content": [text("be brief") | cached]}),
+        Message("user", "look\nat the desk", wire={"role": "user", "content": parts}),
+        Message("assistant", "", (ToolCall("go", "{}", "1"),)),
+        Message("tool", "x", tool_call_id="1", wire={"role": "tool", "tool_call_id": "1", "content": "x"} | cached),
+        parameters={"tools": [tool]},
+    )
+    assert asked["system"] == [text("be brief") | cached]
+    assert asked["messages"][0]["content"] == parts
+    assert asked["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}
+    assert asked["tools"][0]["cache_control"] == {"type": "ephemeral"}
+
+
 def test_system_messages_go_before_and_a_role_never_follows_itself() -> None:
     asked = body(
         Message("system", "be brief"),
