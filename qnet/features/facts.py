@@ -41,6 +41,7 @@ class Facts:
         task: hashes of the facts of the task.
         told: of these and of the last observations; of one place the newest.
         paired: of each two of those.
+        beside_key, beside_form: families of both, that stand beside a candidate's action, and beside its skeleton.
         numbers: of the task, each with its place.
         texts: the last observations, each with the words of the action before, and the task, in which those of an
             action are looked up.
@@ -50,6 +51,8 @@ class Facts:
     task: Hashes
     told: Hashes
     paired: Hashes
+    beside_key: Families
+    beside_form: Families
     numbers: tuple[tuple[str, float], ...]
     texts: tuple[Answer, ...]
     words: tuple[str, ...]
@@ -72,8 +75,12 @@ def facts_in(texts: Sequence[Answer], opening: str, words: tuple[str, ...], hash
         for i, word in enumerate(clause)
         if is_number(word)
     ]
-    every = (*texts, (frozenset[str](), opening))
-    return Facts(hasher.hashes(of_task), told, pairs_of(told), tuple(numbers[:_MOST_NUMBERS]), every, words)
+    paired, every = pairs_of(told), (*texts, (frozenset[str](), opening))
+    beside = {"alone": hasher.hashes([""]), "fact": told, "facts": paired}
+    of_key, of_form = (
+        families_of({f"{kind}-{name}": hashes for name, hashes in beside.items()}, hasher) for kind in ("key", "form")
+    )
+    return Facts(hasher.hashes(of_task), told, paired, of_key, of_form, tuple(numbers[:_MOST_NUMBERS]), every, words)
 
 
 def _newest(texts: Sequence[str], hasher: Hasher, words: tuple[str, ...]) -> list[str]:
@@ -128,11 +135,6 @@ def state_families(facts: Facts, hasher: Hasher) -> Families:
 
 def candidate_families(facts: Facts, action: ActionWords, form: str, hasher: Hasher) -> list[Families]:
     """Families of a candidate: itself and its skeleton beside what is known, and what is said of its words."""
-    beside = {"alone": hasher.hashes([""]), "fact": facts.told, "facts": facts.paired}
-    keyed, formed = (
-        families_of({f"{kind}-{name}": hashes for name, hashes in beside.items()}, hasher).beside(hasher.hashes([text]))
-        for kind, text in (("key", action.key), ("form", form))
-    )
     own = [(hasher.hashes([rest]), hasher.hashes(said)) for rest, said in _said_of(action, facts, hasher).items()]
     empty = facts.told[:0]
     of_words = {
@@ -141,7 +143,8 @@ def candidate_families(facts: Facts, action: ActionWords, form: str, hasher: Has
         "said-task": [crossed(rest, crossed(said, facts.task)) for rest, said in own],
     }
     named = {name: np.concatenate([empty, *hashes]) for name, hashes in of_words.items()}
-    return [keyed, formed, families_of(named, hasher)]
+    beside = (facts.beside_key.beside(hasher.hashes([action.key])), facts.beside_form.beside(hasher.hashes([form])))
+    return [*beside, families_of(named, hasher)]
 
 
 def _said_of(action: ActionWords, facts: Facts, hasher: Hasher) -> dict[str, list[str]]:

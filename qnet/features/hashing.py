@@ -222,8 +222,15 @@ def crossed(left: Hashes, right: Hashes) -> Hashes:
 def pairs_of(hashes: Hashes) -> Hashes:
     """Hash of every pair of different ones, in no order."""
     ordered = np.sort(hashes)
-    left, right = np.triu_indices(len(ordered), 1)
+    left, right = _triangle(len(ordered))
     return _mixed(ordered[left] * _ODD + _mixed(ordered)[right])
+
+
+@lru_cache(64)
+def _triangle(size: int) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
+    """Indices of each two of so many."""
+    left, right = np.triu_indices(size, 1)
+    return left, right
 
 
 def _paired(left: Hashes, right: Hashes) -> Hashes:

@@ -156,6 +156,7 @@ def _group(rank: int, processes: int, meeting: str) -> Iterator[None]:
     with patch_environment(**names):
         distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=processes, timeout=TIMEOUT)
         try:
+            distributed.barrier()  # a rank whose work fails at once would leave while others still connect to it
             yield
         finally:
             if distributed.is_initialized():

@@ -219,7 +219,8 @@ def test_a_warm_step_is_one_row_that_equals_sequences_alone(model_type: str) -> 
             [expected] = finish(runs.run([Continuations(history, tails)], alone, Counter()))
             runs.way = "one_row"
             shapes.clear()
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            # Sums of a recurrence are in another order, and a linear layer may be oneDNN's.
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
             fresh = 0
 
 
