@@ -73,7 +73,9 @@ class GeminiPart(Whole):
 class Content(Whole):
     """One turn of a conversation."""
 
-    role: Literal["user", "model", "function", "tool"] | None = Field(default=None, description="null is the user")
+    role: Literal["user", "model", "function", "tool", "system"] | None = Field(
+        default=None, description="null is the user; every other one than `model` is read as the user's"
+    )
     parts: ListOf[GeminiPart] | None = None
 
 

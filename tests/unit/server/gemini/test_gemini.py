@@ -46,7 +46,7 @@ def parts_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_best_candidate_is_the_content(guided: TestClient, upstream: FakeUpstream) -> None:
     answer = ask(
         guided,
-        systemInstruction={"parts": [{"text": "Be brief."}]},
+        systemInstruction={"role": "system", "parts": [{"text": "Be brief."}]},
         generationConfig={"maxOutputTokens": 9.0, "topK": 40, "stopSequences": ["END"]},
         qguide={"num_candidates": 3},
     )
