@@ -1,4 +1,4 @@
-"""Linear layers in oneDNN: the same outputs, and training as before."""
+"""Linear layers and attention in oneDNN: the same outputs, and training as before."""
 
 import copy
 import pickle
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from qguide.qnet.engine import kernels
-from qguide.qnet.engine.kernels import OneDnnLinear, one_dnn_is_faster, speed_up_linear_layers
+from qguide.qnet.engine.kernels import OneDnnLinear, one_dnn_is_faster, speed_up_linear_layers, tiled_attention
 
 WIDTH = 256
 needs_one_dnn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
@@ -52,6 +52,23 @@ def test_weights_may_change_and_be_of_half_precision_and_the_layer_saved() -> No
         torch.testing.assert_close(pickle.loads(pickle.dumps(layer))(inputs), 2 * before)
         half = layer.to(torch.bfloat16)(inputs.to(torch.bfloat16))
     assert half.dtype == torch.bfloat16
+
+
+@needs_one_dnn
+@pytest.mark.parametrize("rows", [16, 70, 96])
+def test_attention_by_blocks_is_that_of_the_tiled_kernel(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    query_HTD = torch.randn(8, rows, 64) / 4
+    # As they lie in a buffer with room for more.
+    keys, values = torch.randn(2, 2, 400, 64)[:, :, 50:350]
+    found = []
+    for faster in (False, True):
+        monkeypatch.setattr(kernels, "one_dnn_is_faster", lambda faster=faster: faster)
+        with torch.inference_mode():
+            found.append(tiled_attention(query_HTD, (keys, values)))
+    for tiled, by_blocks in zip(*found, strict=True):
+        torch.testing.assert_close(by_blocks, tiled, rtol=1e-5, atol=1e-5)
+    scores_HTC = query_HTD @ keys.repeat_interleave(4, dim=0).mT
+    torch.testing.assert_close(found[1][1], scores_HTC.logsumexp(-1), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("faster")
