@@ -17,7 +17,17 @@ from typing import Final
 
 import numpy as np
 
-from qguide.qnet.features.hashing import FACT, TASK_FACT, Families, Hasher, Hashes, crossed, families_of, pairs_of
+from qguide.qnet.features.hashing import (
+    FACT,
+    REPEATED,
+    TASK_FACT,
+    Families,
+    Hasher,
+    Hashes,
+    crossed,
+    families_of,
+    pairs_of,
+)
 from qguide.qnet.features.words import ANY_NUMBER, VARYING, ActionWords, clauses_of, is_number
 
 Clause = tuple[str, ...]
@@ -29,6 +39,8 @@ _MOST_PLACES: Final = 5
 _MOST_FACTS: Final = 24
 _MOST_TASK_FACTS: Final = 12
 _MOST_NUMBERS: Final = 6
+SAID: Final = "said"
+"""Stands for the word of a place where a sentence varies nowhere."""
 _OWN: Final = "@"
 """Stands for the words of an action in the template of a sentence that has them."""
 
@@ -101,25 +113,28 @@ def _read(text: str) -> Iterator[Clause]:
 def facts_of(
     clause: Clause, template: Clause, hasher: Hasher, words: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Each place of a clause with its word, and each with another place whose word is given.
+    """Each place of a clause with its word, and where its template comes again, beside each other word.
 
-    "The heat is 63" says 63 of the heat, whatever else is measured. A number is told as it is and,
-    beside other words, by its size.
+    "The heat is 63" says 63 of the heat, whatever else is measured in such sentences. A number is
+    told as it is and, beside other words, by its size.
     """
     name = " ".join(template)
     places = [i for i, word in enumerate(template) if word in VARYING][:_MOST_PLACES]
     if not places:
-        yield name, "said"
+        yield name, SAID
     said: dict[int, str] = {}
     for i in places:
         if template[i] != ANY_NUMBER:
             said[i] = clause[i]
             continue
+        if not is_number(clause[i]):
+            continue
         yield f"{name}|{i} as it is", clause[i]
         if (size := hasher.size(_label(clause, i), float(clause[i]), words)) is not None:
             said[i] = f"{size} quantiles"
     yield from ((f"{name}|{i}", word) for i, word in said.items())
-    yield from ((f"{name}|{i}={said[i]}|{j}", said[j]) for i, j in combinations(said, 2))
+    if hasher.known([name], REPEATED):
+        yield from ((f"{name}|{i}={said[i]}|{j}", said[j]) for i, j in combinations(said, 2))
 
 
 def _label(clause: Clause, place: int) -> str:
@@ -165,7 +180,7 @@ def _said_of(action: ActionWords, facts: Facts, hasher: Hasher) -> dict[str, lis
             if held := own.intersection(clause):
                 told = found[_rest(action, held)]
                 named = tuple(_OWN if word in own else kept for word, kept in zip(clause, template, strict=True))
-                told[" ".join(named)] = "said"
+                told[" ".join(named)] = SAID
                 told.update(facts_of(clause, named, hasher, facts.words))
                 told.update(_compared(clause, named, facts))
             elif concerned:
@@ -184,7 +199,7 @@ def _compared(clause: Clause, named: Clause, facts: Facts) -> Iterator[tuple[str
     """Each number of a clause beside those of the task: a price beside a budget."""
     name = " ".join(named)
     for i, word in enumerate(clause):
-        if named[i] == ANY_NUMBER:
+        if named[i] == ANY_NUMBER and is_number(word):
             for place, number in facts.numbers:
                 yield f"{name}|{i} beside {place}", "more" if float(word) > number else "no more"
 

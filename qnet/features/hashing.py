@@ -58,6 +58,7 @@ FRAME: Final = "frame"
 NUMBER: Final = "number"
 FACT: Final = "fact"
 TASK_FACT: Final = "task fact"
+REPEATED: Final = "repeated"
 
 WORDS: Final = 0
 FACTS: Final = 1

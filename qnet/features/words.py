@@ -2,11 +2,12 @@
 
 import json
 import re
+from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise
-from typing import Final
+from typing import Any, Final
 
 from qguide.qnet.effects import message_key
 from qguide.qnet.types import Message, ToolCall
@@ -31,6 +32,8 @@ ANY_WORD: Final = "*"
 ANY_NUMBER: Final = "#"
 VARYING: Final = (ANY_WORD, ANY_NUMBER)
 """Marks in a template where its sentences differ; no word is written so."""
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_JSON: Final = ("{", "[")
 _LISTED: Final = re.compile(r"^[ \t]*[\[(]?(\d{1,3}|[A-Za-z])[\]).:]+[ \t]+(\S.*)$", re.MULTILINE)
 _CHOSEN: Final = re.compile(r"(?:(?:option|choice) )?[\[(]?(\d{1,3}|[a-z])(?:[\]).:]+(?:\s.*)?)?", re.IGNORECASE)
 """A line of a list of choices, and a reply that names one."""
@@ -75,27 +78,58 @@ def sentences_of(text: str) -> tuple[tuple[str, ...], ...]:
 def clauses_of(text: str) -> tuple[tuple[str, ...], ...]:
     """The words of each sentence or line, and apart from them those behind a colon.
 
-    Of "Letter: The line is dead again." these are "letter" and "the line is dead again".
+    Of "Letter: The line is dead again." these are "letter" and "the line is dead again". A longer
+    beginning, such as that of a line of a log, keeps the first word behind the colon: who says
+    "error" is told there. Of a text that is JSON each object is a clause of its own fields.
     """
     return _clauses(read_part(text))
 
 
 @lru_cache(_CACHED_TEXTS)
 def _clauses(text: str) -> tuple[tuple[str, ...], ...]:
+    if text.startswith(_JSON) and (told := json_of(text)) is not None:
+        return tuple(_objects(told))
     found: list[tuple[str, ...]] = []
     for sentence in _SENTENCE_END.split(text.lower()):
         head, _, tail = sentence.partition(": ")
         said = tuple(_WORD.findall(tail))
         if len(said) >= _CLAUSE_WORDS:
-            found += [tuple(_WORD.findall(head)), said]
+            before = tuple(_WORD.findall(head))
+            found += [before if len(before) < _CLAUSE_WORDS else (*before, said[0]), said]
         else:
             found.append(tuple(_WORD.findall(sentence)))
     return tuple(words for words in found if words)
 
 
+def json_of(text: str) -> Any:
+    """Objects or lists that a text is, as JSON or as Python writes them; None for any other text."""
+    for read in (json.loads, literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return None
+
+
+def _objects(told: Any, name: str = "") -> Iterator[tuple[str, ...]]:
+    """The words of each object's own fields, behind its name."""
+    if isinstance(told, dict):
+        own = {key: value for key, value in told.items() if not isinstance(value, dict | list)}
+        if words := _WORD.findall(" ".join(f"{key} {_text(value)}" for key, value in own.items()).lower()):
+            yield (*_WORD.findall(name.lower()), *words)
+        for key, value in told.items():
+            if key not in own:
+                yield from _objects(value, str(key))
+    elif isinstance(told, list):
+        for one in told:
+            yield from _objects(one, name)
+    elif words := _WORD.findall(f"{name} {_text(told)}".lower()):
+        yield tuple(words)
+
+
 def without_numbers(clause: tuple[str, ...]) -> tuple[str, ...]:
-    """A clause as the first template: its numbers vary."""
-    return tuple(ANY_NUMBER if is_number(word) else word for word in clause)
+    """A clause as the first template: its numbers vary, and so do dates and times."""
+    return tuple(word if _LETTER.search(word) else ANY_NUMBER for word in clause)
 
 
 def patterns_in(template: tuple[str, ...]) -> Iterator[tuple[int, str]]:

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from qguide.qnet.features.facts import MOST_WORDS, Clause, facts_of
-from qguide.qnet.features.hashing import FACT, PATTERNS, TASK_FACT, Hasher, entry
+from qguide.qnet.features.facts import MOST_WORDS, SAID, Clause, facts_of
+from qguide.qnet.features.hashing import FACT, PATTERNS, REPEATED, TASK_FACT, Hasher, entry
 from qguide.qnet.features.words import clauses_of, generalised, patterns_in, without_numbers
 
 _FEWEST_WORDS: Final = 3
@@ -21,6 +21,8 @@ _FEWEST_READ: Final = 6
 _FEWEST: Final = 3
 _SHARE: Final = 0.03
 """Episodes, and their share, that have a fact which is read."""
+_REPEATED: Final = 0.05
+"""Share of the episodes that have several sentences of a template."""
 _MOST: Final = 0.95
 """Share of the episodes that have one: what all tasks say says nothing."""
 
@@ -51,6 +53,20 @@ def patterns_of(texts: Sequence[Iterable[str]]) -> Iterator[str]:
         template_of = {c: generalised(t, varying.__contains__) for c, t in template_of.items()}
 
 
+def repeated(texts: Sequence[Iterable[str]], hasher: Hasher) -> Iterator[str]:
+    """Entries of the vocabulary: templates of which episodes have several different sentences.
+
+    Args:
+        texts: that are read in each episode.
+        hasher: that knows patterns.
+    """
+    counts: Counter[Clause] = Counter()
+    for told in texts:
+        own = Counter(hasher.template(clause) for clause in set(_clauses(told)))
+        counts.update(template for template, n in own.items() if n > 1)
+    return (entry(" ".join(template), REPEATED) for template, n in counts.items() if n >= _REPEATED * len(texts))
+
+
 def _vary(counts: Counter[str]) -> bool:
     again = sum(count > 1 for count in counts.values())
     return len(counts) >= _FEWEST_WORDS and again > 1 and counts.total() >= _FEWEST_READ
@@ -67,11 +83,15 @@ def known_facts(openings: Sequence[Iterable[str]], observed: Sequence[Iterable[s
     fewest = max(_FEWEST, _SHARE * len(observed))
     for kind, texts, most in ((TASK_FACT, openings, _MOST), (FACT, observed, 1.0)):
         counts = Counter(fact for told in texts for fact in {f for c in _clauses(told) for f in _facts(c, hasher)})
-        yield from (entry(fact, kind) for fact, n in counts.items() if fewest <= n <= most * len(texts))
+        words = Counter(place for place, _ in counts)
+        for (place, word), n in counts.items():
+            # A place that always says the same says no more than that its sentence was read.
+            if fewest <= n <= most * len(texts) and (words[place] > 1 or word == SAID):
+                yield entry(f"{place}={word}", kind)
 
 
-def _facts(clause: Clause, hasher: Hasher) -> Iterator[str]:
-    return (f"{place}={word}" for place, word in facts_of(clause, hasher.template(clause), hasher))
+def _facts(clause: Clause, hasher: Hasher) -> Iterator[tuple[str, str]]:
+    return facts_of(clause, hasher.template(clause), hasher)
 
 
 def _clauses(texts: Iterable[str]) -> Iterator[Clause]:

@@ -20,7 +20,7 @@ from qguide.qnet.features.words import is_number, numbers_of, words_of
 from qguide.qnet.types import INSTRUCTING, Message
 from qguide.training.learning.episodes import Episode
 from qguide.training.learning.ridge import Floats
-from qguide.training.learning.templates import known_facts, patterns_of
+from qguide.training.learning.templates import known_facts, patterns_of, repeated
 
 FEWEST: Final = 2
 """Episodes that have a word of the vocabulary."""
@@ -50,16 +50,13 @@ MOST: Final = 0.95
 def hasher_reading(episodes: Sequence[Episode], hasher: Hasher) -> Hasher:
     """The hasher with the vocabulary and the sizes of numbers of these episodes."""
     words = vocabulary_of(episodes, hasher)
-    reading = hasher.reading(words)
-    sizes = sizes_of(episodes, reading)
-    return hasher.reading(np.union1d(words, _facts_of(episodes, hasher.reading(words, sizes))), sizes)
-
-
-def _facts_of(episodes: Sequence[Episode], hasher: Hasher) -> Hashes:
-    """Hashes of the facts that come again."""
+    sizes = sizes_of(episodes, hasher.reading(words))
     frame = len(_frame_of(episodes))
-    split = [_opening_and_observed(episode.states[-1][frame:]) for episode in episodes]
-    return hasher.hashes(known_facts([opening for opening, _ in split], [observed for _, observed in split], hasher))
+    openings, observed = zip(*(_opening_and_observed(episode.states[-1][frame:]) for episode in episodes), strict=True)
+    every = [(*opening, *told) for opening, told in zip(openings, observed, strict=True)]
+    words = np.union1d(words, hasher.hashes(repeated(every, hasher.reading(words))))
+    facts = known_facts(openings, observed, hasher.reading(words, sizes))
+    return hasher.reading(np.union1d(words, hasher.hashes(facts)), sizes)
 
 
 def sizes_of(episodes: Sequence[Episode], hasher: Hasher) -> Sizes:

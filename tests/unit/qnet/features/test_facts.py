@@ -1,7 +1,7 @@
 """Facts that sentences of one template say, of a state and of the words of an action."""
 
 from qguide.qnet.features.facts import candidate_families, facts_in, facts_of
-from qguide.qnet.features.hashing import FACT, PATTERNS, TASK_FACT, Hasher, entry
+from qguide.qnet.features.hashing import FACT, PATTERNS, REPEATED, TASK_FACT, Hasher, entry
 from qguide.qnet.features.words import action_words, clauses_of
 from qguide.qnet.types import Message
 
@@ -28,16 +28,15 @@ def test_what_follows_a_colon_is_a_clause_of_its_own_unless_it_is_a_word_or_two(
     )
 
 
-def test_words_that_vary_are_facts_of_their_places_alone_and_beside_each_other() -> None:
+def test_words_that_vary_are_facts_of_their_places_and_beside_each_other_where_such_sentences_come_again() -> None:
     clause = clauses_of("The column price is of type date.")[0]
     template = hasher_knowing().template(clause)
 
     assert " ".join(template) == COLUMN
-    assert set(facts_of(clause, template, Hasher())) == {
-        (f"{COLUMN}|2", "price"),
-        (f"{COLUMN}|6", "date"),
-        (f"{COLUMN}|2=price|6", "date"),
-    }
+    alone = {(f"{COLUMN}|2", "price"), (f"{COLUMN}|6", "date")}
+    assert set(facts_of(clause, template, hasher_knowing())) == alone
+    several = hasher_knowing(entry(COLUMN, REPEATED))
+    assert set(facts_of(clause, template, several)) == alone | {(f"{COLUMN}|2=price|6", "date")}
 
 
 def test_a_sentence_that_nothing_is_known_of_is_a_fact_itself_and_its_numbers_vary() -> None:
@@ -113,3 +112,19 @@ def test_an_answer_is_of_what_was_asked_for_whether_it_says_so_or_not() -> None:
 
     assert of_anchor
     assert not of_bell
+
+
+def test_json_is_read_by_its_objects_and_a_line_of_a_log_with_the_first_word_behind_its_colon() -> None:
+    told = '{"incident": {"severity": 1, "source": {"kind": "gateway", "up": true}}, "tags": ["new", 7]}'
+    clauses = (
+        ("incident", "severity", "1"),
+        ("source", "kind", "gateway", "up", "true"),
+        ("tags", "new"),
+        ("tags", "7"),
+    )
+    assert clauses_of(told) == clauses
+    assert clauses_of(repr({"kind": "it's", "up": None})) == (("kind", "it's", "up", "null"),)
+    assert clauses_of("{not json at all") == (("not", "json", "at", "all"),)
+    line = "web3 indexer[811] 10:20: error: the disk is full"
+    assert clauses_of(line)[0] == ("web3", "indexer", "811", "10:20", "error")
+    assert " ".join(Hasher().template(clauses_of(line)[0])) == "web3 indexer # # error"
