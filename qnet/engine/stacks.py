@@ -26,7 +26,7 @@ _MOST: Final = 16
 _PADDED: Final = 1.25
 _ROOM: Final = 32
 """New columns for which there is room; as many again whenever they are full."""
-_MOST_BYTES: Final = 2**20
+_MOST_BYTES: Final = 2**22
 """Keys and values of a layer, in a conversation that is worth copying: of more, reading them is
 what takes time."""
 _KEPT: Final = 0.5
