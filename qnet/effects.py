@@ -1,6 +1,7 @@
 """The part of a reply that acts: replies that do the same are one action, whatever was thought."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +11,8 @@ ACTION_PREFIX: Final = "Action:"
 
 _THOUGHTS: Final = frozenset(("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection"))
 """Fields of a JSON object that say why, and do nothing; an explanation may be the answer itself."""
+_TAG: Final = re.compile(r"(?:^|[.!?:]\s+|\n\s*)\[([A-Z][A-Z_]+(?: [^\[\]\n]{1,200})?)\]$")
+"""A command in capitals behind a whole sentence; in "Press [OK]" it is a part of one."""
 _FENCE: Final = "```"
 _WRAPPINGS: Final = ((_FENCE, _FENCE), *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")))
 
@@ -18,15 +21,18 @@ def message_key(reply: Message) -> str:
     """The part of a reply that acts; it is equal for replies that differ only in their thoughts.
 
     Tool calls are equal by name and canonical arguments. Of a text it is what stands behind the
-    last "Action:", else all of it; if this ends with the only block of code or <action> in it, what
-    is inside of that; if it is a JSON object, all fields but thoughts. All lines count, because an
-    action may be code, or have its input on a line of its own.
+    last "Action:", else all of it; if this ends with the only block of code or <action> in it, or
+    behind a sentence with a tag such as [OFFER voucher], what is inside of that; if it is a JSON
+    object, all fields but thoughts. All lines count, because an action may be code, or have its
+    input on a line of its own.
     """
     if reply.tool_calls:
         calls = [f"{call.name}({call.canonical_arguments})" for call in reply.tool_calls]
         return "\n".join(calls)
     _, marker, behind = reply.content.rpartition(ACTION_PREFIX)
     said = behind.strip() or reply.content.strip()
+    if not marker and said.count("[") == 1 and (tag := _TAG.search(said)) is not None:
+        return tag[1]
     return _without_thoughts(_unwrapped(said, whole=bool(marker)))
 
 
