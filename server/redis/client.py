@@ -186,7 +186,7 @@ def _connection_pool(url: str, *, timeout_s: float) -> "ConnectionPool":
 
 
 class SharedRows:
-    """Rows by key for a limited time: in Redis, or in memory without it and while it is down.
+    """Rows by key for a limited time: in Redis, and copies of one's own in memory for when it is down or absent.
 
     Args:
         kind: part of the rows' names in Redis.
@@ -219,23 +219,24 @@ class SharedRows:
             return await own()
 
         async def shared() -> Answer | None:
-            return link.read(cast("bytes | None", await link.client.get(self._name(key))), parse)
+            known = link.read(cast("bytes | None", await link.client.get(self._name(key))), parse)
+            return await own() if known is None else known
 
         return await link.use(shared, own)
 
     async def put(self, key: str, row: bytes) -> None:
         """Keep a row, in place of an earlier one."""
-
-        async def own() -> None:
-            self._own[key] = row
-
+        self._own[key] = row
         if (link := self._link) is None:
-            return await own()
+            return
 
         async def shared() -> None:
             await link.client.set(self._name(key), row, px=max(1, round(self._ttl_s * 1e3)))
 
-        await link.use(shared, own)
+        async def kept() -> None:
+            """While Redis is down the copy is all there is."""
+
+        await link.use(shared, kept)
 
     def _name(self, key: str) -> str:
         return f"{NAMESPACE}:{self._kind}:{key}"
