@@ -87,8 +87,8 @@ def clauses_of(text: str) -> tuple[tuple[str, ...], ...]:
 
 @lru_cache(_CACHED_TEXTS)
 def _clauses(text: str) -> tuple[tuple[str, ...], ...]:
-    if text.startswith(_JSON) and (told := json_of(text)) is not None:
-        return tuple(_objects(told))
+    if text.startswith(_JSON) and (told := _json_clauses(text)) is not None:
+        return told
     found: list[tuple[str, ...]] = []
     for sentence in _SENTENCE_END.split(text.lower()):
         head, _, tail = sentence.partition(": ")
@@ -101,12 +101,12 @@ def _clauses(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(words for words in found if words)
 
 
-def json_of(text: str) -> Any:
-    """Objects or lists that a text is, as JSON or as Python writes them; None for any other text."""
+def _json_clauses(text: str) -> tuple[tuple[str, ...], ...] | None:
+    """Clauses of objects or lists, as JSON or as Python writes them; None for any other text."""
     for read in (json.loads, literal_eval):
         try:
-            return read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return tuple(_objects(read(text)))
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # or nested without end
             continue
     return None
 

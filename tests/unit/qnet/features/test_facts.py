@@ -125,6 +125,8 @@ def test_json_is_read_by_its_objects_and_a_line_of_a_log_with_the_first_word_beh
     assert clauses_of(told) == clauses
     assert clauses_of(repr({"kind": "it's", "up": None})) == (("kind", "it's", "up", "null"),)
     assert clauses_of("{not json at all") == (("not", "json", "at", "all"),)
+    for odd in ("{1, 2}", "{'a': b'x'}", "[...]", "{[1]: 2}", "[" * 4_000, '{"a": ' * 1_200 + "1" + "}" * 1_200):
+        assert all(isinstance(clause, tuple) for clause in clauses_of(odd))
     line = "web3 indexer[811] 10:20: error: the disk is full"
     assert clauses_of(line)[0] == ("web3", "indexer", "811", "10:20", "error")
     assert " ".join(Hasher().template(clauses_of(line)[0])) == "web3 indexer # # error"
