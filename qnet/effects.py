@@ -11,8 +11,8 @@ ACTION_PREFIX: Final = "Action:"
 
 _THOUGHTS: Final = frozenset(("thought", "thoughts", "thinking", "reasoning", "rationale", "reflection"))
 """Fields of a JSON object that say why, and do nothing; an explanation may be the answer itself."""
-_TAG: Final = re.compile(r"(?:^|[.!?:]\s+|\n\s*)\[([A-Z][A-Z_]+(?: [^\[\]\n]{1,200})?)\]$")
-"""A command in capitals behind a whole sentence; in "Press [OK]" it is a part of one."""
+_TAG: Final = re.compile(r"[A-Z][A-Z_]+(?: [^\[\]\n]{1,200})?")
+"""A command in capitals."""
 _FENCE: Final = "```"
 _WRAPPINGS: Final = ((_FENCE, _FENCE), *((f"<{tag}>", f"</{tag}>") for tag in ("action", "command", "tool_call")))
 
@@ -31,9 +31,18 @@ def message_key(reply: Message) -> str:
         return "\n".join(calls)
     _, marker, behind = reply.content.rpartition(ACTION_PREFIX)
     said = behind.strip() or reply.content.strip()
-    if not marker and said.count("[") == 1 and (tag := _TAG.search(said)) is not None:
-        return tag[1]
+    if not marker and (tag := _tag_behind(said)):
+        return tag
     return _without_thoughts(_unwrapped(said, whole=bool(marker)))
+
+
+def _tag_behind(text: str) -> str:
+    """The tag behind the last whole sentence of a text; "" without: in "Press [OK]" it is a part of one."""
+    before, _, tag = text.partition("[")
+    sentence = before.rstrip()
+    gap = before[len(sentence) :]
+    behind = not sentence or "\n" in gap or (bool(gap) and sentence[-1] in ".!?:")
+    return tag[:-1] if behind and tag.endswith("]") and _TAG.fullmatch(tag[:-1]) else ""
 
 
 def _unwrapped(text: str, *, whole: bool) -> str:
