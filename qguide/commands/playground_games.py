@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from qguide.server.routes.games import Games, Played
+from qguide.server.own_bodies.schemas import ChatMessage
+from qguide.server.routes.games import GameAnswer, Games
 
 if TYPE_CHECKING:
     from qguide.server.settings.settings import Settings
@@ -51,7 +52,7 @@ class SuiteGames:
         self.name = suite.environment.name
         self.count = len(suite.tasks)
 
-    def play(self, game: int, replies: Sequence[str]) -> Played:
+    def play(self, game: int, replies: Sequence[str]) -> GameAnswer:
         """Play a game from its start."""
         bundle = self._suite.environment
         observation, reward, terminated, ended = "", 0.0, False, False
@@ -63,8 +64,8 @@ class SuiteGames:
                 terminated, ended = result.terminated, result.ended
                 if ended:
                     break
-        return Played(
-            opening=bundle.chat.history(first, ()),
+        return GameAnswer(
+            opening=[ChatMessage.of(message) for message in bundle.chat.history(first, ())],
             observation=observation,
             reward=reward,
             ended=ended,

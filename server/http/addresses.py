@@ -12,9 +12,10 @@ Coding agents name their session in headers of their own, which comes last: see
 """
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
-from math import isfinite
+from math import isfinite, nan
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
@@ -38,8 +39,8 @@ _FOREIGN: Final = re.compile(
 base URL ends in `/v1`, and `/chat/completions` of OpenAI's whose base URL does not."""
 PREFIX: Final = "/episodes/"
 _HEADER: Final = HEADER.lower().encode()
-_OUTCOME: Final = OUTCOME_HEADER.lower().encode()
-_EARNED: Final = EARNED_HEADER.lower().encode()
+_OUTCOMES: Final = "a number from 0 to 1, true or false, or post another reward to /v1/episodes/ID/outcome"
+_EARNINGS: Final = "the episode's outcome if it had ended before this step, as a number"
 _AGENTS: Final = (
     b"x-claude-code-session-id",
     b"x-qwen-code-session-id",
@@ -53,6 +54,7 @@ and a subagent's thread in the first two."""
 _SUBAGENT: Final = b"x-claude-code-agent-id"
 _ID: Final = re.compile(EPISODE_ID_PATTERN)
 _NUMBER: Final = re.compile(r"[0-9.eE+-]{1,40}")
+_TRUTHS: Final = {"true": 1.0, "false": 0.0}
 _SHOWN: Final = 40
 
 
@@ -130,8 +132,8 @@ class SessionIds(HttpMiddleware):
         read = {
             "session_id": _session_of(scope),
             "agent_session": _agent_session(scope),
-            "outcome": _outcome_of(scope),
-            "earned": _earned_of(scope),
+            "outcome": _number_in(scope, OUTCOME_HEADER, lambda said: 0 <= said <= 1, _OUTCOMES),
+            "earned": _number_in(scope, EARNED_HEADER, isfinite, _EARNINGS),
         }
         given = {name: value for name, value in read.items() if value is not None}
         if given:
@@ -165,36 +167,17 @@ def _agent_session(scope: Scope) -> str | None:
     return session if _is_usable(session) else None
 
 
-def _outcome_of(scope: Scope) -> float | None:
-    """The outcome that ends the episode of this request; None without one."""
-    header = _header_of(scope, _OUTCOME)
-    if header is None:
-        return None
-    said = header.decode(errors="replace")
-    if said.lower() in ("true", "false"):
-        return float(said.lower() == "true")
-    with suppress(ValueError):
-        if _NUMBER.fullmatch(said) and 0 <= float(said) <= 1:
-            return float(said)
-    raise InvalidRequestError(
-        f"the header {OUTCOME_HEADER} is {said[:_SHOWN]!r}; send a number from 0 to 1, true or "
-        "false, or post another reward to /v1/episodes/ID/outcome"
-    )
-
-
-def _earned_of(scope: Scope) -> float | None:
-    """The outcome of this request's episode if it had ended before it; None without one."""
-    header = _header_of(scope, _EARNED)
+def _number_in(scope: Scope, name: str, fits: Callable[[float], bool], remedy: str) -> float | None:
+    """The number, or truth, that a header says; None without it."""
+    header = _header_of(scope, name.lower().encode())
     if header is None:
         return None
     said = header.decode(errors="replace")
     with suppress(ValueError):
-        if _NUMBER.fullmatch(said) and isfinite(earned := float(said)):
-            return earned
-    raise InvalidRequestError(
-        f"the header {EARNED_HEADER} is {said[:_SHOWN]!r}; send the episode's outcome if it had "
-        "ended before this step, as a number"
-    )
+        number = _TRUTHS.get(said.lower(), float(said) if _NUMBER.fullmatch(said) else nan)
+        if fits(number):
+            return number
+    raise InvalidRequestError(f"the header {name} is {said[:_SHOWN]!r}; send {remedy}")
 
 
 def _take_from_path(scope: Scope) -> str | None:

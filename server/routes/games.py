@@ -12,14 +12,12 @@ thread until it is over.
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Annotated, Final, Protocol, cast
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from qguide.qnet.errors import InvalidRequestError
-from qguide.qnet.types import History
 from qguide.server.http.bodies import BodyRoute
 from qguide.server.own_bodies.schemas import Body, ChatMessage, Integer, ListOf
 
@@ -30,23 +28,14 @@ GAMES_AT_ONCE: Final = 2
 """Threads that play; other requests wait for one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
-    """A game after some replies.
+class GameAnswer(Body):
+    """The game after these replies."""
 
-    Attributes:
-        opening: the messages before the first reply.
-        observation: after the last reply; "" before the first.
-        reward: of the last reply; 0 until the game is over.
-        ended: the game takes no more replies.
-        won: it ended in success, by the environment's own criterion.
-    """
-
-    opening: History
-    observation: str
-    reward: float
-    ended: bool
-    won: bool
+    opening: list[ChatMessage] = Field(description="the messages before the first reply")
+    observation: str = Field(description="after the last reply; empty before the first")
+    reward: float = Field(description="of the last reply; 0 until the game is over")
+    ended: bool = Field(description="true if the game takes no more replies")
+    won: bool = Field(description="true if it ended in success, by the environment's own criterion")
 
 
 class Games(Protocol):
@@ -55,7 +44,7 @@ class Games(Protocol):
     name: str
     count: int
 
-    def play(self, game: int, replies: Sequence[str]) -> Played:
+    def play(self, game: int, replies: Sequence[str]) -> GameAnswer:
         """Play a game from its start with these replies; those after its end are ignored."""
         ...
 
@@ -65,16 +54,6 @@ class GameRequest(Body):
 
     game: Integer = Field(ge=0, description="number of the game, from 0")
     replies: ListOf[str] = Field(max_length=MOST_REPLIES, description="the agent's whole replies, first to last")
-
-
-class GameAnswer(Body):
-    """The game after these replies."""
-
-    opening: list[ChatMessage] = Field(description="the messages before the first reply")
-    observation: str = Field(description="after the last reply; empty before the first")
-    reward: float
-    ended: bool
-    won: bool
 
 
 async def _games(request: Request) -> Games:
@@ -92,12 +71,4 @@ async def play_game(
     """Play a game from its start with these replies."""
     if body.game >= games.count:
         raise InvalidRequestError(f"game is {body.game}; this server has games 0 to {games.count - 1}")
-    loop = asyncio.get_running_loop()
-    played = await loop.run_in_executor(threads, games.play, body.game, body.replies)
-    return GameAnswer(
-        opening=[ChatMessage.of(message) for message in played.opening],
-        observation=played.observation,
-        reward=played.reward,
-        ended=played.ended,
-        won=played.won,
-    )
+    return await asyncio.get_running_loop().run_in_executor(threads, games.play, body.game, body.replies)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, RedirectResponse
 from pydantic import Field
 
 from qguide.server.own_bodies.schemas import Body
@@ -43,78 +43,7 @@ def _headers(policy: dict[str, str], **others: str) -> dict[str, str]:
     }
 
 
-ASSETS: Final = ("swagger-ui-bundle.js", "swagger-ui.css")
-"""Swagger UI 5 (Apache 2.0), which the package fastapi-offline (MIT) carries and keeps current."""
-START: Final = "start.js"
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>QGuide: endpoints</title>
-<link rel="icon" href="playground/icon.svg">
-<link rel="stylesheet" href="docs/swagger-ui.css">
-</head>
-<body>
-<div id="swagger-ui"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/start.js"></script>
-</body>
-</html>
-"""
-_START: Final = """SwaggerUIBundle({
-  url: "openapi.json",
-  dom_id: "#swagger-ui",
-  deepLinking: true,
-  validatorUrl: null,
-});
-"""
-_DOCS_HEADERS: Final = _headers(
-    {
-        "style-src": "'self' 'unsafe-inline'",  # Swagger UI styles its parts in place
-        "img-src": "'self' data:",  # icons in its style sheet
-    }
-)
-
-
-@docs.get("/docs")
-async def docs_page() -> HTMLResponse:
-    """Serve the page; its URLs are relative, so that it works behind a proxy's path prefix."""
-    return HTMLResponse(_PAGE, headers=_DOCS_HEADERS)
-
-
-@docs.get("/redoc")
-async def redoc() -> RedirectResponse:
-    """Redirect to the page: there is one of the two."""
-    return RedirectResponse("docs")
-
-
-@docs.get(f"/docs/{START}")
-async def start_docs() -> Response:
-    """Serve the script that starts Swagger UI; the policy allows none in the page."""
-    return Response(_START, media_type="text/javascript", headers=_DOCS_HEADERS)
-
-
-@docs.get(f"/docs/{ASSETS[0]}")
-async def docs_script() -> FileResponse:
-    """Serve Swagger UI."""
-    return FileResponse(_assets() / ASSETS[0], media_type="text/javascript", headers=_DOCS_HEADERS)
-
-
-@docs.get(f"/docs/{ASSETS[1]}")
-async def docs_style() -> FileResponse:
-    """Serve its style sheet."""
-    return FileResponse(_assets() / ASSETS[1], media_type="text/css", headers=_DOCS_HEADERS)
-
-
-@cache
-def _assets() -> Path:
-    """Folder of the assets."""
-    return Path(str(resources.files("fastapi_offline") / "static"))
-
-
-_FOLDER: Final = Path(__file__).parents[1] / "playground"
+_ROOT: Final = Path(__file__).parents[1]
 _INDEX: Final = "index.html"
 _MEDIA_TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -122,6 +51,12 @@ _MEDIA_TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+DOCS_HEADERS: Final = _headers(
+    {
+        "style-src": "'self' 'unsafe-inline'",  # Swagger UI styles its parts in place
+        "img-src": "'self' data:",  # icons in its style sheet
+    }
+)
 HEADERS: Final = _headers(
     {
         "style-src": "'self'",
@@ -132,6 +67,45 @@ HEADERS: Final = _headers(
     },
     **{"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin"},
 )
+
+
+@cache
+def _files(folder: str) -> dict[str, Path]:
+    """Files of a page by name; they are part of the package and do not change."""
+    return {path.name: path for path in (_ROOT / folder).iterdir() if path.suffix in _MEDIA_TYPES}
+
+
+@cache
+def _docs_files() -> dict[str, Path]:
+    """Those of /docs with Swagger UI 5 (Apache 2.0), which the package fastapi-offline (MIT) carries."""
+    swagger = Path(str(resources.files("fastapi_offline") / "static"))
+    return _files("api_docs") | {name: swagger / name for name in ("swagger-ui-bundle.js", "swagger-ui.css")}
+
+
+def _answer(files: dict[str, Path], name: str, headers: dict[str, str]) -> FileResponse:
+    """The file of that name; the name is looked up and never becomes a path."""
+    path = files.get(name)
+    if path is None:
+        raise HTTPException(404, f"this page has no file {name[:40]!r}")
+    return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers=headers)
+
+
+@docs.get("/docs")
+async def docs_page() -> FileResponse:
+    """Serve the page; its URLs are relative, so that it works behind a proxy's path prefix."""
+    return _answer(_docs_files(), _INDEX, DOCS_HEADERS)
+
+
+@docs.get("/redoc")
+async def redoc() -> RedirectResponse:
+    """Redirect to the page: there is one of the two."""
+    return RedirectResponse("docs")
+
+
+@docs.get("/docs/{name}")
+async def docs_file(name: str) -> FileResponse:
+    """Serve Swagger UI, its style sheet, or the script that starts it: the policy allows none in the page."""
+    return _answer(_docs_files(), name, DOCS_HEADERS)
 
 
 class OfferedGames(Body):
@@ -169,7 +143,7 @@ async def slash() -> RedirectResponse:
 @playground.get("/playground", include_in_schema=False)
 async def page() -> FileResponse:
     """Serve the page."""
-    return _answer(_INDEX)
+    return _answer(_files("playground"), _INDEX, HEADERS)
 
 
 @playground.get("/playground/abilities")
@@ -190,18 +164,4 @@ async def abilities(settings: SettingsDep, models: ModelsDep, request: Request) 
 @playground.get("/playground/{name}", include_in_schema=False)
 async def file(name: str) -> FileResponse:
     """Serve a style sheet, a script or the icon."""
-    return _answer(name)
-
-
-def _answer(name: str) -> FileResponse:
-    """The file of that name; the name is looked up and never becomes a path."""
-    path = _files().get(name)
-    if path is None:
-        raise HTTPException(404, f"the playground has no file {name[:40]!r}")
-    return FileResponse(path, media_type=_MEDIA_TYPES[path.suffix], headers=HEADERS)
-
-
-@cache
-def _files() -> dict[str, Path]:
-    """Files of the page by name; they are part of the package and do not change."""
-    return {path.name: path for path in _FOLDER.iterdir() if path.suffix in _MEDIA_TYPES}
+    return _answer(_files("playground"), name, HEADERS)

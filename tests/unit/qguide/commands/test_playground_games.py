@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from qguide.commands.playground_games import HELD_OUT, build_games, games_of
 from qguide.qnet.errors import ConfigError, EnvironmentFailureError
-from qguide.qnet.types import Message
 from qguide.server.app import create_app
 from qguide.server.http.keys import create_key
-from qguide.server.routes.games import GAMES_AT_ONCE, MOST_REPLIES, Games, Played
+from qguide.server.own_bodies.schemas import ChatMessage
+from qguide.server.routes.games import GAMES_AT_ONCE, MOST_REPLIES, GameAnswer, Games
 from qguide.training.environments.corridor import Corridor
 from tests.unit.server.conftest import FAKES
 
@@ -112,7 +112,7 @@ class HeldGames:
         self.playing = Counter[str]()
         self._counting = threading.Lock()
 
-    def play(self, game: int, replies: Sequence[str]) -> Played:
+    def play(self, game: int, replies: Sequence[str]) -> GameAnswer:
         """Wait for the gate."""
         with self._counting:
             self.playing["now"] += 1
@@ -121,13 +121,14 @@ class HeldGames:
         with self._counting:
             self.playing["now"] -= 1
             self.playing["ended"] += 1
-        return Played((Message("user", "Find the mug."),), "", 0.0, False, False)
+        opening = [ChatMessage(role="user", content="Find the mug.")]
+        return GameAnswer(opening=opening, observation="", reward=0.0, ended=False, won=False)
 
 
 class LostGames(HeldGames):
     """Games whose engine is gone."""
 
-    def play(self, game: int, replies: Sequence[str]) -> Played:
+    def play(self, game: int, replies: Sequence[str]) -> GameAnswer:
         """Fail."""
         raise EnvironmentFailureError("the game's engine has ended; play again")
 
