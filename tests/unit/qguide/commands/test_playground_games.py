@@ -38,7 +38,7 @@ def test_a_game_is_played_from_its_start_with_all_replies() -> None:
     assert (games.name, games.count) == ("fake", 4)
     solution = replies_of(3)
     fresh = games.play(3, [])
-    assert "Your task is to:" in fresh.opening[0].content
+    assert "Your task is to:" in fresh.opening[0].to_message().content
     assert (fresh.observation, fresh.ended, fresh.won) == ("", False, False)
     underway = games.play(3, solution[:-1])
     assert (underway.ended, underway.won) == (False, False)
