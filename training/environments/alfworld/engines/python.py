@@ -13,11 +13,11 @@ from collections.abc import Iterable
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environment import StepResult
-from qguide.training.environments.alfworld.game.game import Game, Item, ItemState, Receptacle
+from qguide.training.environments.alfworld.game.game import TREATMENTS, Game, Item, ItemState, Receptacle
 from qguide.training.environments.alfworld.game.observation import NOTHING_HAPPENS
 
 _KNIVES = ("knife", "butterknife")
-_STATE_OF_VERB: dict[str, ItemState] = {"clean": "clean", "heat": "hot", "cool": "cool"}
+_BY_VERB = {treatment.verb: treatment for treatment in TREATMENTS.values()}
 
 
 class PythonEnvironment:
@@ -90,7 +90,7 @@ class PythonEnvironment:
         for receptacle in self._here:
             if self._fits(held, receptacle):
                 yield f"put {held.name} in/on {receptacle.name}"
-            for verb in _STATE_OF_VERB:
+            for verb in _BY_VERB:
                 if self._serves(verb, held, receptacle):
                     yield f"{verb} {held.name} with {receptacle.name}"
         if held.kind in _KNIVES:
@@ -109,7 +109,7 @@ class PythonEnvironment:
                 return self._put(*_split(rest, " in/on "))
             case "open" | "close":
                 return self._open_or_close(verb, rest)
-            case "clean" | "heat" | "cool":
+            case _ if verb in _BY_VERB:
                 return self._treat(verb, *_split(rest, " with "))
             case "use":
                 return self._use(rest)
@@ -168,7 +168,7 @@ class PythonEnvironment:
         if receptacle is None or held is None or not self._serves(verb, held, receptacle):
             return None
         states = self._states[item_name]
-        states.add(_STATE_OF_VERB[verb])
+        states.add(_BY_VERB[verb].state)
         if verb != "clean":
             states.discard("cool" if verb == "heat" else "hot")
         return f"You {verb} the {item_name} using the {receptacle_name}."
@@ -257,13 +257,8 @@ class PythonEnvironment:
         return self._accessible(receptacle) and pair in self._game.can_contain
 
     def _serves(self, verb: str, item: Item, receptacle: Receptacle) -> bool:
-        match verb:
-            case "clean":
-                return item.cleanable and receptacle.kind in self._game.cleaners
-            case "heat":
-                return item.heatable and receptacle.kind in self._game.heaters
-            case _:
-                return item.coolable and receptacle.kind in self._game.coolers
+        treatable: bool = getattr(item, _BY_VERB[verb].trait)
+        return treatable and receptacle.kind in getattr(self._game, f"{verb}ers")
 
     def _goal_reached(self) -> bool:
         goal = self._game.goal
@@ -286,16 +281,9 @@ class PythonEnvironment:
 
     def _counts(self, item_name: str) -> bool:
         goal, item, states = self._game.goal, self._items[item_name], self._states[item_name]
-        if item.kind != goal.item_kind:
-            return False
-        match goal.kind:
-            case "pick_clean_then_place_in_recep":
-                return item.cleanable and "clean" in states
-            case "pick_heat_then_place_in_recep":
-                return item.heatable and "hot" in states
-            case "pick_cool_then_place_in_recep":
-                return item.coolable and "cool" in states
-        return True
+        treatment = TREATMENTS.get(goal.kind)
+        treated = treatment is None or (getattr(item, treatment.trait) and treatment.state in states)
+        return item.kind == goal.item_kind and treated
 
 
 def _split(text: str, separator: str) -> tuple[str, str]:

@@ -18,16 +18,10 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from qguide.training.environments.alfworld.expert.memory import HouseMemory
+from qguide.training.environments.alfworld.game.game import TREATMENTS
 from qguide.training.environments.alfworld.game.observation import kind_of
 from qguide.training.environments.alfworld.game.statistics import Statistics, load_statistics
 from qguide.training.trajectory import parse_action, react_reply
-
-TREATMENTS: dict[str, tuple[str, str, str]] = {
-    "pick_clean_then_place_in_recep": ("clean", "clean", "sinkbasin"),
-    "pick_heat_then_place_in_recep": ("heat", "hot", "microwave"),
-    "pick_cool_then_place_in_recep": ("cool", "cool", "fridge"),
-}
-"""Verb, resulting state and appliance of each goal kind that has a treatment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +128,7 @@ class Expert:
             return _put(held, memory.at, memory, Reply(f"I hold {held}.", "I put it back.", ""))
         if task.kind == "look_at_obj_in_light":
             return self._find_lamp(memory, memory.at, held)
-        if task.kind in TREATMENTS and (TREATMENTS[task.kind][0], held) not in memory.treated:
+        if task.kind in TREATMENTS and (TREATMENTS[task.kind].verb, held) not in memory.treated:
             return _treat(memory, held)
         return _deliver(memory, held)
 
@@ -193,7 +187,7 @@ def _need(memory: HouseMemory) -> str:
             return f"{held} needs one {task.target}."
         return f"{task.target} needs one {task.item}."
     number = "two" if task.kind == "pick_two_obj_and_place" else "one"
-    state = f" {TREATMENTS[task.kind][1]}" if task.kind in TREATMENTS else ""
+    state = f" {TREATMENTS[task.kind].state}" if task.kind in TREATMENTS else ""
     return f"{_target(memory)} needs {number}{state} {task.item}."
 
 
@@ -210,7 +204,7 @@ def _deliver(memory: HouseMemory, held: str) -> Reply:
     if memory.at == target:
         return _put(held, target, memory, Reply(f"{target} is here.", f"I put {held}.", ""))
     treatment = TREATMENTS.get(memory.task.kind)
-    seen = f"{held} is {treatment[1]}." if treatment else f"I hold {held}."
+    seen = f"{held} is {treatment.state}." if treatment else f"I hold {held}."
     return Reply(seen, f"It goes to {target}.", f"go to {target}")
 
 

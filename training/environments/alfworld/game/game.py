@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from qguide.qnet.errors import InvalidGameError
 from qguide.training.environments.alfworld.game import pddl
@@ -25,6 +25,29 @@ GoalKind = Literal[
 GOAL_KINDS: tuple[GoalKind, ...] = get_args(GoalKind)
 
 ItemState = Literal["clean", "hot", "cool", "sliced", "toggled"]
+ITEM_TRAITS = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
+"""The fields of `Item` that say what can be done with it, named as the game's predicates are."""
+
+
+class Treatment(NamedTuple):
+    """The verb that treats an object, the state that it has then, and the appliance for it."""
+
+    verb: str
+    state: ItemState
+    appliance: str
+
+    @property
+    def trait(self) -> str:
+        """The trait of objects that can be treated so."""
+        return f"{self.verb}able"
+
+
+TREATMENTS: Mapping[str, Treatment] = {
+    "pick_clean_then_place_in_recep": Treatment("clean", "clean", "sinkbasin"),
+    "pick_heat_then_place_in_recep": Treatment("heat", "hot", "microwave"),
+    "pick_cool_then_place_in_recep": Treatment("cool", "cool", "fridge"),
+}
+"""The treatment of each goal kind that has one."""
 
 PUT_TEMPLATE = "put {o} in/on {r}"
 _TASK = re.compile(r'"rhs"\s*:\s*"(Your task is to: [^"]*)"')
@@ -234,12 +257,9 @@ def _goal(atoms: pddl.Facts) -> Goal:
 
 
 def _placing_kind(atoms: pddl.Facts) -> GoalKind:
-    if atoms["isclean"]:
-        return "pick_clean_then_place_in_recep"
-    if atoms["ishot"]:
-        return "pick_heat_then_place_in_recep"
-    if atoms["iscool"]:
-        return "pick_cool_then_place_in_recep"
+    for kind, treatment in TREATMENTS.items():
+        if atoms[f"is{treatment.state}"]:
+            return cast(GoalKind, kind)
     placed = {row[0] for row in atoms["inreceptacle"]}
     return "pick_two_obj_and_place" if len(placed) > 1 else "pick_and_place_simple"
 
@@ -276,22 +296,14 @@ def _items(facts: pddl.Facts, names: Mapping[str, str]) -> tuple[Item, ...]:
         inner.setdefault(outer, []).append(names[item])
 
     def build(entity: str, type_name: str) -> Item:
-        def holds(predicate: str) -> bool:
-            return (entity,) in facts[predicate]
-
         location = locations.get(entity)
         return Item(
             name=names[entity],
             kind=pddl.kind(type_name),
             location=None if location is None else names[location],
-            pickupable=holds("pickupable"),
-            cleanable=holds("cleanable"),
-            heatable=holds("heatable"),
-            coolable=holds("coolable"),
-            toggleable=holds("toggleable"),
-            sliceable=holds("sliceable"),
-            inner=tuple(inner[entity]) if holds("isreceptacleobject") else None,
-            states=frozenset(state for state in get_args(ItemState) if holds(f"is{state}")),
+            inner=tuple(inner[entity]) if (entity,) in facts["isreceptacleobject"] else None,
+            states=frozenset(state for state in get_args(ItemState) if (entity,) in facts[f"is{state}"]),
+            **{trait: (entity,) in facts[trait] for trait in ITEM_TRAITS},
         )
 
     return tuple(build(entity, type_name) for entity, type_name in sorted(facts["objecttype"]))

@@ -11,7 +11,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from qguide.qnet.errors import InvalidGameError
-from qguide.training.environments.alfworld.game.game import Game, Goal, Item, Receptacle, parse_game
+from qguide.training.environments.alfworld.game.game import (
+    ITEM_TRAITS,
+    TREATMENTS,
+    Game,
+    Goal,
+    Item,
+    Receptacle,
+    parse_game,
+)
 
 DOMAIN_FILE = Path(__file__).with_name("domain.pddl")
 GRAMMAR_FILE = Path(__file__).with_name("grammar.txt")
@@ -20,12 +28,6 @@ _TASK_PLACE = "@task@"
 _AGENT = "agent1"
 _KNIVES = frozenset({"knife", "butterknife"})
 _NAME = re.compile(r"([a-z]+) (\d{1,3})")
-_TREATED = {
-    "pick_clean_then_place_in_recep": "(cleanable ?o) (isClean ?o) ",
-    "pick_heat_then_place_in_recep": "(heatable ?o) (isHot ?o) ",
-    "pick_cool_then_place_in_recep": "(coolable ?o) (isCool ?o) ",
-}
-_ITEM_TRAITS = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable")
 
 Ids = dict[str, str]
 """Ids of receptacles, items and locations by name."""
@@ -164,7 +166,7 @@ def _item_facts(item: Item, ids: Ids) -> Iterator[str]:
     if item.inner is not None:
         yield f"(isReceptacleObject {own})"
     yield from (f"(inReceptacleObject {ids[name]} {own})" for name in item.inner or ())
-    yield from (f"({trait} {own})" for trait in _ITEM_TRAITS if getattr(item, trait))
+    yield from (f"({trait} {own})" for trait in ITEM_TRAITS if getattr(item, trait))
     yield from (f"(is{state.capitalize()} {own})" for state in sorted(item.states))
 
 
@@ -186,7 +188,6 @@ def _goal(goal: Goal) -> str:
                 f" (not (= ?o1 ?o2)) {placed.format(o='?o1')} {placed.format(o='?o2')}))"
             )
         case _:
-            return (
-                f"(exists (?r - receptacle ?o - object) (and {there} {_TREATED.get(goal.kind, '')}"
-                f"{placed.format(o='?o')}))"
-            )
+            treatment = TREATMENTS.get(goal.kind)
+            treated = f"({treatment.trait} ?o) (is{treatment.state.capitalize()} ?o) " if treatment else ""
+            return f"(exists (?r - receptacle ?o - object) (and {there} {treated}{placed.format(o='?o')}))"

@@ -9,18 +9,22 @@ from collections.abc import Mapping
 from random import Random
 
 from qguide.qnet.errors import EnvironmentFailureError
-from qguide.training.environments.alfworld.game.game import GOAL_KINDS, Game, Goal, Item, Receptacle
+from qguide.training.environments.alfworld.game.game import (
+    GOAL_KINDS,
+    ITEM_TRAITS,
+    TREATMENTS,
+    Game,
+    Goal,
+    Item,
+    Receptacle,
+)
 from qguide.training.environments.alfworld.game.statistics import Counts, Statistics, load_statistics
 
 NOVELTY = 0.3
 """Share of games whose target may be any receptacle that can hold the item, even in a combination
 that no real game has."""
 
-APPLIANCES = {
-    "pick_clean_then_place_in_recep": "sinkbasin",
-    "pick_heat_then_place_in_recep": "microwave",
-    "pick_cool_then_place_in_recep": "fridge",
-}
+APPLIANCES = {kind: treatment.appliance for kind, treatment in TREATMENTS.items()}
 START = "loc 0"
 """The middle of the room. There is no receptacle, so no text names it."""
 
@@ -186,18 +190,5 @@ class _Draft:
     def _item(self, name: str, place: str) -> Item:
         kind = _kind(name)
         counts = self.statistics.items[kind]
-
-        def has(trait: str) -> bool:
-            return 2 * counts.get(trait, 0) > counts["all"]
-
-        return Item(
-            name=name,
-            kind=kind,
-            location=place,
-            pickupable=has("pickupable"),
-            cleanable=has("cleanable"),
-            heatable=has("heatable"),
-            coolable=has("coolable"),
-            toggleable=has("toggleable"),
-            sliceable=has("sliceable"),
-        )
+        traits = {trait: 2 * counts.get(trait, 0) > counts["all"] for trait in ITEM_TRAITS}
+        return Item(name, kind, place, **traits)
