@@ -86,11 +86,7 @@ class EpisodeFullError(InvalidRequestError):
 
 
 class UnsupportedParameterError(InvalidRequestError):
-    """A parameter that the policy does not support.
-
-    Args:
-        parameter: its name.
-    """
+    """A parameter that the policy does not support."""
 
     def __init__(self, message: str, *, parameter: str) -> None:
         super().__init__(message)
@@ -171,12 +167,7 @@ class UpstreamUnavailableError(UpstreamError):
 
 
 class UpstreamBusyError(UpstreamUnavailableError):
-    """An upstream takes no more requests now, because of a rate limit or a quota.
-
-    Args:
-        upstream_code: the upstream's own code, such as `insufficient_quota`; "" if it gave none.
-        upstream_type: the upstream's own type of error; "" if it gave none.
-    """
+    """An upstream takes no more requests now, because of a rate limit or a quota."""
 
     def __init__(
         self,
@@ -213,11 +204,7 @@ class JudgeRefusedError(ScorerUnavailableError):
 
 
 class JudgeBusyError(ScorerUnavailableError):
-    """A judge's upstream takes no more requests now, because of a rate limit or a quota.
-
-    Args:
-        retry_after_s: when it may be worth asking again; None: not by waiting.
-    """
+    """A judge's upstream takes no more requests now, because of a rate limit or a quota."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -225,11 +212,7 @@ class JudgeBusyError(ScorerUnavailableError):
 
 
 class JudgeBudgetError(ScorerUnavailableError):
-    """A judge's budget of requests or tokens is spent.
-
-    Args:
-        retry_after_s: when the next request may be asked; None: not by waiting.
-    """
+    """A judge's budget of requests or tokens is spent."""
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)

@@ -31,7 +31,6 @@ class Pace:
     """Rests of one piece of work, taken between its parts.
 
     Args:
-        clock: monotonic clock in seconds.
         rest: releases the interpreter's lock for a time in seconds.
     """
 

@@ -82,7 +82,6 @@ def create_app(
     """Create the application; models are loaded at startup, not here.
 
     Args:
-        settings: the operator's configuration.
         build: loads the models; tests pass their own.
         vllm: the vLLM child process of this server; readiness is red while it is lost.
         games: games for the playground's race; None if there are none.

@@ -49,8 +49,6 @@ def train_tokenizer(
     """Train a byte-level BPE on `texts`, with one token per role and one for the end of a turn.
 
     Args:
-        texts: texts whose merges are counted.
-        vocab_size: maximum number of tokens, including the 256 bytes.
         phrases: phrases of the environment, such as ", a" or "You arrive at loc". Each may become
             one token where it ends at the end of a word, which leaves fewer tokens to train on,
             sample and score.

@@ -19,13 +19,7 @@ Tool = Mapping[str, Any]
 
 
 def function_tool(name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
-    """A tool that is a function.
-
-    Args:
-        name: name by which replies call it.
-        description: text that policies read.
-        parameters: JSON schema of the arguments, an object.
-    """
+    """A tool that is a function."""
     function = {"name": name, "description": description, "parameters": dict(parameters)}
     return {"type": "function", "function": function}
 
@@ -37,11 +31,7 @@ def tool_name(tool: Tool) -> str:
 
 
 def read_call(text: str) -> ToolCall:
-    """A call that is written as `name({"argument": 1})`.
-
-    Raises:
-        ConfigError: it is written differently.
-    """
+    """A call that is written as `name({"argument": 1})`."""
     name, bracket, rest = text.strip().partition("(")
     call = ToolCall(name.strip(), rest.removesuffix(")"))
     if not bracket or not name or arguments_of(call) is None:

@@ -256,11 +256,7 @@ class _Step:
         )
 
     def add_scores(self, request: ScoreRequest, result: ScoreResult) -> None:
-        """Keep the Q-values of one request.
-
-        Raises:
-            ScorerUnavailableError: a Q-value is not a finite number.
-        """
+        """Keep the Q-values of one request."""
         # For its checks alone: a value that is not finite must not be kept.
         select(request.candidates, result.q_values)
         self._q_of.update(zip(request.candidates, result.q_values, strict=True))

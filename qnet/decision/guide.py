@@ -61,9 +61,6 @@ class Deadline:
 
         Args:
             doing: work of the block, for the error: "candidates were being drawn".
-
-        Raises:
-            DeadlineExceededError: the time is up.
         """
         try:
             async with asyncio.timeout_at(self.at):

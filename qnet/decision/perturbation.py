@@ -70,10 +70,6 @@ def find_task(history: History, *, task: str | None = None, markers: Sequence[Ta
 
     It is `task`, if the caller says so; else what follows the last opening of the first marker
     that occurs; else the whole message. The last, because examples of other tasks may come before.
-
-    Raises:
-        InvalidRequestError: `task` is not in the first user message.
-        MalformedHistoryError: there is no user message.
     """
     index = next((i for i, m in enumerate(history) if m.role == "user"), None)
     if index is None:
@@ -260,11 +256,7 @@ class PerturbedPolicy:
         return (*self._refused, said)
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """Draw `n` candidates, those of the same text with one call.
-
-        Raises:
-            HistoryTooLongError: the history itself leaves no room for a reply.
-        """
+        """Draw `n` candidates, those of the same text with one call."""
         task = self._place.text(history)
         texts = draw_texts(self._texts, task, first=self._drawn, n=n)
         self._drawn += n

@@ -93,9 +93,6 @@ def prior_of(
         tokens: of each reply, for "likelihood-per-token".
         greedy: index of the policy's greedy reply; None if unknown.
         greedy_weight: added to the log share of its effect, before the shares are made to sum to 1.
-
-    Raises:
-        InvalidCandidatesError: the numbers are not one per candidate, or a count is negative.
     """
     for name, given in (("counts", counts), ("logprobs", logprobs)):
         if given and len(given) != len(candidates):
@@ -166,11 +163,7 @@ def _tilt(gap: float, tau: float) -> float:
 
 
 def log_votes(effects: Sequence[int], counts: Sequence[int]) -> tuple[float, ...]:
-    """Log of the smoothed share of the draws with each candidate's effect.
-
-    Raises:
-        InvalidCandidatesError: a count is negative.
-    """
+    """Log of the smoothed share of the draws with each candidate's effect."""
     if any(count < 0 for count in counts):
         raise InvalidCandidatesError(f"a count is {min(counts)}; send how often each was drawn")
     votes: Counter[int] = Counter()
@@ -282,10 +275,6 @@ def select(
         tau: temperature of Q, at least 0.
         rules: values of each candidate that are compared before Q, the first one first; only
             candidates that are highest by them can be chosen. Empty: none.
-
-    Raises:
-        InvalidCandidatesError: there is none to choose from.
-        ScorerUnavailableError: a Q-value is not a finite number.
     """
     if not candidates:
         raise InvalidCandidatesError("there are 0 candidates; give at least 1")

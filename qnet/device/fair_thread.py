@@ -250,12 +250,7 @@ class FairThread:
         return work.ended
 
     def put(self, waiting: QueuedRequest) -> None:
-        """Queue a request.
-
-        Raises:
-            OverloadedError: the queue is full, and no other caller has more in it.
-            ScorerUnavailableError: the thread is dead.
-        """
+        """Queue a request."""
         refused: QueuedRequest | None = None
         with self._changed:
             full = len(self._queue) >= self._max_waiting and not self._closed

@@ -148,12 +148,7 @@ class ScoringWorker:
         return self._worker.thread.healthy
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        """Q of each candidate of one request.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the trunk's context.
-            ScorerUnavailableError: the thread is dead, its queue full or the time up.
-        """
+        """Q of each candidate of one request."""
         salted = replace(request, cache_salt=current_tenant().cache_salt)
         new_tokens = self._uncached.new_tokens(salted)
         tokens = self._worker.thread.tokenizing(

@@ -77,9 +77,6 @@ def parts_of(content: str | Sequence[Part], place: str) -> list[Json]:
 
     Args:
         place: of the content in the request, for errors.
-
-    Raises:
-        MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
     """
     if isinstance(content, str):
         return [{"type": "text", "text": content}]

@@ -39,11 +39,7 @@ _ERROR: Final = "Error: "
 
 
 def chat_turns(system: str | Sequence[Part] | None, turns: Sequence[Turn]) -> list[Json]:
-    """The messages of a chat completion.
-
-    Raises:
-        MalformedHistoryError: a block has no place in a chat completion, or lacks a field.
-    """
+    """The messages of a chat completion."""
     chat: list[Json] = []
     if system:
         chat.append({"role": "system", "content": content_of(system, "system")})
@@ -161,10 +157,6 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
 
     Args:
         native: the prompt and parameters in this dialect, if they came in it.
-
-    Raises:
-        InvalidRequestError: the dialect cannot say something in the messages or parameters.
-        UnsupportedParameterError: the dialect has no such parameter.
     """
     parameters = {name: value for name, value in chat.items() if name not in _OWN}
     longest = chat.get("max_completion_tokens") or chat.get("max_tokens")

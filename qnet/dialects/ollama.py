@@ -34,11 +34,7 @@ _NS_PER_MS: Final = 1_000_000
 
 
 def chat_of(body: Mapping[str, Any]) -> tuple[Json, set[str]]:
-    """The chat completion's body, and names of options that have no effect.
-
-    Raises:
-        MalformedHistoryError: a message that cannot be translated.
-    """
+    """The chat completion's body, and names of options that have no effect."""
     options = {k: v for k, v in (body.get("options") or {}).items() if v is not None}
     if options.get("num_predict", 1) < 0:  # no limit
         del options["num_predict"]

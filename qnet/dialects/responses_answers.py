@@ -153,9 +153,6 @@ def own_result(kind: str, said: Mapping[str, Any]) -> str | list[Json] | None:
 
     That of a shell is a list of what each command wrote; that of a computer is a screenshot, and
     the safety checks that the caller acknowledges with it.
-
-    Raises:
-        MalformedHistoryError: those are no list.
     """
     if kind not in _OWN_RESULTS:
         return None

@@ -69,10 +69,6 @@ def to_turns(instructions: str | None, items: str | Sequence[InputItem]) -> list
 
     What the policy said in one turn is several items: reasoning, a message, calls. Consecutive ones
     become one turn again, because a chat has the results right after the turn with the calls.
-
-    Raises:
-        MalformedHistoryError: an item lacks a field that its type needs.
-        UnsupportedParameterError: an item or a part that chat completions cannot express.
     """
     turns: list[Turn] = []
     if instructions:
@@ -280,10 +276,6 @@ def request_of(chat: Json, native: Mapping[str, Any] | None = None) -> Json:
 
     Args:
         native: the input and parameters in this dialect, if they came in it.
-
-    Raises:
-        InvalidRequestError: the dialect cannot say something in the messages.
-        UnsupportedParameterError: the dialect has no such parameter.
     """
     parameters = {name: value for name, value in chat.items() if name not in _OWN}
     longest = chat.get("max_completion_tokens") or chat.get("max_tokens")

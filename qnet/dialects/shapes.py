@@ -117,11 +117,7 @@ def thoughts_in(message: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def image_address(part: Mapping[str, Any]) -> str:
-    """Address in an `image_url` part of a chat; some clients send it without an object around it.
-
-    Raises:
-        MalformedHistoryError: there is none.
-    """
+    """Address in an `image_url` part of a chat; some clients send it without an object around it."""
     match part.get("image_url"):
         case {"url": str(address)} | str(address):
             return address

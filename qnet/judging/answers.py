@@ -49,9 +49,6 @@ def read_score(answer: Candidate, *, judge: str) -> float:
     sum_d p(d) d / sum_d p(d), of which ties between candidates are rare. Otherwise it is the digit
     itself. Text before the last line, such as a thought, is not read. Of an answer that was cut off
     the last line may be any line, so it has to be the score alone.
-
-    Raises:
-        JudgeAnswerError: the last line is not one score from 0 to 9.
     """
     text = answer.message.content
     found = _SCORE.fullmatch(_last_line(text))
@@ -63,12 +60,7 @@ def read_score(answer: Candidate, *, judge: str) -> float:
 
 
 def read_ranking(answer: Candidate, count: int, *, judge: str) -> tuple[float, ...]:
-    """The scores of a ranking, in [0, 1]: 1 for the first, 0 for the last, in equal steps.
-
-    Raises:
-        JudgeAnswerError: the answer's last list does not hold every number from 1 to `count` once,
-            or the answer was cut off and is not that list alone.
-    """
+    """The scores of a ranking, in [0, 1]: 1 for the first, 0 for the last, in equal steps."""
     text = answer.message.content
     order = _last_list(text)
     whole = answer.finished or _LIST.fullmatch(text.strip())
@@ -80,12 +72,7 @@ def read_ranking(answer: Candidate, count: int, *, judge: str) -> tuple[float, .
 
 
 def read_verdict(answer: Candidate, criteria: Collection[str], *, judge: str) -> Verdict:
-    """The verdict by each criterion and the reason, which is cut to 300 characters.
-
-    Raises:
-        JudgeAnswerError: the answer does not end in a JSON object with a score from 0 to 9 for
-            each criterion, or was cut off and is not that object alone.
-    """
+    """The verdict by each criterion and the reason, which is cut to 300 characters."""
     text = answer.message.content
     said = _last_object(text)
     whole = answer.finished or _bare_object(text).startswith("{")

@@ -64,9 +64,6 @@ class JudgeBudget:
 
     A caller that has used up its hour leaves the others theirs, as long as the limits of all
     callers together are not reached. Callers are never dropped: they are few.
-
-    Args:
-        clock: monotonic seconds.
     """
 
     def __init__(self, judge: str, settings: JudgeSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,11 +74,7 @@ class JudgeBudget:
         self._of: defaultdict[str, _Use] = defaultdict(_Use)
 
     def admit(self, requests: int, *, caller: str = "") -> None:
-        """Set aside so many requests, each until it is sent or released.
-
-        Raises:
-            JudgeBudgetError: they would exceed a limit; none is set aside.
-        """
+        """Set aside so many requests, each until it is sent or released."""
         if not requests:
             return
         limits, everyone, own = self._settings, self._all, self._of[caller]

@@ -98,7 +98,6 @@ class Judge:
     """A prompted chat model as a scorer; owned by one event loop.
 
     Args:
-        name: of the Q model.
         upstream: answers the questions; closed by whoever made it.
 
     Attributes:

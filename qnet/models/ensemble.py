@@ -31,7 +31,6 @@ def save_ensemble(directory: Path, members: Sequence[Path], *, name: str) -> Man
         directory: the folder to write; it must not exist.
         members: at least two QNets, or implicit Qs, that read Q at the same place and were trained
             on the same kind of label.
-        name: the name it is served under.
     """
     if len(members) < 2:
         raise CheckpointError(f"an ensemble has at least two members, not {len(members)}")

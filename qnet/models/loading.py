@@ -50,11 +50,7 @@ def load_fitting_renderer(directory: Path, vocab_size: int, manifest: Manifest |
 
 @contextmanager
 def broken_refused(what: str) -> Iterator[None]:
-    """Say what it is that does not load; a broken file can fail in any way.
-
-    Raises:
-        CheckpointError: in place of any error that is not ours.
-    """
+    """Say what it is that does not load; a broken file can fail in any way."""
     try:
         yield
     except QGuideError:

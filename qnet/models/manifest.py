@@ -221,12 +221,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_manifest(directory: Path) -> Manifest | None:
-    """The verified manifest of a checkpoint, or None where the folder has none.
-
-    Raises:
-        CheckpointError: no such folder, a manifest that does not parse, a file that is missing,
-            not in the manifest or different from its hash, or another renderer version.
-    """
+    """The verified manifest of a checkpoint, or None where the folder has none."""
     if not (directory / "config.json").is_file():
         raise CheckpointError(f"{directory} holds no config.json; name a checkpoint folder")
     path = directory / MANIFEST

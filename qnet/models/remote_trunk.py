@@ -30,7 +30,6 @@ class ArrayHead:
     """The value head in float32.
 
     Args:
-        config: of the QNet.
         weights: by the names that `ValueHead` gives them, in the shapes of `head_shapes`.
     """
 

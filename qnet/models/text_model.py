@@ -25,11 +25,7 @@ _FLOAT32: Any = {"dtype": torch.float32, "local_files_only": True, "use_safetens
 
 
 def read_text_config(model: str) -> PretrainedConfig:
-    """The configuration of a model's text, by its folder or its name on the hub, without weights.
-
-    Raises:
-        CheckpointError: there is no such model, or the hub cannot be reached.
-    """
+    """The configuration of a model's text, by its folder or its name on the hub, without weights."""
     name, _, revision = (model, "", "") if Path(model).exists() else model.partition("@")
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(name, revision=revision or None, trust_remote_code=False)

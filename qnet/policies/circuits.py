@@ -68,7 +68,6 @@ class CircuitBreaker:
         failures: in a row, after which the circuit opens.
         open_s: time without any call after an opening; also how long a probe keeps other callers
             from probing, so that a slow completion does not shut them out.
-        clock: monotonic seconds.
     """
 
     def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -185,8 +184,6 @@ class UpstreamCircuits:
 
     Args:
         failures: of one caller in a row, after which its circuit opens.
-        open_s: see `CircuitBreaker`.
-        clock: monotonic seconds.
     """
 
     def __init__(self, *, failures: int, open_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -286,9 +283,7 @@ class NSupport:
     """Counts draws by `n` that failed although the same request without it was answered.
 
     Args:
-        upstream: its name, for the log.
         is_supported: False if `n` is never to be sent.
-        clock: monotonic seconds.
     """
 
     def __init__(self, upstream: str, *, is_supported: bool, clock: Callable[[], float] = time.monotonic) -> None:

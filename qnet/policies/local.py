@@ -77,12 +77,7 @@ class LocalPolicy:
         )
 
     async def sample(self, history: History, *, n: int, sampling: Sampling) -> list[Candidate]:
-        """Draw `n` candidates on the device thread, in a micro-batch with other requests.
-
-        Raises:
-            HistoryTooLongError: the history leaves no room for a reply.
-            ScorerUnavailableError: the device thread is dead or its queue full.
-        """
+        """Draw `n` candidates on the device thread, in a micro-batch with other requests."""
         if self._worker is None:
             raise ConfigError(f"{self.name} has no device thread; build it with thread=")
         salt = current_tenant().cache_salt

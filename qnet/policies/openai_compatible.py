@@ -121,12 +121,7 @@ class OpenAICompatiblePolicy:
             return await self._sample(history, n, sampling)
 
     async def count_prompt(self, history: History, sampling: Sampling) -> int | None:
-        """Number of a prompt's tokens as the upstream counts; None if it has no route for that.
-
-        Raises:
-            UpstreamRefusedError: the upstream says that the request is wrong.
-            UpstreamError: it failed, was silent, is unreachable or busy.
-        """
+        """Number of a prompt's tokens as the upstream counts; None if it has no route for that."""
         told = await self._ask_beside(self._dialect.counting, history, sampling)
         counted = None if told is None else told.get("input_tokens")
         if told is not None and (not isinstance(counted, int) or counted < 0):
@@ -134,13 +129,7 @@ class OpenAICompatiblePolicy:
         return counted
 
     async def compact(self, history: History, sampling: Sampling) -> Json | None:
-        """A compaction as the upstream makes it; None if it has no route for that.
-
-        Raises:
-            HistoryTooLongError: the upstream says that the history is too long for that, too.
-            UpstreamRefusedError: the upstream says that the request is wrong.
-            UpstreamError: it failed, was silent, is unreachable or busy.
-        """
+        """A compaction as the upstream makes it; None if it has no route for that."""
         told = await self._ask_beside(self._dialect.compacting, history, sampling)
         if told is not None and not isinstance(told.get("output"), list):
             raise UpstreamError(f"upstream {self.name} did not answer with a compaction")
@@ -158,11 +147,7 @@ class OpenAICompatiblePolicy:
         return await self.ask(path, {n: v for n, v in body.items() if n in fields}, headers)
 
     async def ask(self, path: str, body: Json, headers: dict[str, str]) -> Json | None:
-        """The answer of any route that takes and gives JSON; None if the upstream does not have it.
-
-        Raises:
-            QGuideError: see `sample`.
-        """
+        """The answer of any route that takes and gives JSON; None if the upstream does not have it."""
         if self._takes_cache_salt:
             body = body | cache_salt_of(body)
         response = await self._http.post(path, body, headers)
@@ -180,9 +165,6 @@ class OpenAICompatiblePolicy:
         Args:
             path: one that the operator allows.
             kind: media type of the content; "" for none.
-
-        Raises:
-            UpstreamError: it failed, refused this server's key, was silent or is unreachable.
         """
         headers = {"Content-Type": kind} if kind else {}
         response = await self._http.send(method, path, content, headers, query=query, is_parsed=False)

@@ -42,8 +42,6 @@ class UpstreamHttp:
 
     Args:
         url: base URL, to which paths are appended.
-        headers: of every request.
-        transport: httpx's, for tests.
     """
 
     def __init__(

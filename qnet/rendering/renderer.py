@@ -144,11 +144,6 @@ class Renderer:
 
         Args:
             most_tokens: a history that is so long that it surely has more is not tokenized.
-
-        Raises:
-            HistoryTooLongError: it has more than `most_tokens`, as far as its length tells.
-            MalformedHistoryError: a message holds one of the tokenizer's control tokens.
-            RenderingError: the chat template refuses the messages in every form.
         """
         return self._join(self._exchanges(history, most_tokens), state=True)
 
@@ -202,9 +197,6 @@ class Renderer:
 
         Args:
             special: add the special tokens with which the tokenizer frames a text.
-
-        Raises:
-            RenderingError: the tokenizer does not say where its tokens stand.
         """
         if not self.tokenizer.is_fast:
             raise RenderingError("the tokenizer is a slow one, which does not say where tokens are")

@@ -39,7 +39,6 @@ class EnsembleScorer(CachingScorer):
     """Scores with one member after the other, each with the histories that it keeps.
 
     Args:
-        name: of the ensemble.
         members: their fast scorers, which share the budget for histories.
     """
 

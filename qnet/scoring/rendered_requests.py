@@ -82,14 +82,7 @@ class RequestRenderer:
     needs_history: bool = False
 
     def prepare(self, request: ScoreRequest) -> RenderedRequest:
-        """The request's tokens.
-
-        Raises:
-            HistoryTooLongError: history and candidate exceed the context.
-            InvalidCandidatesError: the request has no candidates, or observations where the Q
-                model reads none, or none where it reads them.
-            MalformedHistoryError: the history has no token, and needs one.
-        """
+        """The request's tokens."""
         request.require_readable(name=self.name, reads_observation=self.reads_observation)
         state = self.renderer.encode_state(request.history, most_tokens=self.context)
         if self.needs_history and not state.token_ids:

@@ -120,11 +120,7 @@ def _warnings(body: MessagesRequest) -> list[str]:
 
 
 def answer_of(completion: Json, asked: Asked, native: Mapping[str, Any] | None = None) -> Json:
-    """The response body: Anthropic's message, extended by `qguide`.
-
-    Args:
-        native: the message of an upstream of this dialect.
-    """
+    """The response body: Anthropic's message, extended by `qguide`."""
     message, warnings = message_of(
         completion, thinks=asked.thinks, stop_sequences=asked.stop_sequences, native=native, toolsets=asked.toolsets
     )

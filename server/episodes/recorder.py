@@ -146,11 +146,7 @@ def warn_of_old_trees(folder: Path) -> None:
 
 
 class EpisodeRecorder:
-    """Redacts and writes finished episodes.
-
-    Args:
-        redactor: redacts every text before it is written.
-    """
+    """Redacts and writes finished episodes."""
 
     def __init__(self, folder: Path, *, max_file_bytes: int, max_files: int, redactor: Redactor) -> None:
         self._redactor = redactor
@@ -162,11 +158,7 @@ class EpisodeRecorder:
         )
 
     async def write(self, episode: Episode, records: Sequence[bytes]) -> str:
-        """Record a closed episode; returns "" or the reason why it was not recorded.
-
-        Args:
-            records: of its steps, in order.
-        """
+        """Record a closed episode; returns "" or the reason why it was not recorded."""
         try:
             tree, offers = await self._rows(episode, records)
             async with self._writing:

@@ -77,11 +77,7 @@ def _acted(episode: Transcript) -> bool:
 
 
 def tree_row(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> TreeRow:
-    """The path taken, as a tree.
-
-    Args:
-        recorded_as: id of the episode.
-    """
+    """The path taken, as a tree."""
     if not episode.offers:
         raise NotRecordableError("the texts of its steps were not kept")
     system, opening = _opening(episode, redact)
@@ -167,11 +163,7 @@ def _with_judged(
 
 
 def offer_rows(episode: Transcript, outcome: Outcome, redact: Redact, *, recorded_as: str = "") -> Iterator[OfferRow]:
-    """The candidates of each step, with the reward of the episode.
-
-    Args:
-        recorded_as: id of the episode.
-    """
+    """The candidates of each step, with the reward of the episode."""
     system, opening = _opening(episode, redact)
     task = task_id(system, PART_END.join(message.text for message in opening))
     steps = _steps(episode, outcome, redact)

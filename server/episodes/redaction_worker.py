@@ -21,11 +21,7 @@ LENGTH = struct.Struct(">Q")
 
 
 def load_function(name: str) -> Callable[[str], str]:
-    """Import the function `module:function`; exceptions of its module propagate.
-
-    Raises:
-        TypeError: it is not callable.
-    """
+    """Import the function `module:function`; exceptions of its module propagate."""
     module, _, function = name.partition(":")
     redact: Callable[[str], str] = getattr(importlib.import_module(module), function)
     if not callable(redact):

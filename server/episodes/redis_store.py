@@ -95,24 +95,14 @@ _Field = bytes | bytearray | memoryview | str | int | float
 
 
 class RedisEpisodeBudget:
-    """Counts the episodes of all replicas, and removes those beyond the budget.
-
-    Args:
-        max_bytes: memory for all episodes.
-        ttl_s: time without a step after which an episode expires.
-    """
+    """Counts the episodes of all replicas, and removes those beyond the budget."""
 
     def __init__(self, *, max_bytes: int, ttl_s: float) -> None:
         self._max_bytes = max_bytes
         self._ttl_ms = max(1, round(ttl_s * 1e3))
 
     def count(self, pipe: Pipeline, episode_id: str, *, name: str, size: int) -> None:
-        """Add the counting of an episode to the transaction that writes it.
-
-        Args:
-            name: key of the episode in Redis.
-            size: size of the episode in bytes.
-        """
+        """Add the counting of an episode to the transaction that writes it."""
         owner = sha256(owner_of(episode_id).encode()).hexdigest()
         pipe.eval(_SCRIPT, 0, _INDEX, owner, name, size, self._max_bytes, self._ttl_ms)
 
@@ -122,8 +112,6 @@ class RedisEpisodeStore:
 
     Args:
         own: the store in this process's memory.
-        max_bytes: memory for all episodes in Redis; see `RedisEpisodeBudget`.
-        ttl_s: time without a step after which an episode expires.
     """
 
     def __init__(self, link: RedisLink, own: MemoryEpisodeStore, *, max_bytes: int, ttl_s: float) -> None:

@@ -54,7 +54,6 @@ class MemoryEpisodeStore:
         max_bytes: memory for all episodes. When it is full, the key that holds most loses its least
             recently used episode, so with K keys each is sure of a K-th of the memory.
         ttl_s: time without a step after which an episode expires.
-        clock: monotonic clock in seconds.
     """
 
     def __init__(self, *, max_bytes: int, ttl_s: float, clock: Callable[[], float] = time.monotonic) -> None:

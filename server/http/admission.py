@@ -320,7 +320,6 @@ def declare_keys(document: dict[str, Any], *, required: bool) -> None:
     """Declare the headers that may hold a key.
 
     Args:
-        document: the OpenAPI document, changed in place.
         required: the server has keys; otherwise any request is served without one.
     """
     document["components"]["securitySchemes"] = _SCHEMES

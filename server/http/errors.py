@@ -57,11 +57,7 @@ class DrainingError(QGuideError):
 
 
 class BelowThresholdError(QGuideError):
-    """No candidate of a step is good enough for the operator, who has chosen to stop there.
-
-    Args:
-        details: figures of the step, for programs.
-    """
+    """No candidate of a step is good enough for the operator, who has chosen to stop there."""
 
     def __init__(self, message: str, *, details: Mapping[str, object]) -> None:
         super().__init__(message)
@@ -73,11 +69,7 @@ class UnknownResponseError(QGuideError):
 
 
 class PreviousResponseError(InvalidRequestError):
-    """The response, conversation or item that a request continues is not stored.
-
-    Args:
-        parameter: names it in the request.
-    """
+    """The response, conversation or item that a request continues is not stored."""
 
     def __init__(self, message: str, *, parameter: str) -> None:
         super().__init__(message)
@@ -85,13 +77,7 @@ class PreviousResponseError(InvalidRequestError):
 
 
 class OverLimitError(QGuideError):
-    """The key has used up its requests or tokens.
-
-    Args:
-        code: error code of the limit that was reached.
-        limit: the limit, in requests or tokens.
-        retry_after_s: time until a request can succeed, if the key is not used meanwhile.
-    """
+    """The key has used up its requests or tokens."""
 
     def __init__(self, message: str, *, code: str, limit: int, retry_after_s: int) -> None:
         super().__init__(message)

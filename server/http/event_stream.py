@@ -24,11 +24,7 @@ HEARTBEAT: Final = b": still working\n\n"
 
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
-    """One server-sent event.
-
-    Args:
-        name: its `event:` line; "" for none.
-    """
+    """One server-sent event."""
     head = f"event: {name}\n".encode() if name else b""
     written = json.dumps(data, ensure_ascii=False).encode(errors="replace")
     return head + DATA + written + b"\n\n"
@@ -84,10 +80,6 @@ class EventStream(StreamingResponse):
 
     The response owns the work. If the client disconnects, even before the first byte, the work is
     cancelled, and the response ends only after it, when its cost is known.
-
-    Args:
-        complete: makes the answer; called when the response is sent.
-        writer: writes the answer as events.
     """
 
     def __init__(
@@ -105,11 +97,7 @@ class EventStream(StreamingResponse):
         self._heartbeat_s: float = request.app.state.settings.heartbeat_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do the work and send its result.
-
-        Raises:
-            QGuideError: the work failed before anything was sent.
-        """
+        """Do the work and send its result."""
         self._work = asyncio.ensure_future(self._complete())
         try:
             await asyncio.wait({self._work}, timeout=min(self._heartbeat_s, _FIRST_SIGN_S))

@@ -22,7 +22,6 @@ class Exposition:
 
     Args:
         kept_s: time for which a page is served again.
-        clock: monotonic clock in seconds.
     """
 
     def __init__(self, metrics: Metrics, *, kept_s: float = KEPT_S, clock: Callable[[], float] = monotonic) -> None:

@@ -64,14 +64,7 @@ _SHARE_OF_DECISION: Final = 0.9
 
 
 def build_models(settings: Settings) -> Models:
-    """Load all configured models, which takes seconds.
-
-    Raises:
-        CheckpointError: a checkpoint does not match its manifest.
-        ConfigError: a name in `policy`, `vllm_trunks`, `classifiers` or `thresholds` is nothing's,
-            a server is unsuitable, or a judge or an escalation has no upstream.
-        RoutingError: a name in the settings resolves to no Q model.
-    """
+    """Load all configured models, which takes seconds."""
     check_servers(settings)
     check_judges(settings)
     check_policies(settings)

@@ -28,11 +28,7 @@ _ROW: Final = TypeAdapter[Any](
 
 
 class ScoreCache:
-    """Results by key.
-
-    Args:
-        rows: where they are kept.
-    """
+    """Results by key."""
 
     def __init__(self, rows: SharedRows) -> None:
         self._rows = rows

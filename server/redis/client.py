@@ -191,7 +191,6 @@ class SharedRows:
     Args:
         kind: part of the rows' names in Redis.
         most: rows in memory, of which the least recently used make room.
-        clock: monotonic clock in seconds.
     """
 
     def __init__(

@@ -86,11 +86,7 @@ class RerankRequest(RerankBody):
 
     @property
     def texts(self) -> list[str]:
-        """Texts of the documents.
-
-        Raises:
-            InvalidCandidatesError: a document has none of the fields that are read.
-        """
+        """Texts of the documents."""
         fields, texts = self.rank_fields or ("text",), list[str]()
         for index, one in enumerate(self.documents):
             texts.append(one if isinstance(one, str) else one.text_of(fields))

@@ -91,7 +91,6 @@ def finished(response: Json, completion: Json, *, native: Mapping[str, Any] | No
     """The response with its output.
 
     Args:
-        response: as it was opened.
         completion: the chat completion that answers the same request; its first choice is the
             output.
         native: the response of an upstream of the same dialect, whose items are the output.
@@ -146,7 +145,6 @@ class ResponseWriter(EventWriter):
     """The events of one response, numbered in their order.
 
     Args:
-        response: as it was opened.
         after: number of the last event that the caller has; -1 for none.
     """
 

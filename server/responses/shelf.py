@@ -71,12 +71,7 @@ class Shelf:
         return await self.apart(lambda: [None if row is None else _read(row) for row in rows], size=size)
 
     async def put(self, objects: Callable[[], Mapping[str, Json]], *, size: int) -> None:
-        """Keep objects, replacing earlier ones; one that exceeds the whole memory is not kept.
-
-        Args:
-            objects: gives them.
-            size: about so many bytes.
-        """
+        """Keep objects, replacing earlier ones; one that exceeds the whole memory is not kept."""
         rows = await self.apart(
             lambda: {_place(name): json.dumps(one).encode() for name, one in objects().items()}, size=size
         )

@@ -78,11 +78,7 @@ class StoredResponses:
         return self._shelf is not None and body.store is not False
 
     async def continued(self, body: ResponsesRequest, *, size: int) -> Continued:
-        """The request with the items that it continues and refers to in place.
-
-        Args:
-            size: of the request in bytes.
-        """
+        """The request with the items that it continues and refers to in place."""
         named = body.conversation
         conversation = (named if isinstance(named, str) else (named or {}).get("id")) or ""
         own = [said(body.input)] if isinstance(body.input, str) else body.input

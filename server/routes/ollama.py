@@ -222,12 +222,7 @@ async def _answered(
     *,
     told: Callable[[Json], Json] = lambda line: line,
 ) -> Response:
-    """The answer to a chat, whole or in lines.
-
-    Args:
-        asked: the chat's body.
-        told: the form of the answer and of its lines.
-    """
+    """The answer to a chat, whole or in lines."""
     options = options_of(body.qguide, request.headers)
     policy = _policy(body.model, stepper.models)
     read = partial(_read, body, asked, options, policy, stepper.settings)

@@ -76,7 +76,6 @@ def ruled_outcome(rules: Sequence[OutcomeRule], history: History, *, final: bool
     """The outcome by the first rule that holds; None if none does.
 
     Args:
-        history: of the step, with everything that its request brought.
         final: the step's reply calls no tool although there are tools.
     """
     for rule in rules:

@@ -26,9 +26,6 @@ def bellman_backup(tree: Tree, *, gamma: float, noop_cost_steps: float = 1.0) ->
         noop_cost_steps: number of steps that an action without effect counts as if it follows
             another one (ours; the paper's is 1). An agent that repeats itself tends to go on doing
             so, because neither the game nor the history tells it anything new.
-
-    Raises:
-        EmptyTreeError: the root has no children.
     """
     require_nodes(tree)
     q: dict[int, float] = {}
@@ -53,11 +50,7 @@ def normalize(q_values: Mapping[int, float]) -> dict[int, float]:
 
 
 def average_outcome(tree: Tree) -> dict[int, float]:
-    """Mean reward of the leaves at or below every node (Math-Shepherd; target `avg`).
-
-    Raises:
-        EmptyTreeError: the root has no children.
-    """
+    """Mean reward of the leaves at or below every node (Math-Shepherd; target `avg`)."""
     require_nodes(tree)
     totals: dict[int, float] = {}
     counts: dict[int, int] = {}
@@ -74,9 +67,6 @@ def outcome_advantage(tree: Tree) -> dict[int, float]:
     Q is the mean reward of the leaves at or below the node, V that of the leaves below its parent,
     so neither is bootstrapped from a model; `temporal_difference` does that. What all candidates of
     a state share is left out; labels of different states are not comparable.
-
-    Raises:
-        EmptyTreeError: the root has no children.
     """
     q = average_outcome(tree)
     leaves = [leaf.step.reward for leaf in tree.leaves()]
@@ -88,9 +78,6 @@ def branch_outcome(tree: Tree) -> dict[int, float]:
     """The outcome of a branch, copied to each of its nodes (target `reward`).
 
     A node that several branches share takes the outcome of the branch that added it.
-
-    Raises:
-        EmptyTreeError: the root has no children.
     """
     require_nodes(tree)
     outcomes: dict[int, float] = {}
@@ -101,11 +88,7 @@ def branch_outcome(tree: Tree) -> dict[int, float]:
 
 
 def require_nodes(tree: Tree) -> None:
-    """Refuse a tree without actions.
-
-    Raises:
-        EmptyTreeError: the root has no children.
-    """
+    """Refuse a tree without actions."""
     if not tree.nodes:
         raise EmptyTreeError("the tree has no action below its root; explore its task again with more draws")
 
@@ -129,15 +112,9 @@ def label_tree(
     """The label of every node.
 
     Args:
-        tree: one task's tree.
         target: `q` is QLASS's, `avg` and `reward` are its ablations, `progress` is AgentPRM's; only
             `q` is normalised.
-        gamma: discount per step; for `q` only.
         normalized: scale `q` to [0, 1] by min-max over the tree.
-        noop_cost_steps: see `bellman_backup`; for `q` only.
-
-    Raises:
-        EmptyTreeError: the root has no children.
     """
     match target:
         case "q":

@@ -44,10 +44,8 @@ def best_path_pairs(tree: Tree, values: Mapping[int, float], *, min_margin: floa
     positive reward gives nothing (ours).
 
     Args:
-        tree: of one task.
         values: Q̂ of the nodes; one without a value was never visited: it is no
             sibling, and the path ends before it.
-        min_margin: smallest difference that makes a pair, above 0.
 
     Returns:
         Pairs of node ids, those of the root's children first.

@@ -25,14 +25,8 @@ def lambda_returns(tree: Tree, values: Mapping[int, float], *, gamma: float, gae
     This is the sum of the advantages above and V(s), with V cancelled out.
 
     Args:
-        tree: one task's tree.
         values: M(s, a) of every node; may be empty if `gae_lambda` is 1.
-        gamma: discount per environment step, in [0, 1].
         gae_lambda: weight of what happened against what the model expected, in [0, 1].
-
-    Raises:
-        EmptyTreeError: the root has no children.
-        ConfigError: a node has no value, and one is needed.
     """
     require_nodes(tree)
     leaves = _leaf_counts(tree)
@@ -51,12 +45,6 @@ def gae_advantages(tree: Tree, values: Mapping[int, float], *, gamma: float, gae
 
     Without values (`gae_lambda` = 1), V(s) is the mean return of the state's actions, so that the
     labels are those of `outcome_advantage` if gamma is 1 too.
-
-    Args:
-        tree, values, gamma, gae_lambda: as in `lambda_returns`.
-
-    Raises:
-        EmptyTreeError, ConfigError: as in `lambda_returns`.
     """
     returns = lambda_returns(tree, values, gamma=gamma, gae_lambda=gae_lambda)
     leaves = _leaf_counts(tree)

@@ -127,14 +127,7 @@ class Decision:
 def candidate_node(
     candidate: Candidate, count: int, step: Step, rollouts: Sequence[RolloutRow], *, source: str
 ) -> NodeRow:
-    """A candidate of a decision; `decided_nodes` gives it its place.
-
-    Args:
-        candidate: the first draw of its action.
-        count: how many draws have it.
-        step: the action and its effect.
-        source: name of the policy.
-    """
+    """A candidate of a decision; `decided_nodes` gives it its place."""
     # What was drawn beside it are its siblings.
     row = node_row(Node(1, ROOT_ID, 1, replace(step, drawn=()), source))
     drawn = {"count": count, "logprob": candidate.logprob, "rollouts": tuple(rollouts)}
@@ -142,11 +135,7 @@ def candidate_node(
 
 
 def decided_nodes(decisions: Sequence[Decision]) -> tuple[NodeRow, ...]:
-    """The nodes of a played episode; the candidates of a state stand together, as they were drawn.
-
-    Args:
-        decisions: one per step, in order.
-    """
+    """The nodes of a played episode; the candidates of a state stand together, as they were drawn."""
     nodes: list[NodeRow] = []
     parent = ROOT_ID
     for depth, decision in enumerate(decisions, start=1):
@@ -160,11 +149,7 @@ def decided_nodes(decisions: Sequence[Decision]) -> tuple[NodeRow, ...]:
 
 
 def decisions_of(row: TreeRow) -> list[Decision]:
-    """The decisions of an episode, one for each of its steps.
-
-    Raises:
-        RecordError: the tree holds no decision groups.
-    """
+    """The decisions of an episode, one for each of its steps."""
     children: dict[int, list[NodeRow]] = defaultdict(list)
     for node in row.nodes:
         children[node.parent].append(node)
@@ -227,11 +212,7 @@ def holds_groups(folder: Path) -> bool:
 
 
 def read_groups(folder: Path) -> Iterator[TreeRow]:
-    """The decision groups in a run folder or a file of rows.
-
-    Raises:
-        RecordError: a row is another tree.
-    """
+    """The decision groups in a run folder or a file of rows."""
     for row in read_rows(folder, TreeRow):
         decisions_of(row)
         yield row

@@ -28,11 +28,7 @@ _AGENT: Final = "agent"
 
 
 def record_files(source: Path) -> list[Path]:
-    """The file itself, a run's trees, or those that a server recorded in a folder.
-
-    Raises:
-        ConfigError: there is none of them, or it is no file of lines on this machine.
-    """
+    """The file itself, a run's trees, or those that a server recorded in a folder."""
     if address_of(source) or source.suffix == PARQUET:
         raise ConfigError(
             f"{address_of(source) or source} is parquet or lies elsewhere, and only lines on this "
@@ -51,11 +47,7 @@ def record_files(source: Path) -> list[Path]:
 
 
 def convert_file(path: Path) -> int:
-    """Rewrite the trees of a file, and keep the old one as `*.v1`; returns how many it changed.
-
-    Raises:
-        RecordError: a line holds no tree, or the file grew meanwhile; it is left as it was.
-    """
+    """Rewrite the trees of a file, and keep the old one as `*.v1`; returns how many it changed."""
     unfinished = path.with_name(f"{path.name}.partial")
     unfinished.unlink(missing_ok=True)
     try:

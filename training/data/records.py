@@ -135,11 +135,7 @@ class LabelledTree:
 
 
 def labelled_tree(row: TreeRow) -> LabelledTree:
-    """A tree as `label` wrote it.
-
-    Raises:
-        RecordError: it has no column of labels, or several.
-    """
+    """A tree as `label` wrote it."""
     targets = [name for name in row.values if name != EARNED and not name.startswith(JUDGED)]
     if len(targets) != 1:
         raise RecordError(

@@ -56,22 +56,14 @@ def has_no_end(path: Path) -> bool:
 
 
 def regular(path: Path) -> Path:
-    """The path itself, to be read whole.
-
-    Raises:
-        RecordError: a device or a pipe is there.
-    """
+    """The path itself, to be read whole."""
     if has_no_end(path):
         raise RecordError(f"{path} is a device or a pipe; name a file, or a folder of files")
     return path
 
 
 def row_files(source: Path) -> list[Path]:
-    """The files of a source: a file, a run folder or a folder of shards, here or at an address.
-
-    Raises:
-        ConfigError: the address cannot be read.
-    """
+    """The files of a source: a file, a run folder or a folder of shards, here or at an address."""
     if address := address_of(source):
         with _reached(address) as (system, place, _):
             if not system.isdir(place):
@@ -111,12 +103,7 @@ def _unreachable(address: str, error: Exception) -> ConfigError:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file here or at an address, to be read.
-
-    Raises:
-        RecordError: it does not exist, or is a device.
-        ConfigError: its address cannot be read.
-    """
+    """Open a file here or at an address, to be read."""
     if address := address_of(path):
         with _reached(address) as (system, place, there):
             if not there:
@@ -132,11 +119,7 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears here or at an address when the block ends, and not if it raises.
-
-    Raises:
-        ConfigError: it exists, or its address cannot be written.
-    """
+    """A file that appears here or at an address when the block ends, and not if it raises."""
     taken = f"{address_of(path) or path} exists; choose another output, or remove it"
     if address := address_of(path):
         with _reached(address) as (system, place, there):
@@ -195,11 +178,7 @@ def lines_of(path: Path, row_type: type[BaseModel]) -> Iterator[tuple[int, bytes
 
 
 def row_of(line: bytes, row_type: type[Row], *, path: Path, number: int) -> Row:
-    """The row that a line holds.
-
-    Raises:
-        RecordError: it is not a valid one.
-    """
+    """The row that a line holds."""
     try:
         return row_type.model_validate_json(line)
     except ValidationError as error:
@@ -245,11 +224,7 @@ class RowStore(Generic[Row]):
         finalize(self, self._open.close)
 
     def add(self, source: Path) -> Iterator[tuple[Place, Row]]:
-        """Read a source, and tell the place of each row.
-
-        Raises:
-            RecordError: as `read_rows`.
-        """
+        """Read a source, and tell the place of each row."""
         for path in row_files(source):
             number, lines = len(self._files), lines_of(path, self._type)
             copied = path.suffix == PARQUET or bool(address_of(path)) or number >= _MOST_OPEN
@@ -277,11 +252,7 @@ class RowStore(Generic[Row]):
         return self._paths[place.file]
 
     def read(self, place: Place) -> Row:
-        """The row at a place.
-
-        Raises:
-            RecordError: its file has changed since.
-        """
+        """The row at a place."""
         file = self._files[place.file]
         line = os.pread(file.fileno(), place.length, place.start)
         try:

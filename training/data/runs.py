@@ -87,10 +87,6 @@ def open_run(
         may_change: fields and tables that do not change the rows, such as `parallel`; "*" in a
             name stands for anything, as in "upstreams.*.url".
         weights: hashes of the models that the run uses, stored beside the fields of `config`.
-
-    Raises:
-        ConfigError: another job is using the folder, its run has another configuration, or it is
-            an address.
     """
     if address := address_of(folder):
         raise ConfigError(
@@ -273,10 +269,6 @@ def read_rows(source: Path, row_type: type[Row]) -> Iterator[Row]:
     """Read and validate the rows of a source, one by one; see `row_files`.
 
     A last line that was cut off is left out, with a warning.
-
-    Raises:
-        RecordError: a file is missing, or a line is not a valid `row_type`.
-        ConfigError: an address cannot be read.
     """
     for path in row_files(source):
         for number, line in lines_of(path, row_type):
@@ -284,11 +276,7 @@ def read_rows(source: Path, row_type: type[Row]) -> Iterator[Row]:
 
 
 def finished_task_ids(path: Path) -> set[str]:
-    """Ids of the tasks that have a row in `path`; none if the file does not exist yet.
-
-    Raises:
-        RecordError: a line is not a JSON object with a `task_id`.
-    """
+    """Ids of the tasks that have a row in `path`; none if the file does not exist yet."""
     if not path.exists():
         return set()
     return {_task_id(path, number, line) for number, line in whole_lines(path)}

@@ -104,16 +104,8 @@ class TaskTrees:
     as one tree's.
 
     Args:
-        folders: run folders of `explore`.
-        min_reward, max_reward: bounds of every action's reward.
         judge: read the candidates that this judge scored into the trees, and leave out tasks
             without any; "" is the only judge, None reads no scores.
-
-    Raises:
-        ConfigError: there is no tree with an action, no judge's score or several judges', or a
-            folder is named twice.
-        RecordError: a row is not a valid tree, holds decision groups or has a reward out of bounds;
-            while iterating, it stands in its file twice.
     """
 
     def __init__(
@@ -214,12 +206,7 @@ def _check_rewards(row: TreeRow, folder: Path, min_reward: float, max_reward: fl
 
 
 def require_one_judge(found: Collection[str], judge: str) -> str:
-    """The judge whose scores are labels; scores of different judges or prompts are never mixed.
-
-    Args:
-        found: `name@version` of every judge whose scores the rows have.
-        judge: that of one; "" is the only one.
-    """
+    """The judge whose scores are labels; scores of different judges or prompts are never mixed."""
     judges = sorted(found)
     if not judges:
         raise ConfigError(
@@ -237,10 +224,6 @@ def judged_tree(rows: Sequence[TreeRow], *, judge: str) -> Tree:
     """One task's episodes and judged candidates as a tree, with the mean score of each as `judge`.
 
     Candidates that differ only in their thoughts are one node.
-
-    Args:
-        rows: of one task, with the same opening.
-        judge: its `name@version`.
     """
     tree = replace(tree_from_row(rows[0]), nodes=(), children=((),))
     scores: dict[int, list[float]] = defaultdict(list)

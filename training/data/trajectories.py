@@ -116,11 +116,7 @@ def split_system(opening: History) -> tuple[str | None, History]:
 
 
 def trajectories_of(row: TreeRow) -> Iterator[Trajectory]:
-    """The episode of each path to a leaf; of a tree without actions, one that took none.
-
-    Raises:
-        RecordError: its candidates end before their episodes do, or a path is no chat.
-    """
+    """The episode of each path to a leaf; of a tree without actions, one that took none."""
     if row.is_decided:
         raise RecordError(
             f"the tree of {row.task_id} holds decision groups, whose candidates end before their "

@@ -167,8 +167,6 @@ def select_tasks(
 
     Args:
         tasks: tasks in any order; once shuffled, the result depends only on their ids.
-        task_ids: ids of the tasks to keep; None keeps all.
-        shuffle_seed: None leaves the order as it is.
         cut: slice "first:end", counted from 0; either may be left out.
         limit: maximum number of tasks, spread evenly over the slice.
     """

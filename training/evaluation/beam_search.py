@@ -39,11 +39,7 @@ class _Branch:
 
 
 class BeamSearch:
-    """Beam search over one task's trajectories.
-
-    Args:
-        options: M candidates are drawn for each beam.
-    """
+    """Beam search over one task's trajectories."""
 
     def __init__(self, game: Game, options: Play, verification: Verification) -> None:
         self._game = game

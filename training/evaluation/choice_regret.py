@@ -82,8 +82,6 @@ def scored_episode(row: TreeRow, scores: Sequence[Sequence[float]], *, most_step
 
     Args:
         row: decisions with a single candidate are left out.
-        scores: for every decision, one value per candidate.
-        most_steps: steps counted for a continuation that does not reach the goal.
     """
     made = decisions_of(row)
     return ScoredEpisodeRow(

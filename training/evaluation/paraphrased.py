@@ -42,12 +42,7 @@ class ParaphraseRow(Row):
 
 
 def read_paraphrases(path: Path, task_ids: Iterable[str]) -> Paraphrases:
-    """The paraphrases of the tasks of a run.
-
-    Args:
-        path: a run folder of `paraphrase`, or its rows.
-        task_ids: of the tasks that need them.
-    """
+    """The paraphrases of the tasks of a run."""
     texts = {row.task_id: row.texts for row in read_rows(path, ParaphraseRow)}
     missing = [task_id for task_id in task_ids if task_id not in texts]
     if missing:

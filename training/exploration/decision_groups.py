@@ -163,7 +163,6 @@ def play_decisions(
 
     Args:
         continuing: makes the agents that play on.
-        source: name of the policy.
         repetitions: number of continuations of each candidate.
         valued: False plays whole episodes only, because the environment allows no branches.
     """
@@ -302,9 +301,6 @@ def expert_continuing(build: Callable[[], Expert]) -> Continuing:
 
     One expert follows the episode, and a copy of it plays on from each candidate. So the cost of a
     step does not grow with the episode.
-
-    Args:
-        build: makes an expert at the start of an episode.
     """
     following: list[Expert] = []  # at index t, the expert after its own reply in state t
 

@@ -46,14 +46,7 @@ class SearchStatistics:
 
 
 def select_child(tree: Tree, statistics: SearchStatistics, node_id: int, *, eta: float) -> int:
-    """The child of highest UCT; ties go to the oldest, and unvisited children come first.
-
-    Args:
-        tree: the tree; the node must have a child.
-        statistics: of the search so far.
-        node_id: a visited node.
-        eta: weight of exploration; 0 is greedy.
-    """
+    """The child of highest UCT; ties go to the oldest, and unvisited children come first."""
     counts, total = statistics.visit_counts, statistics.visit_counts.get(node_id, 0)
 
     def uct(child: int) -> float:

@@ -44,14 +44,7 @@ class StepCount(NamedTuple):
 
 
 def draws_another(rewards: Sequence[float], *, before: float, max_draws: int, stop: StopRule) -> bool:
-    """True if a step needs one more draw.
-
-    Args:
-        rewards: of the draws so far.
-        before: reward of the step before; of the task itself at the first step.
-        max_draws: most draws of a step.
-        stop: the rule.
-    """
+    """True if a step needs one more draw."""
     risen = stop == "rising" and bool(rewards) and rewards[-1] >= before
     return not risen and len(rewards) < max_draws
 
@@ -152,7 +145,6 @@ def explore_rising(game: Game, options: Rising, rewards: StepRewards, *, source:
 
     Args:
         rewards: of the roll-outs; its limits are those of the trajectory, too.
-        source: name of the policy.
     """
     first = yield from game.first()
     explorer = _Explorer(game, options, rewards, first)

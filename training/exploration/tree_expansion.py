@@ -99,7 +99,6 @@ def explore_task(
     """Explore one task, as a rollout task.
 
     Args:
-        source: the policy's name, for the nodes that it adds.
         expert: the expert's trajectory, merged and expanded after the policy's own.
         mistakes: indices of its steps that are not to be imitated.
     """

@@ -25,12 +25,7 @@ _CHARACTER: Final = 11
 
 
 class Scale:
-    """Maps values to positions.
-
-    Args:
-        values: what has to fit.
-        first, last: positions of the least and the greatest value.
-    """
+    """Maps values to positions."""
 
     def __init__(self, values: Sequence[float], first: float, last: float) -> None:
         self.low, self.high = min(values), max(values)

@@ -264,7 +264,6 @@ def corrected_agent(expert: Expert, *, policy_share: float, sampling: Sampling, 
     Args:
         policy_share: probability that the policy plays a step. Its reply counts as a mistake
             unless it equals the expert's word for word.
-        sampling: sampling of the policy; its seed is replaced at every step.
     """
     rng = Random(seed)
 

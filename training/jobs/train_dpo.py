@@ -59,8 +59,6 @@ def validate(
     Args:
         pairs: held-back pairs of the same source, that is, in distribution.
         other_pairs: pairs of another source, such as another policy, that is, out of distribution.
-        groups: candidates whose steps to the goal are known.
-        beta: beta of the implicit Q.
 
     Returns:
         `preference_accuracy`: share of pairs whose chosen side has the higher Q (a tie counts

@@ -62,12 +62,7 @@ _TIED = 1e-9
 
 
 def advantages(values: Sequence[float], draws: Sequence[int], *, normalization: Normalization = "std") -> list[float]:
-    """Advantage of each distinct candidate over the mean draw of its group; 0 if all are equal.
-
-    Args:
-        values: of the candidates.
-        draws: how often each was drawn.
-    """
+    """Advantage of each distinct candidate over the mean draw of its group; 0 if all are equal."""
     mean = fmean(values, weights=draws)
     deviations = [value - mean for value in values]
     std = fmean([deviation**2 for deviation in deviations], weights=draws) ** 0.5
@@ -113,14 +108,7 @@ class GroupLossOptions(JobOptions):
 def groups_loss(
     policy_R: Tensor, old_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, options: GroupLossOptions
 ) -> Loss:
-    """Loss of all draws of a packed row, and their number.
-
-    Args:
-        policy_R: log pi of the replies under the policy in training.
-        old_R: the same under the policy that drew them.
-        reference_R: the same under the reference.
-        packed: the replies and their groups.
-    """
+    """Loss of all draws of a packed row, and their number."""
     device = policy_R.device
     replies_R = upload([reply for group in packed.groups for reply in group.places], device)
     draws = [n for group in packed.groups for n in group.choice.draws]

@@ -17,7 +17,6 @@ def licence_of(evidence: Evidence, credit: Credit | None = None, *, held_back: s
     """The section of a manifest: granted if either kind of evidence is above chance.
 
     Args:
-        evidence: on held-back decisions.
         credit: on recorded steps, where the learner gives advantages.
         held_back: what the credit is of, in a word.
     """

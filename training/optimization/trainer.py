@@ -47,13 +47,7 @@ METRICS: Final = "metrics.jsonl"
 
 
 class TrainingMetrics:
-    """Writer of a run's metrics; only the main process writes.
-
-    Args:
-        accelerator: its trackers get every figure as well.
-        folder: the run folder.
-        config: options of the run, for the trackers.
-    """
+    """Writer of a run's metrics; only the main process writes."""
 
     def __init__(self, accelerator: Accelerator, folder: Path, config: Mapping[str, object]) -> None:
         self._accelerator = accelerator
@@ -90,12 +84,7 @@ Result = TypeVar("Result")
 
 
 def train(config: Config, build: Callable[[Config], Objective[Model]], *, weights: Mapping[str, str]) -> Manifest:
-    """Train for an objective, and write the checkpoint that it saves.
-
-    Args:
-        build: builds the objective by the configuration.
-        weights: hashes of the models that the training starts from.
-    """
+    """Train for an objective, and write the checkpoint that it saves."""
     with open_run(config.output, config, weights=weights):
         torch.manual_seed(config.seed)
         objective = build(config)

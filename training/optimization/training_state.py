@@ -27,13 +27,7 @@ _PROGRESS: Final = "progress.json"
 
 
 class TrainingState:
-    """The saved states in a run folder.
-
-    Args:
-        accelerator: has prepared the model and the optimizers.
-        average: the running mean of the weights.
-        folder: the run folder.
-    """
+    """The saved states in a run folder."""
 
     def __init__(self, accelerator: Accelerator, average: WeightAverage, folder: Path) -> None:
         self._accelerator = accelerator

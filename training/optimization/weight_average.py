@@ -28,7 +28,6 @@ class BestWeights:
     """The best epoch so far, saved in the run folder so that a resumed run knows it.
 
     Args:
-        folder: the run folder.
         criterion: the figure by which epochs are compared; "last" saves nothing.
     """
 

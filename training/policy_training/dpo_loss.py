@@ -125,15 +125,7 @@ class PairWeights:
 def pairs_loss(
     policy_R: Tensor, reference_R: Tensor, packed: PackedReplies, *, weights: PairWeights, beta: float
 ) -> Loss:
-    """Weighted DPO loss of all pairs, and their part of the divisor.
-
-    Args:
-        policy_R: log pi of the replies under the policy.
-        reference_R: the same under the reference.
-        packed: the replies and their pairs.
-        weights: of the whole data set.
-        beta: strength of the tie to the reference.
-    """
+    """Weighted DPO loss of all pairs, and their part of the divisor."""
     chosen_q_P, rejected_q_P = q_of_pairs(policy_R, reference_R, packed, beta=beta)
     weights_P = [weights.of_level[pair.level] for pair in packed.pairs]
     error_P = dpo_loss(chosen_q_P, rejected_q_P)

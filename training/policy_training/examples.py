@@ -98,11 +98,7 @@ class PackedExamples:
 
 
 def read_pair_examples(examples: PairExamples, renderer: Renderer, *, max_tokens: int, seed: int) -> PackedExamples:
-    """Read and pack all examples; training and validation share no task.
-
-    Args:
-        max_tokens: maximum number of distinct tokens in a packed row.
-    """
+    """Read and pack all examples; training and validation share no task."""
     read = partial(_packed_pairs, examples, renderer, max_tokens)
     tasks = read(examples.pairs)
     if not tasks:
@@ -161,9 +157,6 @@ def read_group_examples(examples: GroupExamples, renderer: Renderer, *, max_toke
     """Read and pack all examples; training and validation share no task.
 
     A group whose candidates have the same value teaches nothing, so it is validated on alone.
-
-    Args:
-        max_tokens: maximum number of distinct tokens in a packed row.
     """
     tasks, held_back = _groups(examples.groups), _groups(examples.held_back_groups)
     refuse_overlap(tasks, held_back, "held_back_groups")

@@ -42,12 +42,7 @@ class ReplyTraining(TrainingConfig):
 
 
 class ReplyObjective(Objective[PreTrainedModel]):
-    """Likelier replies, of which a policy is written.
-
-    Args:
-        title: shown beside the progress bar.
-        data: run folders of the examples.
-    """
+    """Likelier replies, of which a policy is written."""
 
     rows: list[PackedReplies]
 

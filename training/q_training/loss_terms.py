@@ -84,9 +84,6 @@ def hl_gauss_error(logits_TK: Tensor, target_T: Tensor, edges: Tensor) -> Tensor
 
     The Gaussian's standard deviation is 3/4 of a bin's width, as in the paper; its tails outside
     the bins are cut off.
-
-    Args:
-        edges: (K + 1,) edges of the bins, in order.
     """
     sigma = 0.75 * (edges[1] - edges[0])
     below_TE = torch.special.ndtr((edges - target_T[:, None]) / sigma)

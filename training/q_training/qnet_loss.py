@@ -58,9 +58,6 @@ def output_embeddings(trunk: Path, qnet: QNet, device: torch.device) -> Vocabula
 
     Where the layer is the input embedding, it is the QNet's own and trained with it; otherwise it
     stays as it is.
-
-    Args:
-        device: where the QNet's hidden states are.
     """
     policy = load_causal_lm(trunk)
     layer = policy.get_output_embeddings()
@@ -103,11 +100,7 @@ def loss_of_tree(
 
 
 def require_range(labels: tuple[float, float], head_range: tuple[float, float]) -> None:
-    """Refuse labels that no distribution over the bins can have as its mean.
-
-    Args:
-        labels: the lowest and the highest.
-    """
+    """Refuse labels that no distribution over the bins can have as its mean."""
     low, high = head_range
     for label in labels:
         if not low <= label <= high:

@@ -177,11 +177,7 @@ def first_reply(sampling_at: Callable[[int], Sampling], *, role: DrawRole = "act
 
 
 def guided_agent(guidance_at: Callable[[int], Guidance]) -> Agent:
-    """The agent that `/v1/act` serves: it takes the one of highest Q of M candidates per step.
-
-    Args:
-        guidance_at: gives the guidance of step i.
-    """
+    """The agent that `/v1/act` serves: it takes the one of highest Q of M candidates per step."""
 
     def choose(history: History, step: int) -> Generator[ModelRequest, Any, AgentStep]:
         guidance = guidance_at(step)

@@ -223,12 +223,7 @@ class Rollouts:
         return self._hosted.usage if self._hosted is not None else None
 
     def write(self, *rows: BaseModel | Mapping[str, object], note: str = "") -> None:
-        """Write rows, all at once, and advance the progress bar by one.
-
-        Args:
-            rows: of the task that is being played.
-            note: the latest figures, shown beside the bar.
-        """
+        """Write rows, all at once, and advance the progress bar by one."""
         assert self._rows is not None, "rows are written while `play` runs"
         self._rows.write(*rows)
         self.advance(note)
@@ -332,7 +327,6 @@ def open_rollouts(
     """Start or resume a job's run.
 
     Args:
-        job: the job's name, shown beside the progress bar.
         weights: hashes of its models, by the names under which `config.json` keeps them. A model
             that was trained again under the same name has another hash.
     """

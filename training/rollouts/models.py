@@ -196,11 +196,7 @@ def build_scorer(name: str, inference: Inference) -> Scorer:
 
 
 def build_logprob_scorer(name: str, inference: Inference) -> Scorer:
-    """Build a scorer whose score is a policy's log-probability, the baseline for every Q model.
-
-    Args:
-        name: "embedded" or the folder of a policy.
-    """
+    """Build a scorer whose score is a policy's log-probability, the baseline for every Q model."""
     from qguide.qnet.models.checkpoint import load_policy
     from qguide.qnet.scoring.logprobs import SharedPrefixLogprobScorer
 

@@ -68,7 +68,6 @@ def guide_actions(task: RolloutTask[T], *, num_candidates: int) -> RolloutTask[T
 
     Args:
         task: a rollout task whose draws for the role "act" are of one candidate.
-        num_candidates: number of candidates per action.
     """
 
     def guided(request: RolloutRequest) -> Generator[RolloutRequest, Any, Any]:

@@ -56,7 +56,6 @@ class AgentGymSide:
     """One episode; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
-        config: names the server.
         given: the task; its number is `seed`, or the field `index_field`.
     """
 

@@ -42,7 +42,6 @@ class GymnasiumSide:
     """One episode; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
-        factory: makes the environment.
         given: the task: `seed` and, from a file of tasks, what `reset` gets as `options`.
     """
 

@@ -38,12 +38,7 @@ def address_of(name: str) -> str:
 
 
 class OpenEnvSide:
-    """One session; see `qguide.training.environments.adapters.episode.OtherSide`.
-
-    Args:
-        config: names the server.
-        given: what `reset` gets.
-    """
+    """One session; see `qguide.training.environments.adapters.episode.OtherSide`."""
 
     def __init__(self, config: AdaptedConfig, given: Mapping[str, Any]) -> None:
         self._config = config

@@ -54,7 +54,6 @@ class TrlSide:
     """One episode; see `qguide.training.environments.adapters.episode.OtherSide`.
 
     Args:
-        factory: makes the environment.
         given: the row of the task, which `reset` gets; its `prompt` is shown first.
         names: of the tools. The bundle has described them once, which takes milliseconds each.
     """

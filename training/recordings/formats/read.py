@@ -157,11 +157,7 @@ def _are_ours(rows: Path) -> bool:
 
 
 def found_episodes(found: Iterable[Trajectory | BadRecord], *, skip_bad: bool) -> Iterator[Trajectory]:
-    """The episodes among these.
-
-    Raises:
-        RecordError: a record holds none, and `skip_bad` is not set.
-    """
+    """The episodes among these."""
     for one in found:
         if not isinstance(one, BadRecord):
             yield one

@@ -7,6 +7,7 @@ has to be stored.
 
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 from qguide.qnet.errors import EnvironmentFailureError
 from qguide.training.environments.alfworld.game.game import (
@@ -190,5 +191,5 @@ class _Draft:
     def _item(self, name: str, place: str) -> Item:
         kind = _kind(name)
         counts = self.statistics.items[kind]
-        traits = {trait: 2 * counts.get(trait, 0) > counts["all"] for trait in ITEM_TRAITS}
+        traits: dict[str, Any] = {trait: 2 * counts.get(trait, 0) > counts["all"] for trait in ITEM_TRAITS}
         return Item(name, kind, place, **traits)
