@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, settings
 from stamina.instrumentation import set_on_retry_hooks
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.http import long_bodies
 from qguide.training.environments.alfworld.bundle import write_games
 from qguide.training.environments.sciworld.simulator import find_simulator
 from tests.support import limits
@@ -102,8 +101,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        # A long body would thaw them, and each later collection take a second.
-        long_bodies._join_oldest = lambda: None
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,10 @@ A turn ends when its task first awaits something after its body was read.
 """
 _LONGEST_REST_S: Final = 0.1
 """Limit of the pause, for when the machine itself stood still during a turn."""
+_FEW_OBJECTS_S: Final = 0.01
+"""Work of less time makes few objects: a collection walks them in some milliseconds."""
+_FULL_COLLECTION_S: Final = 100.0
+"""Work of more time than that, after which a full collection stops every thread for most of a second."""
 
 
 class LongBodies:
@@ -37,6 +41,7 @@ class LongBodies:
         self._clock = clock
         self._queue = FairQueue[asyncio.Future[None]]()
         self._taken = False
+        self._frozen_s = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-body")
 
     async def work(self, caller: str, work: Callable[[], T]) -> T:
@@ -49,7 +54,7 @@ class LongBodies:
         self._taken = True
         self._queue.serve(self._queue.used_s(caller))
         began_s = self._clock()
-        working = self._thread.submit(_without_collector, work)
+        working = self._thread.submit(self._without_collector, work)
         try:
             return await asyncio.shield(asyncio.wrap_future(working))
         finally:
@@ -91,27 +96,34 @@ class LongBodies:
         if live:
             live[0].set_result(None)
 
+    def _without_collector(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which rests, and during which no garbage is collected.
 
-def _without_collector(work: Callable[[], T]) -> T:
-    """The result of `work`, which rests, and during which no garbage is collected.
+        Each of many thousands of new objects would be walked ten times, and other threads stand
+        still during each walk. There is one such thread, so nobody else turns the collector on.
+        """
+        began_s = perf_counter()
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            with resting():
+                return work()
+        finally:
+            worked_s = perf_counter() - began_s
+            if worked_s > _FEW_OBJECTS_S:
+                self._freeze(worked_s)
+            if was_enabled:
+                gc.enable()
 
-    Each of hundreds of thousands of new objects would be walked ten times, and other threads stand
-    still during each walk. There is one such thread, so nobody else turns the collector on. What is
-    new joins the oldest generation unwalked: the next collection would else walk all of it at once,
-    a tenth of a second.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with resting():
-            return work()
-    finally:
-        _join_oldest()
-        if was_enabled:
-            gc.enable()
+    def _freeze(self, worked_s: float) -> None:
+        """Keep what is new from the next collection, which would walk all of it at once.
 
-
-def _join_oldest() -> None:
-    """Move all objects into the oldest generation, those too that were frozen."""
-    gc.freeze()
-    gc.unfreeze()
+        What `qguide serve` froze stays frozen: thawed, it would be walked by every full collection.
+        Frozen objects end with their last reference; cycles among them wait for a full collection.
+        """
+        self._frozen_s += worked_s
+        if self._frozen_s > _FULL_COLLECTION_S:
+            self._frozen_s = 0.0
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()

@@ -1,8 +1,10 @@
 """Long bodies are read one at a time in a thread, each key's in turn; short ones wait for none."""
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from qguide.qnet.turns import Pace
 from qguide.server.app import create_app
+from qguide.server.http import long_bodies
 from qguide.server.http.bodies import is_long
 from qguide.server.http.long_bodies import LONG_BYTES, LONG_VALUES, LongBodies
 from tests.unit.server.conftest import FAKES
@@ -109,6 +112,38 @@ async def test_an_error_of_the_work_is_its_callers_and_ends_its_turn(readers: Re
             await readers.read("a", fail)
         await readers.read("b")
     assert readers.order == ["a", "b"]
+
+
+class Node:
+    """An object that can be part of a cycle."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_objects_of_a_long_body_are_walked_by_no_collection_and_frozen_ones_stay_so(
+    readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_bodies, "_FEW_OBJECTS_S", 0)
+    new: list[list[object]] = []
+    gc.freeze()
+    await readers.read("a", lambda: new.append([]))
+    walked = {id(one) for one in gc.get_objects()}
+    assert id(new[0]) not in walked
+    assert id(Node) not in walked
+
+
+async def test_cycles_that_were_frozen_end_after_much_work(readers: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_bodies, "_FEW_OBJECTS_S", 0)
+    node = Node()
+    left = weakref.ref(node)
+    await readers.read("a")
+    del node
+    gc.collect()
+    assert left() is not None
+    monkeypatch.setattr(long_bodies, "_FULL_COLLECTION_S", 0)
+    await readers.read("a")
+    assert left() is None
 
 
 @pytest.mark.parametrize(
