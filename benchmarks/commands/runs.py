@@ -108,7 +108,7 @@ def run_hybrids(config: "HybridsBench") -> None:
     """Measure hybrid trunks."""
     from benchmarks.hybrids.hybrids import hybrids_bench, print_hybrids
 
-    with _steps(config.rounds * (1 + len(config.trunks))) as advance:
+    with _steps(config.rounds * (2 + len(config.trunks))) as advance:
         run = hybrids_bench(config, advance=advance)
     print_hybrids(run, Console())
 

@@ -1,12 +1,12 @@
 """Hybrid trunks beside an attention trunk of their size: a warm step, and a tree in training.
 
-Each round takes all trunks in turn, each with the same episode: a history that grows by what was
-chosen and observed, and M candidates at every step. Then each reads one exploration tree, forward
-and backward: packed, or branch by branch.
+A round is one episode, whose history grows by what was chosen and observed, with M candidates at
+every step, which all trunks score in turn. Then each reads one exploration tree, forward and
+backward: packed, or branch by branch.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 from statistics import median
@@ -28,7 +28,7 @@ from qguide.qnet.errors import ConfigError
 from qguide.qnet.models.checkpoint import LoadedQNet
 from qguide.qnet.scoring.full_sequences import FullSequenceScorer
 from qguide.qnet.scoring.value_head import SharedPrefixScorer
-from qguide.qnet.types import Message, ScoreRequest
+from qguide.qnet.types import Message, Scorer, ScoreRequest
 from qguide.training.optimization.packed_trees import PackedTree, Place
 from qguide.training.q_training.loss_terms import QNetLossOptions
 from qguide.training.q_training.qnet_loss import loss_of_tree
@@ -140,7 +140,7 @@ def hybrids_bench(config: HybridsBench, *, advance: Advance = lambda _: None) ->
     """Measure every trunk in turns, and write the results.
 
     Args:
-        advance: called with a description before each trunk's turn.
+        advance: called with a description before each episode, and before each trunk's tree.
 
     Raises:
         ConfigError: a trunk cannot read trees.
@@ -152,9 +152,11 @@ def hybrids_bench(config: HybridsBench, *, advance: Advance = lambda _: None) ->
     warm_s: dict[str, list[float]] = {name: [] for name in names}
     tree_s: dict[str, list[float]] = {name: [] for name in names}
     for number in range(config.rounds):
+        advance(f"round {number + 1}: warm steps")
+        for name, step_s in _warm_s(scorers, config, number).items():
+            warm_s[name].append(step_s)
         for name in names:
-            advance(f"round {number + 1}: {name}")
-            warm_s[name].append(_warm_s(scorers[name], config, number))
+            advance(f"round {number + 1}: tree of {name}")
             if not number:
                 _tree_s(nets[name], tree)  # the first tree also tries the architecture
             tree_s[name].append(_tree_s(nets[name], tree))
@@ -215,27 +217,31 @@ def build_trunk(name: str, config: HybridsBench) -> LoadedQNet:
     return build_qnet(name, shape, seed=config.seed, dtype=torch.float32, device="cpu", trunk=trunk)
 
 
-def _scorer(name: str, net: LoadedQNet) -> SharedPrefixScorer | FullSequenceScorer:
+def _scorer(name: str, net: LoadedQNet) -> Scorer:
     if name == ATTENTION:
         return SharedPrefixScorer(net)
     return FullSequenceScorer(net, tokens_per_forward=_PASS_TOKENS, cache_bytes=_CACHE_BYTES)
 
 
-def _warm_s(scorer: SharedPrefixScorer | FullSequenceScorer, config: HybridsBench, number: int) -> float:
-    """Median CPU time of the steps of one episode after its first."""
+def _warm_s(scorers: Mapping[str, Scorer], config: HybridsBench, number: int) -> dict[str, float]:
+    """Median CPU time of the steps of one episode after its first, by trunk.
+
+    The trunks score each step in turn, so that what else the machine does slows all of them.
+    """
     random = Random(f"{config.seed} {number}")
     history: tuple[Message, ...] = (Message("user", _words(random, config.history_tokens)),)
-    times = []
+    times: dict[str, list[float]] = {name: [] for name in scorers}
     for _ in range(config.steps):
         candidates = tuple(
             Message("assistant", _words(random, config.candidate_tokens)) for _ in range(config.candidates)
         )
-        began = time.process_time()
-        scorer.score([ScoreRequest(history, candidates)])
-        times.append(time.process_time() - began)
+        for name, scorer in scorers.items():
+            began = time.process_time()
+            scorer.score([ScoreRequest(history, candidates)])
+            times[name].append(time.process_time() - began)
         observed = Message("user", _words(random, config.history_tokens // 8))
         history = (*history, candidates[0], observed)
-    return median(times[1:])
+    return {name: median(steps[1:]) for name, steps in times.items()}
 
 
 def _tree(config: HybridsBench) -> PackedTree:
