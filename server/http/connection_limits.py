@@ -12,7 +12,6 @@ import uuid
 from asyncio import Transport
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from time import perf_counter
@@ -32,32 +31,6 @@ _REST: Final = 3.0
 quarter of the event loop, however many they are."""
 _LONGEST_REST_S: Final = 0.1
 """Limit of the pause, for when the machine itself stood still during a turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Limits of each connection and of all together.
-
-    Attributes:
-        max_header_bytes: maximum size of request line and headers.
-        max_headers: maximum number of headers, including trailers.
-        max_chunks: maximum number of pieces in which a body may arrive.
-        head_timeout_s: longest time from opening the connection, or from the first byte of a
-            later request, to the end of the request's head.
-        stalled_s: longest time for which a client may leave a written answer unread.
-        keep_alive_s: longest time from an answer to the first byte of the next request.
-        max_connections_per_address: for IPv6 the address is the client's /64 network.
-        max_connections: maximum open connections of all addresses.
-    """
-
-    max_header_bytes: int
-    max_headers: int
-    max_chunks: int
-    head_timeout_s: float
-    stalled_s: float
-    keep_alive_s: float
-    max_connections_per_address: int
-    max_connections: int
 
 
 class Connection(Protocol):
@@ -84,10 +57,14 @@ class ConnectionTable:
 
     Otherwise a client with `max_connections_per_address` idle connections would lock out everyone
     behind the same address, for example that of a proxy.
+
+    Attributes:
+        max_chunks: maximum number of pieces in which a body may arrive.
     """
 
-    def __init__(self, limits: ConnectionLimits, count_closed: Callable[[str], None]) -> None:
-        self.limits = limits
+    def __init__(self, settings: Settings, count_closed: Callable[[str], None]) -> None:
+        self.limits = settings
+        self.max_chunks = max(_LEAST_CHUNKS, settings.max_body_bytes // _BYTES_PER_CHUNK)
         self.count_closed = count_closed
         self._open: dict[Connection, None] = {}  # in the order of arrival
         self._per_address: Counter[str] = Counter()
@@ -132,20 +109,6 @@ class ConnectionTable:
 
     def _expendable(self, address: str) -> Iterable[Connection]:
         return (one for one in self._open if one.address == address and one.is_expendable)
-
-
-def limits_of(settings: Settings) -> ConnectionLimits:
-    """The connection limits of the settings."""
-    return ConnectionLimits(
-        max_header_bytes=settings.max_header_bytes,
-        max_headers=settings.max_headers,
-        max_chunks=max(_LEAST_CHUNKS, settings.max_body_bytes // _BYTES_PER_CHUNK),
-        head_timeout_s=settings.head_timeout_s,
-        stalled_s=settings.body_timeout_s,
-        keep_alive_s=settings.keep_alive_s,
-        max_connections_per_address=settings.max_connections_per_address,
-        max_connections=settings.max_connections,
-    )
 
 
 def network_of(host: str) -> str:

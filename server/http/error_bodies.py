@@ -2,16 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 _OPENAI_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 _A_MODEL: Final = "/v1/models/"
 _STORED: Final = ("/v1/responses/", "/v1/conversations")
 _CONTEXT: Final = "context_length_exceeded"
+_HISTORY_TOO_LONG: Final = "history_too_long"
 OPENAI_CODES: Final = {
     "unknown_model": "model_not_found",
-    "history_too_long": _CONTEXT,
+    _HISTORY_TOO_LONG: _CONTEXT,
     "unauthorized": "invalid_api_key",
     "rate_limited": "rate_limit_exceeded",
     "too_many_at_once": "rate_limit_exceeded",
@@ -20,7 +21,6 @@ OPENAI_CODES: Final = {
 }
 """Our codes for which OpenAI has a code of its own that clients check."""
 _OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_HISTORY_TOO_LONG: Final = "history_too_long"
 _OPENAI_TOO_LONG: Final = (
     "the prompt is too long: it exceeds the context window, because this model's maximum context length is smaller"
 )
@@ -29,31 +29,61 @@ is", LangChain by "prompt is too long" and, in a stream, by "exceeds the context
 
 
 @dataclass(frozen=True, slots=True)
-class UpstreamWords:
-    """An upstream's own code and type of an error; "" where it gave none."""
+class Failure:
+    """An error, whatever the format in which it is told.
 
-    code: str = ""
-    kind: str = ""
+    Attributes:
+        param: the invalid field.
+        figures: for programs.
+        upstream_code, upstream_type: the upstream's own; "" where it gave none.
+    """
+
+    status: int
+    code: str
+    message: str
+    request_id: str = ""
+    param: str | None = None
+    figures: Mapping[str, object] | None = None
+    upstream_code: str = ""
+    upstream_type: str = ""
+
+    @property
+    def qguide(self) -> dict[str, object]:
+        """The figures as a field of our own; none without any."""
+        return {} if self.figures is None else {"qguide": dict(self.figures)}
 
 
-NO_WORDS: Final = UpstreamWords()
+Told = tuple[int, dict[str, Any]]
+"""Status and body, or detail, of an error."""
 
 
-def speaks_openai(method: str, path: str) -> bool:
-    """True for the routes whose clients expect OpenAI's error format."""
+def told(failure: Failure, method: str, path: str, *, unrouted: bool) -> Told:
+    """An error in the format that the clients of a route expect; elsewhere a malformed body is a 400."""
+    others = replace(failure, status=400) if failure.status == 422 else failure
+    if speaks_anthropic(path):
+        return _anthropic(others)
+    if _GEMINI_PATHS.fullmatch(path):
+        return _gemini(others)
+    if path.startswith("/api/"):  # Ollama's
+        return others.status, {"error": failure.message}
+    status, detail = failure.status, {"code": failure.code, "message": failure.message}
+    if unrouted or _speaks_openai(method, path):
+        status, detail = openai_detail(others)
+    return status, {"error": {**detail, "request_id": failure.request_id, **failure.qguide}}
+
+
+def _speaks_openai(method: str, path: str) -> bool:
     return path in _OPENAI_PATHS or path.startswith(_STORED) or (method == "GET" and path.startswith(_A_MODEL))
 
 
-def openai_detail(
-    status: int, code: str, message: str, param: str | None, upstream: UpstreamWords = NO_WORDS
-) -> tuple[int, dict[str, Any]]:
-    """Status and detail of an error in OpenAI's format, where a malformed body is a 400."""
-    status = 400 if status == 422 else status
+def openai_detail(failure: Failure) -> Told:
+    """Status and detail of an error in OpenAI's format."""
+    status, message = failure.status, failure.message
     kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    code = upstream.code or OPENAI_CODES.get(code, code)
+    code = failure.upstream_code or OPENAI_CODES.get(failure.code, failure.code)
     if code == _CONTEXT:
         message = f"{_OPENAI_TOO_LONG}: {message}"
-    detail = {"message": message, "type": upstream.kind or kind, "param": param, "code": code}
+    detail = {"message": message, "type": failure.upstream_type or kind, "param": failure.param, "code": code}
     return status, detail
 
 
@@ -84,28 +114,17 @@ def speaks_anthropic(path: str) -> bool:
     return path in _ANTHROPIC_PATHS
 
 
-def anthropic_body(
-    status: int,
-    code: str,
-    message: str,
-    request_id: str,
-    figures: Mapping[str, object] | None = None,
-    param: str | None = None,
-) -> tuple[int, dict[str, Any]]:
-    """Status and body of an error in Anthropic's format, where a malformed body is a 400.
+def _anthropic(failure: Failure) -> Told:
+    """Our code is in `details`, where the SDK reads it as `error_code`, with the figures.
 
-    Our code is in `details`, where the SDK reads it as `error_code`, with the figures. A history
-    that is too long says so in the words by which Claude Code recognises it.
+    A history that is too long says so in the words by which Claude Code recognises it.
     """
-    status = 400 if status == 422 else status
-    if code in _OVERLOADED_CODES:
-        status = OVERLOADED
+    status = OVERLOADED if failure.code in _OVERLOADED_CODES else failure.status
     kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
-    if code == _HISTORY_TOO_LONG:
-        message = f"prompt is too long: {message}"
-    details = {"error_code": _OWN_CODES.get(param or "", code)} | ({} if figures is None else {"qguide": dict(figures)})
-    detail = {"type": kind, "message": message, "details": details}
-    return status, {"type": "error", "error": detail, "request_id": request_id}
+    too_long = "prompt is too long: " if failure.code == _HISTORY_TOO_LONG else ""
+    details = {"error_code": _OWN_CODES.get(failure.param or "", failure.code), **failure.qguide}
+    detail = {"type": kind, "message": too_long + failure.message, "details": details}
+    return status, {"type": "error", "error": detail, "request_id": failure.request_id}
 
 
 _METHODS: Final = "generateContent|streamGenerateContent|countTokens"
@@ -122,37 +141,17 @@ _GEMINI_STATUSES: Final = {
 }
 
 
-def speaks_gemini(path: str) -> bool:
-    """True for the routes whose clients expect Google's error format."""
-    return _GEMINI_PATHS.fullmatch(path) is not None
-
-
-def gemini_body(
-    status: int, code: str, message: str, request_id: str, figures: Mapping[str, object] | None = None
-) -> tuple[int, dict[str, Any]]:
-    """Status and body of an error in Google's format, where a malformed body is a 400.
-
-    Our code is the reason in `details`, with the figures as texts beside the request's id.
-    """
-    status = 400 if status == 422 else status
+def _gemini(failure: Failure) -> Told:
+    """Our code is the reason in `details`, with the figures as texts beside the request's id."""
+    status, message = failure.status, failure.message
     kind = _GEMINI_STATUSES.get(status, "UNAVAILABLE" if status >= 500 else "INVALID_ARGUMENT")
-    if code == _HISTORY_TOO_LONG:
+    if failure.code == _HISTORY_TOO_LONG:
         message = f"The input token count exceeds the maximum number of tokens allowed: {message}"
+    figures = {name: str(figure) for name, figure in (failure.figures or {}).items()}
     reason = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": code,
+        "reason": failure.code,
         "domain": "qguide",
-        "metadata": {"request_id": request_id} | {name: str(figure) for name, figure in (figures or {}).items()},
+        "metadata": {"request_id": failure.request_id} | figures,
     }
-    detail = {"code": status, "message": message, "status": kind, "details": [reason]}
-    return status, {"error": detail}
-
-
-def speaks_ollama(path: str) -> bool:
-    """True for the routes whose clients expect Ollama's error format."""
-    return path.startswith("/api/")
-
-
-def ollama_body(status: int, message: str) -> tuple[int, dict[str, Any]]:
-    """Status and body of an error in Ollama's format, where a malformed body is a 400."""
-    return 400 if status == 422 else status, {"error": message}
+    return status, {"error": {"code": status, "message": message, "status": kind, "details": [reason]}}

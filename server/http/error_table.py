@@ -1,6 +1,7 @@
 """The table from error classes to HTTP statuses, and the handlers that apply it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, inf
 from typing import Any
 
@@ -40,19 +41,7 @@ from qguide.qnet.errors import (
     UpstreamUnavailableError,
     UpstreamUnknownModelError,
 )
-from qguide.server.http.error_bodies import (
-    NO_WORDS,
-    OVERLOADED,
-    UpstreamWords,
-    anthropic_body,
-    gemini_body,
-    ollama_body,
-    openai_detail,
-    speaks_anthropic,
-    speaks_gemini,
-    speaks_ollama,
-    speaks_openai,
-)
+from qguide.server.http.error_bodies import OVERLOADED, Failure, speaks_anthropic, told
 from qguide.server.http.errors import (
     BelowThresholdError,
     BodyTimeoutError,
@@ -128,42 +117,19 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
-def error_response(
-    request: Request,
-    status: int,
-    code: str,
-    message: str,
-    *,
-    param: str | None = None,
-    retry_after_s: float | None = None,
-    upstream: UpstreamWords = NO_WORDS,
-    details: Mapping[str, object] | None = None,
-    headers: Mapping[str, str] | None = None,
+def _response(
+    request: Request, failure: Failure, *, retry_after_s: float | None = None, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
     """The response of every error; 429, 503 and 529 carry Retry-After, 401 WWW-Authenticate.
 
     Args:
-        param: the invalid field; only OpenAI's format has a place for it.
         retry_after_s: None is unknown; infinity leaves out Retry-After.
-        upstream: an upstream's own code and type, which OpenAI's format keeps.
-        details: figures for programs, as `qguide` in the error.
-        headers: further headers.
     """
-    message = message.encode(errors="replace").decode()  # it may quote a lone surrogate
-    request_id = getattr(request.state, "request_id", "")
+    message = failure.message.encode(errors="replace").decode()  # it may quote a lone surrogate
+    failure = replace(failure, message=message, request_id=getattr(request.state, "request_id", ""))
     path = request.url.path
-    if speaks_anthropic(path):
-        status, body = anthropic_body(status, code, message, request_id, details, param)
-    elif speaks_gemini(path):
-        status, body = gemini_body(status, code, message, request_id, details)
-    elif speaks_ollama(path):
-        status, body = ollama_body(status, message)
-    else:
-        detail = {"code": code, "message": message}
-        unrouted = code == HTTP_CODES[404] and path.startswith(_API)  # OpenAI's, as far as known
-        if unrouted or speaks_openai(request.method, path):
-            status, detail = openai_detail(status, code, message, param, upstream)
-        body = {"error": {**detail, "request_id": request_id, **_figures(details)}}
+    unrouted = failure.code == HTTP_CODES[404] and path.startswith(_API)  # OpenAI's, as far as known
+    status, body = told(failure, request.method, path, unrouted=unrouted)
     headers = dict(headers or {})
     if status in (429, 503, OVERLOADED) and retry_after_s != inf:
         # Clients would retry 0 in a tight loop.
@@ -171,10 +137,6 @@ def error_response(
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status_code=status, headers=headers)
-
-
-def _figures(details: Mapping[str, object] | None) -> dict[str, object]:
-    return {} if details is None else {"qguide": dict(details)}
 
 
 def error_event(request: Request, response: JSONResponse) -> bytes:
@@ -187,17 +149,17 @@ def known_error_response(request: Request, error: Exception) -> JSONResponse:
     """The response to an error of the table; any other error is a 500."""
     for kind, (status, code) in TABLE.items():
         if isinstance(error, kind):
-            return error_response(
-                request,
+            failure = Failure(
                 status,
                 error.code if isinstance(error, OverLimitError) else code,
                 str(error),
                 param=getattr(error, "parameter", None),
-                retry_after_s=_retry_after_s(error),
-                upstream=UpstreamWords(getattr(error, "upstream_code", ""), getattr(error, "upstream_type", "")),
-                details=getattr(error, "details", None),
-                headers=error.headers if isinstance(error, OverLimitError) else None,
+                figures=getattr(error, "details", None),
+                upstream_code=getattr(error, "upstream_code", ""),
+                upstream_type=getattr(error, "upstream_type", ""),
             )
+            headers = error.headers if isinstance(error, OverLimitError) else None
+            return _response(request, failure, retry_after_s=_retry_after_s(error), headers=headers)
     return unknown_error_response(request, error)
 
 
@@ -217,7 +179,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     if isinstance(first["input"], bytes):
         message = "the body is not declared as JSON; send Content-Type: application/json"
-        return error_response(request, 422, "malformed_body", message)
+        return _response(request, Failure(422, "malformed_body", message))
     source, *parts = first["loc"]
     if source == "body":
         parts = _named_by_caller(parts, error.body, is_missing=first["type"] == "missing")
@@ -225,7 +187,7 @@ async def _malformed(request: Request, error: Exception) -> JSONResponse:
     message = f"{source}.{field}: {first['msg']}" if field else f"{source}: {first['msg']}"
     if isinstance(first["input"], str | int | float):
         message += f" (it is {str(first['input'])[:_SHOWN_CHARACTERS]!r})"
-    return error_response(request, 422, "malformed_body", message, param=field or None)
+    return _response(request, Failure(422, "malformed_body", message, param=field or None))
 
 
 def _named_by_caller(parts: Sequence[str | int], body: Any, *, is_missing: bool) -> list[str | int]:
@@ -250,7 +212,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     message = str(error.detail)
     if error.status_code == 404 and request.url.path.startswith(_API):
         message = f"there is no path {request.url.path[:_SHOWN_PATH]!r}; /docs lists all paths"
-    response = error_response(request, error.status_code, code, message)
+    response = _response(request, Failure(error.status_code, code, message))
     response.headers.update(error.headers or {})  # a 405 lists the allowed methods in `Allow`
     return response
 
@@ -258,6 +220,5 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 def unknown_error_response(request: Request, error: Exception) -> JSONResponse:
     """The response to an unexpected failure: a 500 without internals."""
     _log.error("request_failed", path=request.url.path, exc_info=error)
-    return error_response(
-        request, 500, "internal_error", "internal error; the server's log has the details under this request id"
-    )
+    message = "internal error; the server's log has the details under this request id"
+    return _response(request, Failure(500, "internal_error", message))

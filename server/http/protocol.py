@@ -110,7 +110,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._running: list[RequestResponseCycle] = []
         self._refusal = _NO_HTTP
         self._discarded_bytes: int | None = None
-        limit_unacknowledged(transport, self.limits.stalled_s)
+        limit_unacknowledged(transport, self.limits.body_timeout_s)
         if self.table.admit(self):
             self._await_head()
         else:
@@ -241,7 +241,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """Receive a piece of the body: a chunk, or what arrived together."""
         self._calls += 1
         self._chunks += 1
-        if self._chunks > self.limits.max_chunks:
+        if self._chunks > self.table.max_chunks:
             self._refusal = self._too_many_chunks()
             raise RefusedError
         self._unused_bytes = 0
@@ -279,7 +279,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Give the client limited time to read what was sent."""
         super().pause_writing()
-        self._stalled = self.loop.call_later(self.limits.stalled_s, self.transport.abort)
+        self._stalled = self.loop.call_later(self.limits.body_timeout_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Continue sending."""
@@ -339,7 +339,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         return (
             400,
             "too_many_chunks",
-            f"the body arrived in more than {self.limits.max_chunks:,} chunks; send larger ones, "
+            f"the body arrived in more than {self.table.max_chunks:,} chunks; send larger ones, "
             "or raise QGUIDE_MAX_BODY_BYTES: it allows one for 128 bytes",
         )
 

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from qguide.qnet.errors import ConfigError
-from qguide.server.http.connection_limits import ConnectionTable, ParsingTurns, limits_of
+from qguide.server.http.connection_limits import ConnectionTable, ParsingTurns
 from qguide.server.http.middleware import Drain
 from qguide.server.http.protocol import LimitedHttpProtocol
 from qguide.server.http.websocket import LimitedWebSocket
@@ -87,7 +87,7 @@ def server_config(app: FastAPI, settings: Settings, *, port: int | None = None) 
     def count_closed(reason: str) -> None:
         app.state.metrics.connections_closed.labels(reason).inc()
 
-    table = ConnectionTable(limits_of(settings), count_closed)
+    table = ConnectionTable(settings, count_closed)
     shared = {"table": table, "turns": ParsingTurns()}
     protocol = type("ServedHttpProtocol", (LimitedHttpProtocol,), shared)
     socket_protocol = type("ServedWebSocket", (LimitedWebSocket,), shared)

@@ -108,7 +108,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
 
     def handle_cont(self, event: Frame) -> None:
         """Take a part of a message; empty ones would be endless."""
-        if len(self.frames) >= self.table.limits.max_chunks:
+        if len(self.frames) >= self.table.max_chunks:
             self.conn.fail(CloseCode.MESSAGE_TOO_BIG, "too many frames")
             self.handle_parser_exception()
         else:
@@ -117,7 +117,7 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
     def pause_writing(self) -> None:
         """Give the client limited time to read what was sent; nothing is parsed meanwhile."""
         super().pause_writing()
-        self._stalled = self.loop.call_later(self.table.limits.stalled_s, self.transport.abort)
+        self._stalled = self.loop.call_later(self.table.limits.body_timeout_s, self.transport.abort)
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:

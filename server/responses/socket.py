@@ -26,7 +26,7 @@ from websockets.frames import CloseCode
 from qguide.qnet.dialects.shapes import Json
 from qguide.qnet.errors import QGuideError
 from qguide.server.http.bodies import is_long, most_values, parsed_json
-from qguide.server.http.error_bodies import openai_detail
+from qguide.server.http.error_bodies import Failure, openai_detail
 from qguide.server.http.errors import ForbiddenError, OverLimitError
 from qguide.server.http.event_stream import DATA
 from qguide.server.observability.request_context import open_account
@@ -199,7 +199,7 @@ class ResponsesSocket:
         await self._scope["app"](scope, receive, answer)
 
     async def _refuse(self, code: str, message: str, param: str | None) -> None:
-        status, detail = openai_detail(400, code, message, param)
+        status, detail = openai_detail(Failure(400, code, message, param=param))
         event = {"type": "error", "status": status, "error": detail}
         await self._tell({"text": json.dumps(event)}, "send")
 

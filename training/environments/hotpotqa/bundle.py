@@ -14,13 +14,7 @@ from pydantic import Field
 
 from qguide.qnet.types import TaskMarker
 from qguide.training.environment import EnvironmentBundle, NumberedConfig, Task
-from qguide.training.environments.hotpotqa.episode import (
-    QUESTION_OPENING,
-    USAGE,
-    EpisodeOptions,
-    Measure,
-    QuestionEpisode,
-)
+from qguide.training.environments.hotpotqa.episode import QUESTION_OPENING, USAGE, Measure, QuestionEpisode
 from qguide.training.environments.hotpotqa.questions import NAME_SETS, Question, generated_question, read_questions
 from qguide.training.trajectory import ChatFormat, react_reply
 
@@ -35,21 +29,21 @@ SYSTEM: Final = (
 class QuestionSuite:
     """See `qguide.training.environment.GoldSuite`."""
 
-    def __init__(self, name: str, questions: Sequence[Question], options: EpisodeOptions) -> None:
+    def __init__(self, name: str, questions: Sequence[Question], *, turns: int, measure: Measure) -> None:
         """Prepare the tasks."""
         self.name = name
         self.tasks: Sequence[Task] = [question.task for question in questions]
         self._by_id = {question.id: question for question in questions}
-        self._options = options
+        self._turns, self._measure = turns, measure
 
     def make(self, task: Task) -> QuestionEpisode:
         """A fresh, single-use episode of `task`."""
-        return QuestionEpisode(self._by_id[task.id], self._options)
+        return QuestionEpisode(self._by_id[task.id], turns=self._turns, measure=self._measure)
 
     def gold_replies(self, task: Task) -> list[str]:
         """A search for each page that holds the answer, as far as turns allow, and the answer."""
         question = self._by_id[task.id]
-        pages = question.supporting[: self._options.turns - 1]
+        pages = question.supporting[: self._turns - 1]
         searches = [react_reply(f"I search for {page}.", f"Search[{page}]") for page in pages]
         answer = question.answer
         return [*searches, react_reply(f"The answer is {answer}.", f"Finish[{answer}]")]
@@ -74,20 +68,15 @@ class HotPotQaConfig(NumberedConfig):
     turns: int = Field(default=7, ge=1)
     measure: Measure = "em"
 
-    @property
-    def options(self) -> EpisodeOptions:
-        """Length and reward of every episode."""
-        return EpisodeOptions(self.turns, self.measure)
-
 
 def build_suite(config: HotPotQaConfig) -> QuestionSuite:
     """The questions that `config` describes."""
     if config.questions is not None:
-        questions = read_questions(config.questions)
-        return QuestionSuite(config.questions.name.partition(".")[0], questions, config.options)
-    seeds = range(config.first_seed, config.first_seed + config.count)
-    generated = [generated_question(seed, config.name_set) for seed in seeds]
-    return QuestionSuite("generated", generated, config.options)
+        name, questions = config.questions.name.partition(".")[0], read_questions(config.questions)
+    else:
+        seeds = range(config.first_seed, config.first_seed + config.count)
+        name, questions = "generated", [generated_question(seed, config.name_set) for seed in seeds]
+    return QuestionSuite(name, questions, turns=config.turns, measure=config.measure)
 
 
 HOTPOTQA = EnvironmentBundle(

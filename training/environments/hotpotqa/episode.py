@@ -4,7 +4,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from qguide.qnet.errors import EnvironmentFailureError
@@ -25,20 +24,12 @@ _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 _WHOLE_ANSWERS: Final = frozenset({"yes", "no", "noanswer"})
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeOptions:
-    """Length and reward of an episode; see `bundle.HotPotQaConfig`."""
-
-    turns: int = 7
-    measure: Measure = "em"
-
-
 class QuestionEpisode:
     """See `qguide.training.environment.Environment`. Only an answer has a reward."""
 
-    def __init__(self, question: Question, options: EpisodeOptions) -> None:
+    def __init__(self, question: Question, *, turns: int = 7, measure: Measure = "em") -> None:
         """Prepare the episode; `reset` indexes the paragraphs."""
-        self._question, self._options = question, options
+        self._question, self._turns, self._measure = question, turns, measure
         self._index: ParagraphIndex | None = None
         self._page: Paragraph | None = None
         self._looked_up = ("", 0)
@@ -55,7 +46,7 @@ class QuestionEpisode:
         if self._index is None:
             raise EnvironmentFailureError(f"step({action!r}): no episode is running; reset first")
         self._taken += 1
-        over = self._taken >= self._options.turns
+        over = self._taken >= self._turns
         parsed = _ACTION.fullmatch(action.strip())
         kind, words = (parsed[1].lower(), parsed[2]) if parsed else ("", "")
         if kind == "finish":
@@ -92,7 +83,7 @@ class QuestionEpisode:
         return f"({place + 1} of {len(found)}) {found[place]}"
 
     def _reward(self, answer: str) -> float:
-        measure = exact_match if self._options.measure == "em" else f1
+        measure = exact_match if self._measure == "em" else f1
         return measure(answer, self._question.answer)
 
 
