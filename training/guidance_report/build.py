@@ -160,7 +160,8 @@ def verdict_of(
     names = [arm.name for arm in arms_of(columns, among)]
     plain = baseline or (CONTROL if CONTROL in names else _named(names, NONE))
     votes = _named(names, VOTES)
-    guided = next((name for name in names if name not in (plain, votes, CONTROL)), None)
+    unguided = {plain, votes, CONTROL, _named(names, NONE)}  # a server that explores has two of them
+    guided = next((name for name in names if name not in unguided), None)
     if guided is None:
         return "no verdict: no episode was guided by a Q model"
     if votes and (found := _against(columns, among, guided, votes)).finding != "too_few":

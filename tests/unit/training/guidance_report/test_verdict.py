@@ -59,6 +59,14 @@ def test_choices_that_are_those_of_the_votes_need_no_second_arm(tmp_path: Path) 
     assert verdict.startswith("votes would have done as well: at 100% of the steps with a choice")
 
 
+def test_a_server_that_has_only_explored_has_no_verdict_and_then_one_on_what_it_learned(tmp_path: Path) -> None:
+    unguided = [*episodes("one candidate", 0.5), *episodes("none@0", 0.5)]
+    assert report_of(tmp_path, iter(unguided)).verdict == "no verdict: no episode was guided by a Q model"
+
+    report = report_of(tmp_path, iter(unguided), episodes("learned@3", 0.9, count=50))
+    assert report.verdict.startswith("use it: guidance by learned@3 ")
+
+
 def test_guided_episodes_alone_give_no_verdict(tmp_path: Path) -> None:
     assert report_of(tmp_path, episodes(GUIDED, 0.9)).verdict.startswith("no verdict: ")
 
